@@ -17,29 +17,41 @@ from rksp.lab.pairs import LadderPairs
 
 CLIPPING = "clip_at_0.1"
 DEAR = 0.05  # nats at rates at which the run without the setting trains
+_AT_DEFAULT = ("kss", "kss_published", "msign", CLIPPING)
+_OVER_MODELS = "At their defaults, over the models of the plan `levers`:"
 _HEADER = ("setting", "models", "saved", "loss at equal rate", "edge", "time a step")
 
 
-def shipped_runs() -> dict[str, LadderRun]:
-    """Return the ladders of the plan `shaping` that rksp ships, by id."""
-    path = Path(str(files("rksp.datasets") / "runs" / "shaping.parquet"))
+def shipped_runs(name: str) -> dict[str, LadderRun]:
+    """Return the ladders of a plan that rksp ships, by id."""
+    path = Path(str(files("rksp.datasets") / "runs" / f"{name}.parquet"))
     return {run.spec.id: run for run in read_collection(path)}
 
 
-def plan() -> LadderPairs:
-    """Return the plan `shaping`."""
-    path = Path(str(files("rksp.datasets") / "plans" / "shaping.yaml"))
+def plan(name: str) -> LadderPairs:
+    """Return a plan of pairs that rksp ships."""
+    path = Path(str(files("rksp.datasets") / "plans" / f"{name}.yaml"))
     return cast(LadderPairs, read_ladder_plan(path))
 
 
-def table(ladders: Mapping[str, LadderRun] | None = None) -> str:
-    """Return the frontier as Markdown: a sentence of the answer, and a line a setting."""
-    effects = lever_effects(plan().pairs(), shipped_runs() if ladders is None else ladders)
-    groups = {name: [e for e in effects if e.lever == name] for name in _names(effects)}
+def table() -> str:
+    """Return both tables as Markdown: the frontier with its answer, and the defaults."""
+    settings = by_lever(lever_effects(plan("shaping").pairs(), shipped_runs("shaping")))
+    pairs = [pair for pair in plan("levers").pairs() if pair.lever in _AT_DEFAULT]
+    defaults = by_lever(lever_effects(pairs, shipped_runs("levers")))
+    return f"{answer(settings)}\n\n{_rows(settings)}\n{_OVER_MODELS}\n\n{_rows(defaults)}"
+
+
+def by_lever(effects: Sequence[LeverEffect]) -> dict[str, list[LeverEffect]]:
+    """Return the effects by lever."""
+    names = dict.fromkeys(effect.lever for effect in effects)
+    return {name: [e for e in effects if e.lever == name] for name in names}
+
+
+def _rows(groups: Mapping[str, Sequence[LeverEffect]]) -> str:
     lines = [_line(name, group) for name, group in sorted(groups.items(), key=_order)]
     rule = ["---"] + ["---:"] * (len(_HEADER) - 1)
-    rows = "\n".join(f"| {' | '.join(cells)} |" for cells in (_HEADER, rule, *lines))
-    return f"{answer(groups)}\n\n{rows}\n"
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (_HEADER, rule, *lines))
 
 
 def answer(groups: Mapping[str, Sequence[LeverEffect]]) -> str:
@@ -61,10 +73,6 @@ def is_better(group: Sequence[LeverEffect], clipped: Sequence[LeverEffect]) -> b
     models = {effect.model for effect in group}
     same = [effect for effect in clipped if effect.model in models]
     return _loss(group) <= DEAR and sum(e.saved for e in group) > sum(e.saved for e in same)
-
-
-def _names(effects: Sequence[LeverEffect]) -> list[str]:
-    return list(dict.fromkeys(effect.lever for effect in effects))
 
 
 def _order(item: tuple[str, Sequence[LeverEffect]]) -> tuple[float, float, str]:

@@ -9,13 +9,18 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from hypothesis import strategies as st
 
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.cli import main as rksp
 
+CONFIG = ("--evidence", "config")
+JSON = ("--format", "json")
+DRY = ("--dry-run", "--max-cells", "500")
 EXPECTED = (0, 1, 2)
 _OPEN = "cells are not done; run the same command to resume"
 MOST_SECONDS = 60.0  # of the processor
@@ -37,6 +42,27 @@ class Case:
     command: tuple[str, ...]
     files: Mapping[str, bytes]
     writes: tuple[str, ...] = ()
+
+
+def each(
+    commands: Sequence[Sequence[str]], files: st.SearchStrategy[Mapping[str, bytes]]
+) -> st.SearchStrategy[Case]:
+    """Return cases of one of the commands on one of the sets of files."""
+    return st.builds(
+        lambda command, found: Case(command=tuple(command), files=found),
+        st.sampled_from(commands),
+        files,
+    )
+
+
+def file_of(name: str, text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, bytes]]:
+    """Return one file of these texts."""
+    return text.map(lambda found: {name: encoded(found)})
+
+
+def encoded(text: str) -> bytes:
+    """Return a text as the bytes of a file, unpaired surrogates included."""
+    return text.encode("utf-8", errors="surrogatepass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

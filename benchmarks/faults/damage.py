@@ -83,9 +83,9 @@ def _change() -> st.SearchStrategy[Change]:
     return st.one_of(
         st.builds(_value, _SPOT, value),
         st.builds(_value, _SPOT, value),
-        st.builds(_value_of_other, _SPOT, _SPOT),
+        st.builds(_of_other, st.just(_VALUE), _SPOT, _SPOT),
         st.builds(_line, _SPOT, st.sampled_from(("drop", "double", "indent", "cut"))),
-        st.builds(_key, _SPOT, _SPOT),
+        st.builds(_of_other, st.just(_WORD), _SPOT, _SPOT),
         st.builds(_insert, _SPOT, _one((*TEXTS, "\t", "\r", "\n- ", "---\n", "\ufeff"))),
         st.builds(_splice, _SPOT, _SPOT, _SPOT),
     )
@@ -104,18 +104,10 @@ def _value(spot: int, value: str) -> Change:
     return change
 
 
-def _value_of_other(spot: int, other: int) -> Change:
+def _of_other(pattern: re.Pattern[str], spot: int, other: int) -> Change:
     def change(text: str, originals: Sequence[str]) -> str:
-        found = _VALUE.findall(originals[other % len(originals)])
-        return _put(text, _VALUE, spot, found[other % len(found)]) if found else text
-
-    return change
-
-
-def _key(spot: int, other: int) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        found = _WORD.findall(originals[other % len(originals)])
-        return _put(text, _WORD, spot, found[other % len(found)]) if found else text
+        found = pattern.findall(originals[other % len(originals)])
+        return _put(text, pattern, spot, found[other % len(found)]) if found else text
 
     return change
 

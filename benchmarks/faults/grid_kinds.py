@@ -13,8 +13,7 @@ import yaml
 from hypothesis import strategies as st
 
 from faults import originals
-from faults.answers import Case
-from faults.cases import DRY, JSON, each, file_of
+from faults.answers import DRY, JSON, Case, each, file_of
 from faults.damage import damaged_bytes, damaged_json, damaged_text, words
 from faults.score_kinds import NAMES
 

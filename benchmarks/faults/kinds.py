@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from faults import grid_kinds, originals, score_kinds, stored_kinds
-from faults.answers import Case
-from faults.cases import CONFIG, DRY, JSON, file_of
+from faults.answers import CONFIG, DRY, JSON, Case, file_of
 from faults.damage import damaged_json, damaged_text
 from faults.originals import SCORE
 

@@ -8,8 +8,7 @@ import yaml
 from hypothesis import strategies as st
 
 from faults import originals
-from faults.answers import Case
-from faults.cases import CONFIG, JSON, each, encoded, file_of
+from faults.answers import CONFIG, JSON, Case, each, encoded, file_of
 from faults.damage import damaged_bytes, damaged_json, damaged_text, words
 from faults.originals import SCORE
 from rksp.recipe import Recipe

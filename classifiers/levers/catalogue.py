@@ -342,6 +342,8 @@ LEVERS: tuple[Lever, ...] = (
         title="a norm after the residual sum",
         sentence="Blocks normalize the residual stream itself, as the first transformers did.",
         measured=(_models("norm_after_sum"),),
+        value=fixed("post"),
+        part="norm",
         blocked=is_unknown,
         held_back=_OTHER_MODEL,
     ),

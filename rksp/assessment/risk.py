@@ -128,7 +128,7 @@ def assess(
             outside=dict(estimate.outside),
             classifier_data=str(model.card["digest"]),
         )
-    asks = learning_rate is not None
+    excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
     return told(
         estimate,
         features.tier,
@@ -138,8 +138,8 @@ def assess(
         risk=risk,
         rates=RATES if with_curve else (),
         start_excess=estimate.expected_excess(start),
-        expected_excess=estimate.expected_excess(learning_rate) if asks else None,
-        contributions=_contributions(estimate) if with_curve and asks else [],
+        expected_excess=excess,
+        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
         outside=dict(estimate.outside),
         widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
         counterfactual=_advice(estimate, learning_rate, start, threshold),

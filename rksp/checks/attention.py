@@ -76,7 +76,6 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     if definite(rate) > _OF_EDGE * edge and not evidence.bounds_attention:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"Nothing bounds the attention logits of this model ({size / 1e9:,.4g}B active "
                 f"parameters). Its learning rate is {definite(rate) / edge:.2g} of the one at "
@@ -100,13 +99,11 @@ def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
             continue
         if size % _TILE:
             yield Observation(
-                level=Level.NOTE,
                 message=f"The heads have {size:g} dimensions, which is not a multiple of {_TILE}.",
                 value=size,
             )
         elif not _HEAD[0] <= size <= _HEAD[1]:
             yield Observation(
-                level=Level.NOTE,
                 message=(
                     f"The heads have {size:g} dimensions. Usual heads have {_HEAD[0]} to "
                     f"{_HEAD[1]}."

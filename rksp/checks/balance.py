@@ -61,7 +61,6 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     chosen, coefficient = settings.experts_per_token, settings.number(*_Z_LOSS)
     if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and not evidence.is_fine_tuning:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"The router's softmax over {settings.experts:g} experts is computed in "
                 f"{evidence.recipe.precision.removesuffix('-pure')}."
@@ -71,7 +70,6 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         )
     elif chosen == 1 and coefficient == 0:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"Each token goes to one of {settings.experts:g} experts, and the router's z-loss "
                 "is off."

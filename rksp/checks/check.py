@@ -14,18 +14,18 @@ class Observation:
     """What a check saw, before its code and texts are added.
 
     Attributes:
-        level: The severity at this value.
         message: One sentence with the number.
         value: The number that caused it; None for a missing part.
+        level: The severity at this value; None is the check's own.
         fix: More exact advice than the check's own, where the numbers allow it.
         layer: Path of the module; empty for the whole model.
         rate: Highest learning rate without the finding, if a lower rate removes it. All such
             findings of a report give the same advice.
     """
 
-    level: Level
     message: str
     value: float | None
+    level: Level | None = None
     fix: str | None = None
     layer: str = ""
     rate: float | None = None
@@ -97,7 +97,7 @@ class Check:
         return Finding(
             code=self.code,
             name=self.name,
-            level=seen.level,
+            level=self.level if seen.level is None else seen.level,
             message=seen.message,
             value=seen.value,
             healthy=self.healthy,

@@ -25,7 +25,6 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     if settings.family.learned_positions:
         yield Observation(
-            level=Level.ERROR,
             message=(
                 f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.name}, "
                 "so step 0 ends with an index error."
@@ -94,7 +93,6 @@ def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if base is not None and recipe.precision == "bf16-pure" and recipe.sequence_length > _LONG:
         yield Observation(
-            level=Level.NOTE,
             message=(
                 "bf16 is exact up to position 256, but the sequences have "
                 f"{recipe.sequence_length} rotary positions."

@@ -131,7 +131,6 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
         return
     yield Observation(
-        level=Level.NOTE,
         message=(
             f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public ladders of rank 1 "
             f"the best rate was {_RANK_ONE:g}."

@@ -31,7 +31,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
         message = "The gradient holds NaN or infinity."
     else:
         message = f"The loss is {loss:.3g}, but its gradient holds NaN or infinity."
-    yield Observation(level=Level.ERROR, message=message, value=None)
+    yield Observation(message=message, value=None)
 
 
 def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -75,7 +75,6 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
         reason, value = f"the first gradient has norm {norm:.3g}", norm
     if reason is not None:
         yield Observation(
-            level=Level.WARNING,
             message=f"Gradients are not clipped, and {reason}.",
             value=value,
         )
@@ -88,7 +87,6 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
     epsilon = recipe.adam_epsilon
     if epsilon == 0:
         yield Observation(
-            level=Level.ERROR,
             message="Adam's epsilon is 0, so the update of a parameter without a gradient is 0/0.",
             value=0.0,
             fix="Set epsilon to 1e-8.",

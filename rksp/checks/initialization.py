@@ -65,7 +65,6 @@ def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
         growth = _second_half_growth(list(blocks))
         if growth > _SECOND_HALF_GROWTH:
             yield Observation(
-                level=Level.WARNING,
                 message=f"The residual stream grows {growth:.3g}-fold over its second half.",
                 value=growth,
                 layer=path,
@@ -105,7 +104,6 @@ def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
     still = [b for b in blocks if b.update_ratio is not None and b.update_ratio < _VANISHING]
     if still:
         yield Observation(
-            level=Level.NOTE,
             message=f"{len(still)} of {len(blocks)} blocks return their input almost unchanged.",
             value=float(len(still)),
             layer=still[0].name,

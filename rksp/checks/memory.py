@@ -26,7 +26,6 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
     has_second = name in _FOLLOW_BETAS
     if has_second and beta1**2 >= math.sqrt(beta2):
         yield Observation(
-            level=Level.ERROR,
             message=(
                 f"β₁ = {beta1:g} and β₂ = {beta2:g} violate Adam's condition β₁² < √β₂: the second "
                 "moment forgets before the first."
@@ -81,7 +80,6 @@ def _decay(evidence: CheckEvidence) -> Iterator[Observation]:
     shrink = 0.0 if rate is None else rate * decay
     if shrink > _SHRINK:
         yield Observation(
-            level=Level.ERROR,
             message=f"Weight decay removes {shrink:.0%} of every weight at each step.",
             value=shrink,
             fix=f"Lower weight decay to {0.001 / definite(rate):.1g} or less (0.1 is usual).",

@@ -29,7 +29,6 @@ def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     limit = min(limits, default=None)
     if limit is not None and rate > limit:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, the highest that "
                 f"is known to work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."

@@ -62,7 +62,6 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
     spread = facts.embedding_std * math.sqrt(facts.width)
     if spread > _TIED_SPREAD:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 "The output layer shares its weights with the embedding. Their standard deviation "
                 f"{facts.embedding_std:.3g} at width {facts.width} gives logits of standard "
@@ -81,7 +80,6 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
     yield Observation(
-        level=Level.WARNING,
         message=(
             f"The learning rate is {ratio:.3g} times GPT-3's for {definite(size) / 1e9:.3g}B "
             f"active parameters, and the z-loss {said}."

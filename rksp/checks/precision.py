@@ -23,7 +23,6 @@ _HEAVY_TAIL = 30.0  # kurtosis; Gaussian entries have 3
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.forward is not None and evidence.forward.non_finite is not None:
         yield Observation(
-            level=Level.ERROR,
             message=(
                 f"{evidence.forward.non_finite} is the first module whose output holds NaN or "
                 "infinity."
@@ -77,7 +76,6 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
     loses_epsilon = kind == "fp16" and evidence.has_adam and recipe.adam_epsilon < _FP16_TINY / 2
     if loses_epsilon:
         yield Observation(
-            level=Level.ERROR,
             message=(
                 f"Adam's epsilon {recipe.adam_epsilon:g} is zero in fp16, so the update of a "
                 "parameter without a gradient is 0/0."
@@ -107,7 +105,6 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
     rounding = _ROUNDING[recipe.precision]
     if ratio < rounding:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"A step moves weights by {ratio:.2g} of their size. "
                 f"{recipe.precision.removesuffix('-pure')} rounds by {rounding:.2g}, so most "
@@ -127,7 +124,7 @@ def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
         message = f"Trained weights of {name} models are known to overflow in fp16."
     else:
         return
-    yield Observation(level=Level.WARNING, message=message, value=None)
+    yield Observation(message=message, value=None)
 
 
 def _declared_dtype(evidence: CheckEvidence) -> str:

@@ -60,7 +60,6 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     limit = edge / 2 * (_BOUNDED if evidence.bounds_attention else 1.0)
     if definite(rate) > limit:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 (
                     f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, "
@@ -94,7 +93,6 @@ def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
     if recipe.warmup_steps >= wanted:
         return
     yield Observation(
-        level=Level.WARNING,
         message=(
             f"The warm-up takes {recipe.warmup_steps} of {recipe.max_steps} steps."
             if recipe.warmup_steps

@@ -54,7 +54,6 @@ def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
     share = definite(worst.dead_experts) / experts
     if share > _DEAD_SHARE:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"{worst.dead_experts} of {experts:g} experts of {worst.name} get almost no tokens."
             ),

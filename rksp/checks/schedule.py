@@ -22,7 +22,6 @@ def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
     if recipe.warmup_steps >= recipe.max_steps and recipe.warmup_steps > 1:
         share = recipe.max_steps / recipe.warmup_steps
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"The warm-up of {recipe.warmup_steps} steps lasts for the whole run of "
                 f"{recipe.max_steps} steps: the learning rate only rises, to {share:.0%} of its "
@@ -59,7 +58,6 @@ def _loss_normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     version = (int(found[1]), int(found[2]))
     if version < _FIXED_IN:
         yield Observation(
-            level=Level.NOTE,
             message=(
                 f"The configuration was written by transformers {found[0]}. Its trainer gives "
                 f"{steps} accumulated batches of different lengths equal weight."

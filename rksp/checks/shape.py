@@ -28,7 +28,6 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio = inner / width
     if not _NARROW <= ratio <= _BROAD:
         yield Observation(
-            level=Level.WARNING,
             message=(
                 f"The feed-forward width {inner:g} is {ratio:.3g} times the model's width "
                 f"{width:g}."
@@ -57,7 +56,6 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio = facts.width / facts.depth
     if not _TALL <= ratio <= _FLAT:
         yield Observation(
-            level=Level.NOTE,
             message=f"The width {facts.width} divided by {facts.depth} blocks is {ratio:.3g}.",
             value=ratio,
         )
@@ -85,7 +83,6 @@ def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     depth, limit = (max(pair), _DEEP) if pair[1] else (evidence.depth or 0, _DEEPER + 1)
     if depth >= limit:
         yield Observation(
-            level=Level.WARNING,
             message=f"{depth:g} blocks normalize after the residual sum (post-norm).",
             value=float(depth),
         )

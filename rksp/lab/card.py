@@ -13,10 +13,10 @@ import numpy as np
 from rksp.lab.collection import trivial_loss
 from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.grid import LadderGrid, LadderPlan, read_ladder_plan
-from rksp.lab.ladder import LadderRun
+from rksp.lab.ladder import POLICY, LadderRun
 from rksp.lab.markdown import percent, span, table
 from rksp.lab.pairs import LadderPairs
-from rksp.outcome import Outcome, OutcomePolicy
+from rksp.outcome import Outcome
 
 # Table 1 of arXiv 2602.22988: runs, and the percentage that diverged.
 PUBLISHED_RECALL = {
@@ -41,43 +41,40 @@ def data_card(
     ladders: Sequence[LadderRun],
     *,
     plans: Sequence[LadderPlan] | None = None,
-    policy: OutcomePolicy | None = None,
 ) -> str:
     """Write the Markdown card of a collection; every number in it is computed from the curves.
 
     Args:
         ladders: What `read_collection` returns.
         plans: The plans that may have drawn the ladders; default the bundled ones.
-        policy: The policy that labels the runs.
 
     Returns:
         The card.
     """
-    policy = policy or OutcomePolicy()
     plans = shipped_plans() if plans is None else plans
-    labels = {ladder.spec.id: ladder.judge(policy).outcomes for ladder in ladders}
+    labels = {ladder.spec.id: ladder.judge().outcomes for ladder in ladders}
     outcomes = [outcome for ladder in ladders for outcome in labels[ladder.spec.id]]
     failed = sum(outcome.is_failure for outcome in outcomes)
     sections = [
         "# The collection of labelled training runs",
         f"{len(outcomes)} runs in {len(ladders)} ladders, {percent(failed, len(outcomes))} % "
-        f"failed (diverged or on a bad plateau), labelled by policy `{policy.name}`.",
+        f"failed (diverged or on a bad plateau), labelled by policy `{POLICY.name}`.",
         "## Outcomes\n\n" + _outcome_table(ladders, labels, "family", lambda s: s.family),
         _outcome_table(ladders, labels, "task", lambda s: s.task),
         _outcome_table(ladders, labels, "optimizer", lambda s: s.recipe.optimizer),
         "## Where failure begins\n\nLearning rate of the first failing run at or above the best "
         "rate; ladders without a failing run are counted apart.\n\n"
-        + _edge_table(ladders, policy, "family", lambda s: s.family),
-        _edge_table(ladders, policy, "optimizer", lambda s: s.recipe.optimizer),
+        + _edge_table(ladders, "family", lambda s: s.family),
+        _edge_table(ladders, "optimizer", lambda s: s.recipe.optimizer),
         "## What was learned\n\nLadders whose best run ends more than "
-        f"{policy.margin:g} nats below the task's trivial loss (label frequencies). In the others, "
+        f"{POLICY.margin:g} nats below the task's trivial loss (label frequencies). In the others, "
         "`healthy` means no worse than a model that learned only the label frequencies.\n\n"
-        + _learned_table(ladders, policy),
+        + _learned_table(ladders),
         "## Ranges\n\n" + _ranges(ladders),
         "## How it was drawn\n\n" + _origin(ladders, plans),
         "## What it does not cover\n\n" + _limits(ladders),
     ]
-    if recall := recall_table(ladders, plans=plans, policy=policy):
+    if recall := recall_table(ladders, plans=plans):
         sections.insert(-1, "## The published associative-recall setting\n\n" + recall)
     return "\n\n".join(sections) + "\n"
 
@@ -86,7 +83,6 @@ def recall_table(
     ladders: Sequence[LadderRun],
     *,
     plans: Sequence[LadderPlan] | None = None,
-    policy: OutcomePolicy | None = None,
 ) -> str:
     """Tabulate divergence by the published thresholds per normalization and rate, next to Table 1.
 
@@ -96,12 +92,10 @@ def recall_table(
     Args:
         ladders: What `read_collection` returns.
         plans: The plans that may have drawn the ladders; default the bundled ones.
-        policy: The policy with the thresholds.
 
     Returns:
         The Markdown table, or an empty string.
     """
-    policy = policy or OutcomePolicy()
     plans = shipped_plans() if plans is None else plans
     wanted = {s.id: s.rates for plan in plans if plan.name == "recall" for s in plan.expand()}
     diverged: dict[tuple[str, float], list[bool]] = defaultdict(list)
@@ -109,7 +103,7 @@ def recall_table(
         planned = wanted.get(ladder.spec.id, [])
         for rate, curves in zip(ladder.rates, ladder.curves, strict=True):
             if rate in planned:
-                diverged[ladder.spec.family, rate].append(policy.has_diverged(curves))
+                diverged[ladder.spec.family, rate].append(POLICY.has_diverged(curves))
     if not diverged:
         return ""
     rates = sorted({rate for _, rate in diverged})
@@ -122,7 +116,7 @@ def recall_table(
         lines.append([family, *ratios, total, f"{share:g} % of {runs}"])
     header = ["family", *(f"LR {rate:g}" for rate in rates), "ours", "published"]
     return (
-        f"Diverged (loss above {policy.max_loss:g}, gradient norm above {policy.max_grad_norm:g}, "
+        f"Diverged (loss above {POLICY.max_loss:g}, gradient norm above {POLICY.max_grad_norm:g}, "
         "or not finite) of trained, at the plan's own rates. The published column pools sizes and "
         "rates that the paper does not list run by run, so only the direction can be compared.\n\n"
         + table(header, lines)
@@ -147,13 +141,11 @@ def _outcome_table(
     return table([title, "ladders", "runs", *names, "all failed %"], lines)
 
 
-def _edge_table(
-    ladders: Sequence[LadderRun], policy: OutcomePolicy, title: str, key: Callable[..., str]
-) -> str:
+def _edge_table(ladders: Sequence[LadderRun], title: str, key: Callable[..., str]) -> str:
     edges: dict[str, list[float]] = defaultdict(list)
     without: Counter = Counter()
     for ladder in ladders:
-        name, judged = key(ladder.spec), ladder.judge(policy)
+        name, judged = key(ladder.spec), ladder.judge()
         # If all runs diverged, the first failure is the lowest rate that was tried.
         first = min(ladder.rates) if judged.edge is None else judged.edge[1]
         edges[name] += [] if first is None else [first]
@@ -168,16 +160,16 @@ def _edge_table(
     return table([*header, "never failed"], lines)
 
 
-def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
+def _learned_table(ladders: Sequence[LadderRun]) -> str:
     total: Counter[str] = Counter()
     learned: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for ladder in ladders:
         task, trivial = ladder.spec.task, trivial_loss(ladder.spec)
-        best = min(policy.final_loss(curves) for curves in ladder.curves)
+        best = min(POLICY.final_loss(curves) for curves in ladder.curves)
         total[task] += 1
         unknown[task] += trivial is None
-        learned[task] += trivial is not None and best < trivial - policy.margin
+        learned[task] += trivial is not None and best < trivial - POLICY.margin
     lines = [
         [
             task,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
-from rksp.ground.files import check_writable, read_text
 from rksp.lab.ladder import LadderRun
-from rksp.lab.parquet import CURVES, pyarrow_modules, read_columns, rounded, write_rows
+from rksp.lab.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
 from rksp.lab.plan import LadderSpec
-from rksp.lab.store import MOST_BYTES, read_ladder
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.lab.store import read_ladder
+from rksp.outcome import Curves
 
 SCHEMA = "rksp-collection-1"
 _FIELDS = {
@@ -38,45 +38,39 @@ def shipped_collection() -> Path:
     return Path(str(files("rksp.datasets") / "runs" / "collection.parquet"))
 
 
-def rows(ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None) -> list[dict[str, Any]]:
-    """Return one labelled row per run, including the curves.
+def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
+    """Yield one labelled row per run, including its shortened curves.
 
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
     None if the ladder has none (`rksp.outcome.Ladder`). `trivial_loss` is None if the task's data
     are not available.
     """
-    policy = policy or OutcomePolicy()
-    table = []
-    for ladder in ladders:
-        judged = ladder.judge(policy)
-        low, high = judged.edge or (None, None)
-        shared = {
-            "ladder": ladder.spec.id,
-            "family": ladder.spec.family,
-            "task": ladder.spec.task,
-            "optimizer": ladder.spec.recipe.optimizer,
-            "spec": json.dumps(ladder.spec.model_dump(mode="json"), sort_keys=True),
-            "seed": ladder.spec.seed,
-            "policy": judged.policy,
-            "best_rate": judged.best_rate,
-            "edge_low": low,
-            "edge_high": high,
-            "trivial_loss": trivial_loss(ladder.spec),
+    ladder = replace(ladder, curves=shortened(ladder.curves))
+    judged = ladder.judge()
+    low, high = judged.edge or (None, None)
+    shared = {
+        "ladder": ladder.spec.id,
+        "family": ladder.spec.family,
+        "task": ladder.spec.task,
+        "optimizer": ladder.spec.recipe.optimizer,
+        "spec": json.dumps(ladder.spec.model_dump(mode="json"), sort_keys=True),
+        "seed": ladder.spec.seed,
+        "policy": judged.policy,
+        "best_rate": judged.best_rate,
+        "edge_low": low,
+        "edge_high": high,
+        "trivial_loss": trivial_loss(ladder.spec),
+    }
+    for index, rate in enumerate(ladder.rates):
+        yield shared | {
+            "learning_rate": rate,
+            "planned_steps": ladder.curves[index].planned_steps,
+            "outcome": str(judged.outcomes[index]),
+            "excess": judged.excess[index],
+            "seconds": ladder.seconds[index],
+            "loss": ladder.curves[index].loss,
+            "grad_norm": ladder.curves[index].grad_norm,
         }
-        for index, rate in enumerate(ladder.rates):
-            table.append(
-                shared
-                | {
-                    "learning_rate": rate,
-                    "planned_steps": ladder.curves[index].planned_steps,
-                    "outcome": str(judged.outcomes[index]),
-                    "excess": judged.excess[index],
-                    "seconds": ladder.seconds[index],
-                    "loss": ladder.curves[index].loss,
-                    "grad_norm": ladder.curves[index].grad_norm,
-                }
-            )
-    return table
 
 
 def trivial_loss(spec: LadderSpec) -> float | None:
@@ -105,20 +99,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
         InputError: pyarrow is missing, or the sources hold no ladder.
         ArtifactError: A file is not a stored ladder.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    check_writable(output)
-    pyarrow_modules()  # before reading much
-    ladders: dict[str, LadderRun] = {}
-    provenance: dict[str, str] = {}
-    for ladder, stored in stored_ladders(sources):
-        if ladder.spec.id not in ladders:
-            ladders[ladder.spec.id] = _shortened(ladder)
-            provenance[ladder.spec.id] = stored
-    table = rows(ladders[key] for key in sorted(ladders))
-    for row in table:
-        row["provenance"] = provenance[row["ladder"]]
-    write_rows(table, _FIELDS, SCHEMA, output)
-    return len(table)
+    return pack_ladders(stored_ladders(sources), rows, _FIELDS, SCHEMA, output)
 
 
 def read_collection(path: Path | None = None) -> list[LadderRun]:
@@ -132,43 +113,28 @@ def read_collection(path: Path | None = None) -> list[LadderRun]:
 
 
 def _ladders(columns: dict[str, list]) -> list[LadderRun]:
-    ids = columns["ladder"]
-    starts = [i for i, name in enumerate(ids) if i == 0 or name != ids[i - 1]]
-    ladders = []
-    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        spec = LadderSpec.model_validate_json(columns["spec"][start])
-        ladders.append(
-            LadderRun(
-                spec=spec,
-                rates=tuple(columns["learning_rate"][start:end]),
-                seconds=tuple(columns["seconds"][start:end]),
-                curves=tuple(
-                    Curves(loss=loss, grad_norm=norm, planned_steps=planned)
-                    for loss, norm, planned in zip(
-                        *(columns[name][start:end] for name in _OF_CURVES), strict=True
-                    )
-                ),
-            )
+    return [
+        LadderRun(
+            spec=LadderSpec.model_validate_json(part["spec"][0]),
+            rates=tuple(part["learning_rate"]),
+            seconds=tuple(part["seconds"]),
+            curves=tuple(
+                Curves(loss=loss, grad_norm=norm, planned_steps=planned)
+                for loss, norm, planned in zip(*(part[name] for name in _OF_CURVES), strict=True)
+            ),
         )
-    return ladders
+        for part in by_ladder(columns)
+    ]
 
 
 def stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
     """Yield each ladder of every source with its provenance as JSON."""
-    for source in sources:
-        if not source.exists():
-            raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
-        if source.suffix == ".parquet":
-            kept = _provenance(source)
-            yield from ((ladder, kept[ladder.spec.id]) for ladder in read_collection(source))
-            continue
-        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
-        if not paths:
-            raise InputError(f"No stored ladder in {source}; run rksp lab run first.")
-        for path in paths:
-            ladder = read_ladder(path)
-            stored = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
-            yield ladder, json.dumps(stored, sort_keys=True)
+    return ladders_of(sources, _packed, read_ladder)
+
+
+def _packed(path: Path) -> Iterator[tuple[LadderRun, str]]:
+    kept = _provenance(path)
+    return ((ladder, kept[ladder.spec.id]) for ladder in read_collection(path))
 
 
 def collection_ids(path: Path | None = None) -> frozenset[str]:
@@ -179,11 +145,3 @@ def collection_ids(path: Path | None = None) -> frozenset[str]:
 def _provenance(path: Path) -> dict[str, str]:
     table = read_columns(path, SCHEMA, ("ladder", "provenance"))
     return dict(zip(table["ladder"], table["provenance"], strict=True))
-
-
-def _shortened(ladder: LadderRun) -> LadderRun:
-    curves = tuple(
-        Curves(loss=rounded(c.loss), grad_norm=rounded(c.grad_norm), planned_steps=c.planned_steps)
-        for c in ladder.curves
-    )
-    return LadderRun(spec=ladder.spec, rates=ladder.rates, curves=curves, seconds=ladder.seconds)

@@ -16,13 +16,12 @@ from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, PAIRS, EdgeLadder, log
 from rksp.classifiers.fit.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, stored_ladders, trivial_loss
 from rksp.lab.grid import read_ladder_plan
-from rksp.lab.ladder import LadderRun
+from rksp.lab.ladder import POLICY, LadderRun
 from rksp.lab.measurements import unpack_measurements
 from rksp.lab.pairs import LadderPairs
 from rksp.lab.plan import LadderSpec
 from rksp.models.families import family_of
 from rksp.models.zoo.members import ZOO_FAMILIES
-from rksp.outcome import OutcomePolicy
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
 # Plans of pairs that are fitted; the ladders of `shaping` start near their edge.
@@ -76,7 +75,6 @@ def model_pairs() -> list[tuple[str, str, str]]:
 def lab_ladders(
     runs: Iterable[LadderRun],
     measurements: Mapping[str, Mapping[str, Any]],
-    policy: OutcomePolicy | None = None,
 ) -> list[EdgeLadder]:
     """Return the ladders that learned and had a finite run, sorted by name.
 
@@ -84,14 +82,12 @@ def lab_ladders(
         runs: The trained ladders.
         measurements: By ladder id, as `unpack_measurements` returns them; a ladder
             without a measurement keeps only its configuration.
-        policy: The policy that labels the runs.
 
     Returns:
         The ladders.
     """
-    policy = policy or OutcomePolicy()
     bridge = _bridge()
-    found = [_ladder(run, measurements.get(run.spec.id), policy, bridge) for run in runs]
+    found = [_ladder(run, measurements.get(run.spec.id), bridge) for run in runs]
     return sorted((x for x in found if x is not None), key=lambda x: x.name)
 
 
@@ -104,15 +100,14 @@ def _bridge() -> frozenset[str]:
 def _ladder(
     run: LadderRun,
     measured: Mapping[str, Any] | None,
-    policy: OutcomePolicy,
     bridge: frozenset[str],
 ) -> EdgeLadder | None:
-    judged = run.judge(policy)
-    finals = [policy.final_loss(curves) for curves in run.curves]
+    judged = run.judge()
+    finals = [POLICY.final_loss(curves) for curves in run.curves]
     trivial = trivial_loss(run.spec)
     if judged.edge is None or judged.best_rate is None:
         return None
-    if trivial is not None and min(finals) >= trivial - policy.margin:
+    if trivial is not None and min(finals) >= trivial - POLICY.margin:
         return None
     low, high = judged.edge
     start = float(run.curves[0].loss[0])

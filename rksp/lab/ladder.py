@@ -23,6 +23,8 @@ from rksp.watch.training import run, train, without
 
 _HEARD = ("loss", "gradient-norm", "non-finite")  # the monitors whose alarms interventions hear
 
+POLICY = OutcomePolicy()  # labels the lab's runs, also while a ladder grows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRun:
@@ -33,16 +35,15 @@ class LadderRun:
     curves: tuple[Curves, ...]
     seconds: tuple[float, ...]
 
-    def judge(self, policy: OutcomePolicy | None = None) -> Ladder:
-        """Label the runs by a policy."""
-        return (policy or OutcomePolicy()).judge(self.rates, self.curves)
+    def judge(self) -> Ladder:
+        """Label the runs."""
+        return POLICY.judge(self.rates, self.curves)
 
 
 def run_ladder(
     spec: Any,
     train_run: Callable[[float], Curves] | None = None,
     *,
-    policy: OutcomePolicy | None = None,
     resolution: float = 1.5,
     max_extensions: int = 2,
 ) -> LadderRun:
@@ -51,8 +52,6 @@ def run_ladder(
     Args:
         spec: The ladder, of either design.
         train_run: Trains one run at a rate; default `run_once`.
-        policy: Labels the runs while the ladder grows; it influences the stored curves only
-            through the choice of refining rates.
         resolution: The edge is bisected (geometrically) until its rates are within this factor.
         max_extensions: Number of rates added above the highest while nothing fails.
 
@@ -60,9 +59,8 @@ def run_ladder(
         The trained ladder.
     """
     train_run = train_run or partial(run_once, spec, batches=ladder_batches(spec))
-    policy = policy or OutcomePolicy()
     done: dict[float, tuple[Curves, float]] = {}
-    while rates := _next_rates(spec, done, policy, resolution, max_extensions):
+    while rates := _next_rates(spec, done, resolution, max_extensions):
         for rate in rates:
             start = time.process_time()  # the wall's clock would show what else the machine does
             done[rate] = train_run(rate), time.process_time() - start
@@ -74,7 +72,6 @@ def run_ladder(
 def _next_rates(
     spec: Any,
     done: Mapping[float, tuple[Curves, float]],
-    policy: OutcomePolicy,
     resolution: float,
     max_extensions: int,
 ) -> list[float]:
@@ -82,7 +79,7 @@ def _next_rates(
     if not done:
         return spec.rates
     rates = sorted(done)
-    edge = policy.judge(rates, [done[rate][0] for rate in rates]).edge
+    edge = POLICY.judge(rates, [done[rate][0] for rate in rates]).edge
     if edge is None:
         return []
     last, failed = edge

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import BY_NAME
 from rksp.classifiers.levers.effects import LeverTable
+from rksp.classifiers.levers.lever import Kind, Lever
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.lab.edge_ladders import lab_inputs
+from rksp.lab.lever_fit import kind_of_ladder, ordered_pairs, shipped_plans
 from rksp.lab.markdown import table
+from rksp.lab.pairs import LadderPairs
 from rksp.optimizers.table import optimizer_named
 
 _LARGEST = 50_000_000  # bytes
 _SLIGHT = 0.05  # decades, or share of the runs: a smaller difference has no sign
+_SEEN = 0.005  # decades; a model that says less has no column for a lever
 _DASH = "–"
 Row = Mapping[str, Any]
 
@@ -100,11 +106,21 @@ def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def lever_card(sizes: LeverTable, rows: Sequence[Row] = ()) -> str:
-    """Write what is known of every lever, and what public runs say, as Markdown."""
+def lever_card(
+    sizes: LeverTable, rows: Sequence[Row] = (), model: EdgePredictor | None = None
+) -> str:
+    """Write what is known of every lever, and what public runs say, as Markdown.
+
+    Args:
+        sizes: The sizes.
+        rows: Public runs.
+        model: The model of the edge that they are set beside; default the shipped one.
+    """
     parts = [
         f"{sizes.ladders:,} ladders ({sizes.digest}).",
         _sizes(sizes),
+        "### Beside the model of the edge",
+        _modelled(sizes, model or load_edge_model()),
         "### Beside papers",
         _papers(sizes),
     ]
@@ -136,6 +152,41 @@ def _sizes(sizes: LeverTable) -> str:
         for name, size in found.items()
         if kind == "decoder" or not size.pooled
     ]
+    return table(header, lines)
+
+
+def model_shifts(
+    lever: Lever, plans: Iterable[LadderPairs], kind: Kind, model: EdgePredictor
+) -> list[float]:
+    """Return by how much a model says that a lever moves the edge, by pair of the plans.
+
+    The family, which is no lever, stays.
+    """
+    found = []
+    for plan in plans:
+        for pair in ordered_pairs(lever, plan):
+            if kind_of_ladder(pair.plain) != kind:
+                continue
+            plain, changed = (lab_inputs(spec) for spec in (pair.plain, pair.changed))
+            changed = replace(changed, family=plain.family)
+            found.append(model.predict(changed).log_edge - model.predict(plain).log_edge)
+    return found
+
+
+def _modelled(sizes: LeverTable, model: EdgePredictor) -> str:
+    """Write what the model says of the levers that it has columns for, beside their sizes."""
+    header = ("lever", "kind", "measured, decades", "the model", "inside")
+    lines, plans = [], shipped_plans()
+    for kind, found in sizes.sizes.items():
+        for name, size in found.items():
+            said = median(model_shifts(BY_NAME[name], plans, kind, model))
+            if (size.pooled and kind != "decoder") or abs(said) < _SEEN:
+                continue
+            inside = _DASH
+            if size.low is not None and size.high is not None:
+                inside = "yes" if size.low <= said <= size.high else "no"
+            shown = _shift(size.shift, size.low, size.high)
+            lines.append((name, kind, shown, f"{said:+.2f}", inside))
     return table(header, lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +27,7 @@ from rksp.lab.plan import LadderSpec
 _TAIL = 0.9  # of Student's distribution, so that the interval holds four in five families
 _DIGITS = 4
 _SAME = 0.06  # decades: what two bisected ladders resolve, the least spread of families
+_STILL = 0.01  # decades; an edge that moves by less has not moved to any side
 _TASKS: tuple[tuple[str, Kind], ...] = (
     ("digits", "vision"),
     ("masked", "encoder"),
@@ -65,19 +66,21 @@ def pairs_of(
     lever: Lever, plans: Iterable[LadderPairs], ladders: Mapping[str, LadderRun]
 ) -> list[Pair]:
     """Return what a lever did in every pair of which both ladders are there."""
-    found = []
-    measured = {(m.plan, m.lever): m.is_inverted for m in lever.measured}
-    for plan in plans:
-        for pair in plan.pairs():
-            if (plan.name, pair.lever) not in measured:
-                continue
-            ordered = _inverted(pair) if measured[plan.name, pair.lever] else pair
-            found += [
-                Pair(effect=effect, family=pair.plain.family, kind=kind_of_ladder(pair.plain))
-                for effect in lever_effects([ordered], ladders)
-                if not math.isnan(effect.reach)
-            ]
-    return found
+    return [
+        Pair(effect=effect, family=pair.plain.family, kind=kind_of_ladder(pair.plain))
+        for plan in plans
+        for pair in ordered_pairs(lever, plan)
+        for effect in lever_effects([pair], ladders)
+        if not math.isnan(effect.reach)
+    ]
+
+
+def ordered_pairs(lever: Lever, plan: LadderPairs) -> Iterator[LadderPair]:
+    """Yield the pairs of a plan that measure a lever, the ladder with the lever as the changed."""
+    measured = {m.lever: m.is_inverted for m in lever.measured if m.plan == plan.name}
+    for pair in plan.pairs():
+        if pair.lever in measured:
+            yield _inverted(pair) if measured[pair.lever] else pair
 
 
 def _inverted(pair: LadderPair) -> LadderPair:
@@ -195,7 +198,8 @@ def _judged(pair: Pair, pairs: Sequence[Pair]) -> tuple[bool, float, bool] | Non
         return None
     predicted, shift = median(others.values()), pair.effect.reach
     low, high = interval(others)
-    return shift * predicted > 0, abs(shift - predicted), low <= shift <= high
+    is_held = abs(shift) >= _STILL and shift * predicted > 0
+    return is_held, abs(shift - predicted), low <= shift <= high
 
 
 def _rounded(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rksp.ground.errors import Incomplete, NotCovered
 from rksp.ground.files import ResultFolder
@@ -67,7 +67,7 @@ def run_plan(
     results.clean()
     specs = plan.expand()
     stored = [spec.id in known or spec.id in results for spec in specs]
-    missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
+    missing: list[Any] = [spec for spec, found in zip(specs, stored, strict=True) if not found]
     work_through(_run, missing, folder, total=len(specs), workers=workers, progress=progress)
     return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
 

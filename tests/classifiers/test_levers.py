@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
+
 import pytest
 from support.levers import lever_size, lever_table
 
@@ -12,7 +15,9 @@ from rksp.classifiers.levers.effects import LeverTable, load_lever_table
 from rksp.classifiers.levers.shifted import Shift, ShiftedEdgeModel
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab.collection import stored_ladders
-from rksp.lab.lever_fit import Pair, fit_lever_table, shipped_plans, shipped_runs
+from rksp.lab.edge_ladders import lab_inputs
+from rksp.lab.lever_evidence import model_shifts
+from rksp.lab.lever_fit import Pair, fit_lever_table, ordered_pairs, shipped_plans, shipped_runs
 from rksp.lab.lever_fit import lever_size as fitted_size
 from rksp.lab.levers import LeverEffect
 from rksp.models.declared import Declared
@@ -62,6 +67,35 @@ def test_a_lever_of_the_recipe_makes_the_recipe_of_its_pair() -> None:
     assert seen > 8
 
 
+def _pairs_of(lever):
+    """Yield the pairs of the plans that a model of the edge may see: no intervention."""
+    for plan in shipped_plans():
+        for pair in ordered_pairs(lever, plan):
+            if not pair.plain.interventions and not pair.changed.interventions:
+                yield pair
+
+
+@pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
+def test_a_lever_sets_for_the_model_of_the_edge_what_its_pairs_differ_in(lever) -> None:
+    for pair in _pairs_of(lever):
+        given = lab_inputs(pair.plain.model_copy(update={"recipe": pair.changed.recipe}))
+        known = replace(given, **lever.changed(NO_MODEL, pair.plain.recipe))
+        assert known == replace(lab_inputs(pair.changed), family=known.family), pair.model
+
+
+def test_no_lever_was_measured_against_what_the_model_of_the_edge_says() -> None:
+    model, sizes, plans = load_edge_model(), load_lever_table(), shipped_plans()
+    told = 0
+    for lever in LEVERS:
+        size, said = sizes.size("decoder", lever.name), model_shifts(lever, plans, "decoder", model)
+        if lever.held_back or size is None or size.low is None:
+            continue
+        told += abs(median(said)) > 0.01
+        assert not size.low > 0 > median(said), lever.name
+        assert not size.high < 0 < median(said), lever.name
+    assert told >= 3
+
+
 def test_every_intervention_of_the_catalogue_can_be_made() -> None:
     lines = [lever.intervention for lever in LEVERS if lever.intervention]
     assert [make_intervention(line).name for line in lines] == [x.split(":")[0] for x in lines]
@@ -84,6 +118,12 @@ def test_a_lever_that_helps_every_family_alike_is_sound() -> None:
     size = fitted_size(pairs, "decoder")
     assert size.is_sound and size.low < size.shift < size.high
     assert size.holds == 1.0 and size.misses < 0.2 and size.families["a"] == 0.5
+
+
+def test_an_edge_that_hardly_moves_holds_no_sign() -> None:
+    still = [_pair(name, 0.004) for name in "abcdef"]
+    assert fitted_size(still, "decoder").holds == 0.0
+    assert fitted_size([_pair(name, 0.02) for name in "abcdef"], "decoder").holds == 1.0
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_stored_labels_are_those_of_the_stored_curves(tmp_path: Path, stored: li
     packed = tmp_path / "collection.parquet"
     build_collection(stored, packed)
     table = parquet.read_table(packed).to_pylist()
-    again = rows(read_collection(packed))
+    again = [row for ladder in read_collection(packed) for row in rows(ladder)]
     assert len(table) == len(again) == 30
     for ours, theirs in zip(again, table, strict=True):
         for name in set(ours) - {"loss", "grad_norm"}:
@@ -232,14 +232,14 @@ def test_ladders_that_learned_nothing_are_counted(monkeypatch) -> None:
     )
     lines = data_card([_ladder(0), lazy, _ladder(3, hopeless=True)], plans=[]).splitlines()
     assert "| recall | 3 | 1 | 33.3 |" in lines
-    (row, *_) = rows([lazy])
+    (row, *_) = rows(lazy)
     assert row["trivial_loss"] == pytest.approx(math.log(128))
 
     def absent(*args, **kwargs):
         raise InputError("no local copy")
 
     monkeypatch.setattr(collection, "make_task", absent)
-    (row, *_) = rows([lazy])
+    (row, *_) = rows(lazy)
     assert row["trivial_loss"] is None
     assert "| recall | 1 | — | — |" in data_card([lazy], plans=[]).splitlines()
 

@@ -13,14 +13,22 @@ from typer.testing import CliRunner
 
 from rksp.cli import lab as cli
 from rksp.ground.errors import InputError
-from rksp.lab.collection import build_collection, read_collection
+from rksp.lab.collection import build_collection, read_collection, stored_ladders
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun, ladder_batches, run_once
-from rksp.lab.levers import LeverEffect, lever_effects, lever_table, median_with_interval
+from rksp.lab.lever_fit import shipped_runs
+from rksp.lab.levers import (
+    LeverEffect,
+    edge_of,
+    final_losses,
+    lever_effects,
+    lever_table,
+    median_with_interval,
+)
 from rksp.lab.pairs import LadderPairs
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import read_ladder, write_ladder
-from rksp.outcome import Curves
+from rksp.outcome import Curves, OutcomePolicy
 
 BASE = tiny_spec().model_dump(mode="json", exclude={"family", "seed", "interventions"})
 PAIRS = {
@@ -118,10 +126,13 @@ def test_steps_that_were_undone_are_not_counted_as_missing(tmp_path: Path) -> No
 # The table
 
 
+UNTRAINED = 5.0  # nats before the first step
+
+
 def _run(spec: LadderSpec, finals: Mapping[float, float], *, steps: int = 4, seconds: float = 1.0):
     curves = tuple(
         Curves(
-            loss=np.full(steps, final, dtype=np.float32),
+            loss=np.array([UNTRAINED, *[final] * (steps - 1)], dtype=np.float32),
             grad_norm=np.ones(steps, dtype=np.float32),
             planned_steps=steps,
         )
@@ -174,8 +185,39 @@ def test_a_lever_that_makes_all_runs_worse_alike_keeps_the_edge_and_loses_the_re
 def test_a_ladder_that_never_failed_gives_a_bound_and_two_give_nothing() -> None:
     flat = dict.fromkeys(PLAIN, 1.0)
     assert _effect(PLAIN, flat).is_bound
-    assert _effect(PLAIN, flat).edge == pytest.approx(0.5)  # the last rate that passed is above
+    # The last rate that passed is above.
+    assert _effect(PLAIN, flat).edge == pytest.approx(-1 - edge_of(PLAIN, 1.0, 0.25, UNTRAINED).at)
     assert math.isnan(_effect(flat, flat).edge)
+
+
+def test_an_edge_lies_nearer_to_the_rate_whose_loss_is_nearer_to_the_bar() -> None:
+    low, high = ({1e-3: 1.0, 1e-2: loss, 1e-1: 2.0} for loss in (1.2, 1.05))
+    near, far = (edge_of(finals, 1.0, 0.25, UNTRAINED).at for finals in (low, high))
+    assert -2 < near < far < -1
+    diverged = edge_of({1e-3: 1.0, 1e-2: 1.0, 1e-1: math.inf}, 1.0, 0.25, UNTRAINED)
+    assert diverged.at == edge_of({1e-3: 1.0, 1e-2: 1.0, 1e-1: UNTRAINED}, 1.0, 0.25, UNTRAINED).at
+    assert edge_of({1e-3: 1.0, 1e-2: 1.0}, 1.0, 0.25, UNTRAINED).is_open
+    assert edge_of({1e-3: 2.0, 1e-2: 3.0}, 1.0, 0.25, UNTRAINED).at == -3
+
+
+def test_losses_tell_where_a_bisected_edge_will_lie() -> None:
+    told, middle = [], []
+    for run, _ in stored_ladders(shipped_runs()):
+        finals = final_losses(run, OutcomePolicy())
+        coarse = {rate: finals[rate] for rate in run.spec.rates if rate in finals}
+        best = min(finals.values())
+        if len(coarse) == len(finals) or min(coarse.values()) > best + 0.05:
+            continue
+        lost = float(run.curves[0].loss[0])
+        fine, first = (edge_of(x, best, 0.25, lost) for x in (finals, coarse))
+        if fine.is_open or first.is_open:
+            continue
+        ends = [math.log10(rate) for rate in sorted(coarse)]
+        low = max(end for end in ends if end < first.at)
+        told.append(first.at - fine.at)
+        middle.append(low + run.spec.step / 2 - fine.at)
+    assert len(told) > 50
+    assert np.square(told).mean() < 0.85 * np.square(middle).mean()
 
 
 def test_a_lever_that_stops_learning_has_no_edge_and_is_counted() -> None:

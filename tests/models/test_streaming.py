@@ -35,6 +35,12 @@ from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(_threads: None) -> None:
+    """A stream multiplies on one thread, so what it is compared with does: sums have an order."""
+    torch.set_num_threads(1)
+
+
 def states_of(model: nn.Module, batch: Batch) -> tuple[list, Collected]:
     seen: list = []
     result = collect(

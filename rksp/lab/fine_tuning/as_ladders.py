@@ -11,7 +11,6 @@ from rksp.lab.fine_tuning.base_model import has_learned
 from rksp.lab.fine_tuning.run import FineTunedLadder
 from rksp.lab.fine_tuning.summary import LadderSummary, summarize
 from rksp.models.families import kind_of
-from rksp.outcome import OutcomePolicy
 
 SOURCE = "lab"
 GAIN = 0.05  # nats on held-out data; a ladder that gains less had nothing to learn
@@ -23,14 +22,13 @@ def had_something_to_learn(summary: LadderSummary) -> bool:
     return has_learned(summary.ladder.base) and summary.gain >= GAIN
 
 
-def as_ladder(ladder: FineTunedLadder, policy: OutcomePolicy | None = None) -> FineTuningLadder:
+def as_ladder(ladder: FineTunedLadder) -> FineTuningLadder:
     """Return a ladder as the fit sees it.
 
     A run failed by the policy in training, or if its held-out loss lies above the ladder's lowest
     by the policy's margin at a rate above the best.
     """
-    policy = policy or OutcomePolicy()
-    said, judged = summarize(ladder, policy), ladder.judge(policy)
+    said, judged = summarize(ladder), ladder.judge()
     bound = math.inf if said.first_held_out_failed is None else said.first_held_out_failed
     runs = []
     for rate, outcome, after in zip(ladder.rates, judged.outcomes, ladder.after, strict=True):

@@ -13,42 +13,38 @@ from rksp.lab.fine_tuning.base_model import has_learned
 from rksp.lab.fine_tuning.evidence import evidence_table, what_measuring_adds
 from rksp.lab.fine_tuning.run import FineTunedLadder
 from rksp.lab.fine_tuning.summary import LadderSummary, summarize
+from rksp.lab.ladder import POLICY
 from rksp.lab.markdown import percent, span, table
-from rksp.outcome import OutcomePolicy
 
 CONSTANTS = (2e-5, 5e-5, 3e-4)  # what is usual for decoders, encoders, and LoRA
 
 Group = Callable[[LadderSummary], str]
 
 
-def fine_tuning_card(
-    ladders: Sequence[FineTunedLadder], *, policy: OutcomePolicy | None = None
-) -> str:
+def fine_tuning_card(ladders: Sequence[FineTunedLadder]) -> str:
     """Write the Markdown card of ladders of fine-tuning.
 
     Args:
         ladders: What `read_fine_tuning` returns.
-        policy: The policy that labels the runs.
 
     Returns:
         The card.
     """
-    policy = policy or OutcomePolicy()
-    found = [summarize(ladder, policy) for ladder in ladders]
-    outcomes = [o for s in found for o in s.ladder.judge(policy).outcomes]
+    found = [summarize(ladder) for ladder in ladders]
+    outcomes = [o for s in found for o in s.ladder.judge().outcomes]
     failed = sum(outcome.is_failure for outcome in outcomes)
     sections = [
         "# Ladders of fine-tuning",
         f"{len(outcomes)} runs in {len(found)} ladders, {percent(failed, len(outcomes))} % failed, "
-        f"labelled by policy `{policy.name}`. Every ladder starts from a model that the lab "
+        f"labelled by policy `{POLICY.name}`. Every ladder starts from a model that the lab "
         "trained before on something else.",
         "## Base models\n\nHeld-out loss on the data of their own training, in nats, beside the "
         "loss of answering with the frequencies of the labels.\n\n" + _bases(ladders),
         "## Best rates and edges\n\nMedians over ladders, and the span from the 10 % to the 90 % "
         "quantile. *Best* is the rate of the lowest held-out loss on new data. *Failed* is the "
-        f"first rate above the best whose training loss is {policy.margin:g} nats worse, or that "
+        f"first rate above the best whose training loss is {POLICY.margin:g} nats worse, or that "
         f"diverged. *Forgot* is the first rate from which on the old task's held-out loss is "
-        f"{policy.margin:g} nats above its value before training. *Worse* counts the ladders in "
+        f"{POLICY.margin:g} nats above its value before training. *Worse* counts the ladders in "
         "which some rates are worse than not training.\n\n" + _rates(found),
         "## What constants cost\n\nHeld-out loss on new data at a fixed rate minus the ladder's "
         f"best, in nats: median and 90 % quantile, over ladders that gained at least {GAIN:g} "

@@ -13,8 +13,8 @@ from rksp.lab.fine_tuning.base_model import BaseModels, BaseReport, judging_batc
 from rksp.lab.fine_tuning.measured import measure_start
 from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.lab.ladder import run_ladder
-from rksp.outcome import Curves, Ladder, OutcomePolicy
+from rksp.lab.ladder import POLICY, run_ladder
+from rksp.outcome import Curves, Ladder
 from rksp.watch.training import train
 
 
@@ -52,9 +52,9 @@ class FineTunedLadder:
     after: tuple[HeldOut, ...]
     seconds: tuple[float, ...]
 
-    def judge(self, policy: OutcomePolicy | None = None) -> Ladder:
+    def judge(self) -> Ladder:
         """Label the runs by their training curves."""
-        return (policy or OutcomePolicy()).judge(self.rates, self.curves)
+        return POLICY.judge(self.rates, self.curves)
 
 
 def run_fine_tuning(

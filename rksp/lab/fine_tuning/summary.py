@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rksp.lab.fine_tuning.run import FineTunedLadder
-from rksp.outcome import OutcomePolicy
+from rksp.lab.ladder import POLICY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,9 @@ class LadderSummary:
         return float(found - losses.min())
 
 
-def summarize(ladder: FineTunedLadder, policy: OutcomePolicy | None = None) -> LadderSummary:
+def summarize(ladder: FineTunedLadder) -> LadderSummary:
     """Find the rates of a ladder; the margin of failing and forgetting is the policy's."""
-    policy = policy or OutcomePolicy()
-    judged = ladder.judge(policy)
+    judged = ladder.judge()
     new = [_finite(after.new) for after in ladder.after]
     old = [_finite(after.old) for after in ladder.after]
     lowest = min(new)
@@ -71,11 +70,11 @@ def summarize(ladder: FineTunedLadder, policy: OutcomePolicy | None = None) -> L
             (
                 rate
                 for rate, loss in zip(ladder.rates, new, strict=True)
-                if (best is None or rate > best) and loss > lowest + policy.margin
+                if (best is None or rate > best) and loss > lowest + POLICY.margin
             ),
             None,
         ),
-        first_forgetting=_from(ladder.rates, old, ladder.before.old + policy.margin),
+        first_forgetting=_from(ladder.rates, old, ladder.before.old + POLICY.margin),
         first_worse=_from(ladder.rates, new, ladder.before.new),
         gain=ladder.before.new - lowest,
     )

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import check_writable, read_text
+from rksp.ground.errors import ArtifactError
 from rksp.lab.fine_tuning.base_model import BaseReport
 from rksp.lab.fine_tuning.measured import MEASURED
 from rksp.lab.fine_tuning.run import FineTunedLadder, HeldOut
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.lab.fine_tuning.store import read_fine_tuned
-from rksp.lab.parquet import CURVES, pyarrow_modules, read_columns, rounded, write_rows
-from rksp.lab.store import MOST_BYTES
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.lab.ladder import POLICY
+from rksp.lab.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
+from rksp.outcome import Curves
 
 SCHEMA = "rksp-fine-tuning-1"
 _TEXT = (
@@ -54,20 +54,13 @@ def shipped_fine_tuning() -> Path:
     return Path(str(files("rksp.datasets") / "runs" / "fine_tuning.parquet"))
 
 
-def rows(
-    ladders: Iterable[FineTunedLadder], policy: OutcomePolicy | None = None
-) -> list[dict[str, object]]:
-    """Return one labelled row per run, including the curves.
+def rows(ladder: FineTunedLadder) -> Iterator[dict[str, object]]:
+    """Yield one labelled row per run, including the curves.
 
     `final_train` and `excess` are infinite if a run has no final loss. Columns of adapters are None
     where all weights are trained.
     """
-    policy = policy or OutcomePolicy()
-    return [row for ladder in ladders for row in _rows(ladder, policy)]
-
-
-def _rows(ladder: FineTunedLadder, policy: OutcomePolicy) -> Iterator[dict[str, object]]:
-    judged, spec, recipe = ladder.judge(policy), ladder.spec, ladder.spec.recipe
+    judged, spec, recipe = ladder.judge(), ladder.spec, ladder.spec.recipe
     low, high = judged.edge or (None, None)
     shared = {
         "ladder": spec.id,
@@ -107,7 +100,7 @@ def _rows(ladder: FineTunedLadder, policy: OutcomePolicy) -> Iterator[dict[str, 
             "learning_rate": rate,
             "seconds": ladder.seconds[index],
             "outcome": str(judged.outcomes[index]),
-            "final_train": policy.final_loss(ladder.curves[index]),
+            "final_train": POLICY.final_loss(ladder.curves[index]),
             "excess": judged.excess[index],
             "held_out_new": ladder.after[index].new,
             "held_out_old": ladder.after[index].old,
@@ -133,18 +126,9 @@ def pack_fine_tuning(sources: Sequence[Path], output: Path) -> int:
         InputError: pyarrow is missing, or the sources hold no ladder.
         ArtifactError: A file is not a stored ladder of fine-tuning.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    check_writable(output)
-    pyarrow_modules()  # before reading much
-    found: dict[str, tuple[FineTunedLadder, str]] = {}
-    for ladder, provenance in _stored(sources):
-        found.setdefault(ladder.spec.id, (_shortened(ladder), provenance))
-    table = []
-    for key in sorted(found):
-        ladder, provenance = found[key]
-        table += [row | {"provenance": provenance} for row in rows([ladder])]
-    write_rows(table, _FIELDS, SCHEMA, output)
-    return len(table)
+    found = ladders_of(sources, _packed, read_fine_tuned)
+    kept = ((_shortened(ladder), provenance) for ladder, provenance in found)
+    return pack_ladders(kept, rows, _FIELDS, SCHEMA, output)
 
 
 def read_fine_tuning(path: Path | None = None) -> list[FineTunedLadder]:
@@ -158,17 +142,12 @@ def read_fine_tuning(path: Path | None = None) -> list[FineTunedLadder]:
 
 
 def _packed(path: Path) -> Iterator[tuple[FineTunedLadder, str]]:
-    columns = read_columns(path, SCHEMA, _READ)
-    ids = columns["ladder"]
-    starts = [i for i, name in enumerate(ids) if i == 0 or name != ids[i - 1]]
-    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        part = {name: values[start:end] for name, values in columns.items()}
+    for part in by_ladder(read_columns(path, SCHEMA, _READ)):
         try:
             yield _ladder(part), part["provenance"][0]
         except (ValueError, TypeError) as error:
-            raise ArtifactError(f"{path.name} holds no ladder {ids[start]}: {error!s:.200}") from (
-                error
-            )
+            name = part["ladder"][0]
+            raise ArtifactError(f"{path.name} holds no ladder {name}: {error!s:.200}") from error
 
 
 def _ladder(columns: dict[str, list]) -> FineTunedLadder:
@@ -198,31 +177,10 @@ def _ladder(columns: dict[str, list]) -> FineTunedLadder:
     )
 
 
-def _stored(sources: Sequence[Path]) -> Iterator[tuple[FineTunedLadder, str]]:
-    for source in sources:
-        if not source.exists():
-            raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
-        if source.suffix == ".parquet":
-            yield from _packed(source)
-            continue
-        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
-        if not paths:
-            raise InputError(f"No stored ladder in {source}; run rksp lab run first.")
-        for path in paths:
-            ladder = read_fine_tuned(path)
-            provenance = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
-            yield ladder, json.dumps(provenance, sort_keys=True)
-
-
 def _shortened(ladder: FineTunedLadder) -> FineTunedLadder:
-    fields = {name: getattr(ladder, name) for name in ladder.__dataclass_fields__}
-    curves = tuple(
-        Curves(loss=rounded(c.loss), grad_norm=rounded(c.grad_norm), planned_steps=c.planned_steps)
-        for c in ladder.curves
-    )
     # A measurement is null in the table where it is not a number.
     measured = {
         name: None if value is None or math.isnan(value) else value
         for name, value in ladder.measured.items()
     }
-    return FineTunedLadder(**fields | {"curves": curves, "measured": measured})
+    return replace(ladder, curves=shortened(ladder.curves), measured=measured)

@@ -8,7 +8,14 @@ from typing import Any
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import devices, put_batch
-from rksp.recipe_files.table.convert import betas, clip, optimizer, put_schedule, switches
+from rksp.recipe_files.table.convert import (
+    betas,
+    clip,
+    optimizer,
+    put_decay_until,
+    put_schedule,
+    switches,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import NOTHING, Marks, Reader, Row
 
@@ -32,11 +39,9 @@ def _fall(draft: Draft) -> None:
     end = draft.number(
         "lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update"
     )
-    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    total = int(draft.value("max_steps"))
     if end is not None and int(end.value) != total and draft.value("schedule") != "inverse_sqrt":
-        draft.put(
-            "decay_steps", max(1, int(end.value) - warm), end, text=f"{end.value} less the warm-up"
-        )
+        put_decay_until(draft, int(end.value), end)
     power = draft.number("lr_scheduler.power", "power")
     if power is not None:
         draft.put("decay_power", power.value, power)
@@ -173,8 +178,8 @@ def _model(draft: Draft) -> None:
         draft.start_trained()
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):
-        longest = draft.number("model.max_positions")
-        positions = int(longest.value) + 2 if longest is not None else None
+        longest = draft.count("model.max_positions")
+        positions = None if longest is None else longest + 2
         draft.describe("roberta", {"max_position_embeddings": positions})
         return
     name = f"{found.value!r}" if found is not None else "its model"

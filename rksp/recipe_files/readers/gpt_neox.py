@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
@@ -12,6 +13,7 @@ from rksp.recipe_files.table.convert import (
     lowest_rate,
     means,
     optimizer,
+    put_decay_until,
     put_precision,
     schedule,
     share_of_run,
@@ -20,9 +22,11 @@ from rksp.recipe_files.table.convert import (
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.shape import read_shape
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 _MULTIPLE = 256
+_OBJECTIVES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
 
 
 def _precision(draft: Draft) -> None:
@@ -57,26 +61,23 @@ def _decay(draft: Draft) -> None:
         end = int(share.value * int(draft.value("max_steps")))
         found = dataclasses.replace(share, value=end)
     if found is not None and found.value != draft.value("max_steps"):
-        span = max(1, int(found.value) - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, found, text=f"{found.value} less the warm-up")
+        put_decay_until(draft, int(found.value), found)
     for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
             draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
             return
 
 
-def _objective(draft: Draft) -> None:
-    words = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
-    means("objective", "train_impl", words)(draft)
-
-
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None:  # weights alone, without the optimizer
         draft.start_trained()
-    layers, width = draft.number("num_layers"), draft.number("hidden_size")
-    heads = draft.number("num_attention_heads")
-    if layers is None or width is None or heads is None:
-        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
+    sizes = read_shape(
+        draft,
+        num_hidden_layers="num_layers",
+        hidden_size="hidden_size",
+        num_attention_heads="num_attention_heads",
+    )
+    if not sizes:
         return
     attention = str(getattr(draft.get("attention_config"), "value", ""))
     other = next((kind for kind in ("rwkv", "mamba", "gmlp") if kind in attention), None)
@@ -99,37 +100,29 @@ def _model(draft: Draft) -> None:
     elif places is not None and places.value != "rotary":
         draft.no_target(f"its positions are {places.value}, but gpt_neox has rotary ones.")
     elif kind == "llama":
-        _describe_llama(draft, int(layers.value), int(width.value), int(heads.value))
+        _describe_llama(draft, sizes)
     else:
-        _describe(draft, int(layers.value), int(width.value), int(heads.value))
+        _describe(draft, sizes)
 
 
-def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
+def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
     """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
-    pairs = draft.number("num_kv_heads")
-    vocabulary, window = draft.number("padded_vocab_size"), draft.get("sliding_window_width")
-    longest = draft.number("max_position_embeddings", "seq_length")
-    untied = draft.true("no_weight_tying")
+    groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
+    window = draft.get("sliding_window_width")
     changes = {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(pairs.value) if pairs is not None else heads,
-        "intermediate_size": _gated_width(_inner(draft, width)),
-        "max_position_embeddings": int(longest.value) if longest is not None else None,
-        "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
-        "tie_word_embeddings": untied is None,
+        "num_key_value_heads": groups,
+        "intermediate_size": _gated_width(_inner(draft, sizes["hidden_size"])),
+        "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
+        "vocab_size": draft.count("padded_vocab_size"),
+        "tie_word_embeddings": draft.true("no_weight_tying") is None,
     }
-    draft.describe("llama" if window is None else "mistral", changes)
+    draft.describe("llama" if window is None else "mistral", sizes | changes)
 
 
 def _inner(draft: Draft, width: int) -> int:
     """Return the feed-forward width that the file names, by default four times the model's."""
-    inner = draft.number("intermediate_size", "ffn_hidden_size")
-    factor = draft.number("expansion_factor")
-    if inner is not None:
-        return int(inner.value)
-    return int((factor.value if factor is not None else 4) * width)
+    factor = draft.amount("expansion_factor", default=4)
+    return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
 
 
 def _gated_width(named: int) -> int:
@@ -141,32 +134,21 @@ def _gated_width(named: int) -> int:
     return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
 
 
-def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
-    share = draft.number("rotary_pct")
-    untied, parallel = draft.true("no_weight_tying"), draft.true("gpt_j_residual")
-    longest = draft.number("max_position_embeddings", "seq_length")
-    vocabulary = draft.number("padded_vocab_size", "vocab_size")
+def _describe(draft: Draft, sizes: dict[str, Any]) -> None:
+    vocabulary, width = draft.count("padded_vocab_size", "vocab_size"), sizes["hidden_size"]
     notes = []
     if vocabulary is None:
         notes.append("The vocabulary is the tokenizer's; transformers' default of 50432 is used.")
-    draft.describe(
-        "gpt_neox",
-        {
-            "num_hidden_layers": layers,
-            "hidden_size": width,
-            "num_attention_heads": heads,
-            "intermediate_size": _inner(draft, width),
-            "max_position_embeddings": int(longest.value) if longest is not None else None,
-            "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
-            "rope_parameters.partial_rotary_factor": float(share.value)
-            if share is not None
-            else 1.0,
-            "use_parallel_residual": parallel is not None,
-            "tie_word_embeddings": untied is None,
-            "initializer_range": _initial_std(draft, width, notes),
-        },
-        *notes,
-    )
+    changes = {
+        "intermediate_size": _inner(draft, width),
+        "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
+        "vocab_size": vocabulary,
+        "rope_parameters.partial_rotary_factor": float(draft.amount("rotary_pct", default=1.0)),
+        "use_parallel_residual": draft.true("gpt_j_residual") is not None,
+        "tie_word_embeddings": draft.true("no_weight_tying") is None,
+        "initializer_range": _initial_std(draft, width, notes),
+    }
+    draft.describe("gpt_neox", sizes | changes, *notes)
 
 
 def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
@@ -182,8 +164,7 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
         )
     if method is not None and method.value == "small_init":
         return round(math.sqrt(2 / (5 * width)), 8)
-    std = draft.number("init_method_std")
-    return float(std.value) if std is not None else 0.02
+    return float(draft.amount("init_method_std", default=0.02))
 
 
 READER = Reader(
@@ -232,7 +213,7 @@ READER = Reader(
         _decay,
         _precision,
         Row("precision", "", default="fp32"),
-        _objective,
+        means("objective", "train_impl", _OBJECTIVES),
         _model,
     ),
 )

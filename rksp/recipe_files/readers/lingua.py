@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
-from rksp.recipe_files.table.convert import clip, put_precision, schedule
+from rksp.recipe_files.table.convert import clip, precision, schedule
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.shape import read_shape
 
 
 def _fall(draft: Draft) -> None:
@@ -22,44 +22,29 @@ def _fall(draft: Draft) -> None:
         draft.note("optim.cycle_length: the cosine restarts, which rksp leaves out.")
 
 
-def _precision(draft: Draft) -> None:
-    """Set the precision; FSDP keeps float32 weights (lingua/distributed.py)."""
-    found = draft.text("distributed.model_dtype")
-    if found is not None:
-        put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
-
-
 def _model(draft: Draft) -> None:
     is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
     if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
         draft.start_trained()
-    width, layers = draft.number("model.dim"), draft.number("model.n_layers")
-    heads = draft.number("model.n_heads")
-    if width is None or layers is None or heads is None:
-        draft.no_target("the file does not give width, depth and heads; name a TARGET.")
-        return
-    pairs, multiple = draft.number("model.n_kv_heads"), draft.number("model.multiple_of")
-    scale = draft.number("model.ffn_dim_multiplier")
-    inner = int(8 * int(width.value) / 3 * (scale.value if scale is not None else 1.0))
-    unit = int(multiple.value) if multiple is not None else 256
-    length = draft.number("model.max_seqlen", "data.seq_len")
-    vocabulary = draft.number("model.vocab_size")
-    notes = [] if vocabulary is not None and vocabulary.value > 0 else [
-        "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
-    ]  # fmt: skip
-    draft.describe(
-        "llama",
-        {
-            "hidden_size": int(width.value),
-            "num_hidden_layers": int(layers.value),
-            "num_attention_heads": int(heads.value),
-            "num_key_value_heads": int(pairs.value) if pairs is not None else int(heads.value),
-            "intermediate_size": unit * -(-inner // unit),
-            "max_position_embeddings": int(length.value) if length is not None else None,
-            "vocab_size": int(vocabulary.value) if vocabulary is not None and not notes else None,
-        },
-        *notes,
+    sizes = read_shape(
+        draft,
+        hidden_size="model.dim",
+        num_hidden_layers="model.n_layers",
+        num_attention_heads="model.n_heads",
+        num_key_value_heads="model.n_kv_heads",
+        max_position_embeddings="model.max_seqlen data.seq_len",
     )
+    if not sizes:
+        return
+    unit = draft.count("model.multiple_of", default=256)
+    scale = draft.amount("model.ffn_dim_multiplier", default=1.0)
+    sizes["intermediate_size"] = unit * -(-int(8 * sizes["hidden_size"] / 3 * scale) // unit)
+    vocabulary = draft.count("model.vocab_size", default=0)
+    if vocabulary > 0:
+        draft.describe("llama", sizes | {"vocab_size": vocabulary})
+    else:
+        note = "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
+        draft.describe("llama", sizes, note)
 
 
 READER = Reader(
@@ -93,8 +78,8 @@ READER = Reader(
         Row("warmup_steps", "optim.warmup", default=2000),
         _fall,
         Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
-        _precision,
-        Row("precision", "", default="bf16"),
+        # FSDP keeps float32 weights (lingua/distributed.py).
+        Row("precision", "distributed.model_dtype", precision, "bf16"),
         _model,
     ),
 )

@@ -91,10 +91,8 @@ def _model(draft: Draft) -> None:
     name = draft.text("model.name")
     kind = name.value if name is not None else ""
     if kind in ("hf_causal_lm", "hf_t5", "hf_prefix_lm"):
-        base, trained = (
-            draft.text("model.pretrained_model_name_or_path"),
-            draft.get("model.pretrained"),
-        )
+        base = draft.text("model.pretrained_model_name_or_path")
+        trained = draft.get("model.pretrained")
         if base is None:
             return
         if trained is not None and trained.value is False:
@@ -113,19 +111,16 @@ def _model(draft: Draft) -> None:
         draft.describe(base.value, draft.mapping("model.config_overrides"))
         return
     experts = draft.number("model.ffn_config.moe_num_experts")
-    sizes = {key: draft.number(f"model.{key}") for key in ("d_model", "n_heads", "n_layers")}
+    sizes = {key: draft.count(f"model.{key}") for key in ("d_model", "n_heads", "n_layers")}
     if kind != "mpt_causal_lm" or None in sizes.values():
         draft.no_target(f"transformers does not have its model {kind!r}; name a TARGET.")
     elif experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts, but transformers' mpt has none.")
     else:
-        extra = {
-            key: draft.number(f"model.{key}")
-            for key in ("expansion_ratio", "max_seq_len", "vocab_size")
-        }
+        more = ("expansion_ratio", "max_seq_len", "vocab_size")
         draft.describe(
             "mpt",
-            {key: int(f.value) for key, f in (sizes | extra).items() if f is not None},
+            sizes | {key: draft.count(f"model.{key}") for key in more},
             "llm-foundry initializes by kaiming_normal_, transformers' mpt with a fixed std.",
             "transformers' mpt has only ALiBi, so learned positions are left out.",
         )
@@ -162,11 +157,6 @@ READER = Reader(
     ),
     steps=(*_STEPS, Row("precision", "precision", precision, "bf16"), _model),
 )
-
-
-def _composer_precision(draft: Draft) -> None:
-    precision(draft, "precision", ["precision"])
-    draft.default("precision", "fp16", "amp_fp16 on a GPU")
 
 
 def _composer_model(draft: Draft) -> None:
@@ -207,5 +197,9 @@ COMPOSER = Reader(
             none="optimizer.learning_rate",
         ),
     ),
-    steps=(*_STEPS, _composer_precision, _composer_model),
+    steps=(
+        *_STEPS,
+        Row("precision", "precision", precision, "fp16", "amp_fp16 on a GPU"),
+        _composer_model,
+    ),
 )

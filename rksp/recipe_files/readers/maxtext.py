@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rksp.ground.model import definite
 from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table.batch import put_batch
 from rksp.recipe_files.table.convert import clip, optimizer, positive, schedule
@@ -78,7 +77,7 @@ def _model(draft: Draft) -> None:
             f"{name.value!r} is MaxText's name for a model; name the same model as TARGET."
         )
         return
-    sizes = {ours: draft.number(key) for key, ours in _SHAPE.items()}
+    sizes = {ours: draft.count(key) for key, ours in _SHAPE.items()}
     if None in sizes.values() or (block is not None and block.value not in ("llama2", "mistral")):
         draft.no_target("rksp cannot map its decoder block; name the same model as TARGET.")
         return
@@ -89,17 +88,10 @@ def _model(draft: Draft) -> None:
     if scale is not None and scale.value != 1:
         draft.no_target(f"global_parameter_scale {scale.value} resizes the model; name a TARGET.")
         return
-    length, vocabulary = draft.number("max_target_length"), draft.number("vocab_size")
+    extra = {"vocab_size": "vocab_size", "max_position_embeddings": "max_target_length"}
+    sizes |= {ours: draft.count(key) for ours, key in extra.items()}
     tied = draft.true("logits_via_embedding")
-    draft.describe(
-        "llama",
-        {key: int(definite(found).value) for key, found in sizes.items()}
-        | {
-            "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
-            "max_position_embeddings": int(length.value) if length is not None else None,
-            "tie_word_embeddings": tied is not None,
-        },
-    )
+    draft.describe("llama", sizes | {"tie_word_embeddings": tied is not None})
 
 
 def _base(draft: Draft) -> None:

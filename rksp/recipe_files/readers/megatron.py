@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import clip, lowest_rate, optimizer, schedule, switches
+from rksp.recipe_files.table.convert import (
+    clip,
+    lowest_rate,
+    optimizer,
+    put_decay_until,
+    schedule,
+    switches,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.shape import as_gpt2, read_shape
 
 _SHARED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
            "model_parallel.tensor_model_parallel_size", "model_parallel_size",
            "model_parallel.pipeline_model_parallel_size")  # fmt: skip
 _SHAPE = {
-    "num_layers": "num_hidden_layers",
+    "num_hidden_layers": "num_layers",
     "hidden_size": "hidden_size",
     "num_attention_heads": "num_attention_heads",
-    "ffn_hidden_size": "intermediate_size",
+    "intermediate_size": "ffn_hidden_size",
     "max_position_embeddings": "max_position_embeddings",
 }
 
@@ -118,7 +125,7 @@ def _warmup(draft: Draft) -> None:
 def _fall(draft: Draft) -> None:
     """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
-    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    total = int(draft.value("max_steps"))
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")
         samples = draft.number("lr_wsd_decay_samples")
@@ -133,20 +140,19 @@ def _fall(draft: Draft) -> None:
         draft.put("decay_shape", shapes.get(name, "exponential"), style)
     elif counted is not None and counted[0] != total:
         end, found, _ = counted
-        draft.put("decay_steps", max(1, end - warm), found, text=f"{end} less the warm-up")
+        put_decay_until(draft, end, found)
 
 
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
         draft.start_trained()
-    found = {name: draft.number(key, f"language_model.{key}") for key, name in _SHAPE.items()}
-    sizes = {name: int(number.value) for name, number in found.items() if number is not None}
-    experts = draft.number("num_experts", "language_model.num_moe_experts")
-    if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= set(sizes):
-        draft.no_target("the script does not give depth, width and heads; name a TARGET.")
+    keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
+    sizes = read_shape(draft, **keys)
+    experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
+    if not sizes:
         return
-    if experts is not None and experts.value > 1:
-        draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")
+    if experts > 1:
+        draft.no_target(f"it has {experts} experts; name the same model as TARGET.")
         return
     program = draft.document.program.lower()
     if "pretrain_bert" in program:
@@ -157,10 +163,10 @@ def _model(draft: Draft) -> None:
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     is_llama = draft.true("swiglu") is not None or _is(draft, "normalization", "rmsnorm")
-    std = draft.number("init_method_std", "language_model.init_method_std")
+    std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
     untied = draft.true("untie_embeddings_and_output_weights")
-    if draft.number("decoupled_lr") is not None:
-        rate = definite(draft.number("decoupled_lr")).value
+    rate = draft.amount("decoupled_lr")
+    if rate is not None:
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = (
         "Megatron divides the output projections' std by √(2 × layers); "
@@ -168,31 +174,26 @@ def _model(draft: Draft) -> None:
     )
     common = {
         "vocab_size": _vocabulary(draft),
-        "initializer_range": float(std.value) if std is not None else 0.02,
+        "initializer_range": float(std),
         "tie_word_embeddings": untied is None,
     }
     if is_llama:
-        pairs = draft.number("num_query_groups", "num_key_value_heads")
-        theta = draft.number("rotary_base")
-        groups = int(pairs.value) if pairs is not None else sizes["num_attention_heads"]
-        base = float(theta.value) if theta is not None else None
-        extra = {"num_key_value_heads": groups, "rope_parameters.rope_theta": base}
+        heads = sizes["num_attention_heads"]
+        groups = draft.count("num_query_groups", "num_key_value_heads", default=heads)
+        base = draft.amount("rotary_base")
+        extra = {
+            "num_key_value_heads": groups,
+            "rope_parameters.rope_theta": None if base is None else float(base),
+        }
         notes = [note.format(kind="llama", does="does not")]
         if not _is(draft, "normalization", "rmsnorm"):
             notes.append("Its norm is LayerNorm; transformers' llama has RMSNorm.")
         draft.describe("llama", sizes | common | extra, *notes)
         return
-    names = {
-        "num_hidden_layers": "n_layer",
-        "hidden_size": "n_embd",
-        "intermediate_size": "n_inner",
-        "num_attention_heads": "n_head",
-        "max_position_embeddings": "n_positions",
-    }
     notes = [note.format(kind="gpt2", does="does too")]
     if _is(draft, "position_embedding_type", "rope"):
         notes.append("Its positions are rotary; transformers' gpt2 has learned ones.")
-    draft.describe("gpt2", {names[key]: value for key, value in sizes.items()} | common, *notes)
+    draft.describe("gpt2", as_gpt2(sizes | common), *notes)
 
 
 def _is(draft: Draft, key: str, word: str) -> bool:
@@ -202,11 +203,9 @@ def _is(draft: Draft, key: str, word: str) -> bool:
 
 def _vocabulary(draft: Draft) -> int | None:
     """Return the vocabulary: as given, or GPT-2's tokenizer, padded as Megatron pads it."""
-    found = draft.number("vocab_size", "padded_vocab_size")
     kind = draft.text("tokenizer_type")
-    if found is not None:
-        return int(found.value)
-    return 50304 if kind is not None and "GPT2BPE" in kind.value else None
+    usual = 50304 if kind is not None and "GPT2BPE" in kind.value else None
+    return draft.count("vocab_size", "padded_vocab_size", default=usual)
 
 
 READER = Reader(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.table.convert import clip, precision
+from rksp.recipe_files.table.convert import clip, precision, put_decay_until
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
@@ -39,15 +39,11 @@ def _schedule(draft: Draft) -> None:
     end = draft.number("lr_decay_iters")
     count = int(end.value) if end is not None else 600_000
     if count != draft.value("max_steps"):
-        span = max(1, count - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, end, text=f"{count} less the warm-up")
+        put_decay_until(draft, count, end)
 
 
 def _model(draft: Draft) -> None:
-    shape = {}
-    for key, default in _SHAPE.items():
-        found = draft.number(key)
-        shape[key] = int(found.value) if found is not None else default
+    shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
         draft.start_trained()

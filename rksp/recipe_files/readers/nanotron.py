@@ -71,11 +71,6 @@ def _style(draft: Draft) -> None:
     draft.default("schedule", "linear")
 
 
-def _lowest(draft: Draft) -> None:
-    lowest_rate(draft, "min_lr_ratio", [f"{_SCHEDULER}.min_decay_lr"])
-    draft.default("min_lr_ratio", 1.0, "min_decay_lr is the peak unless set")
-
-
 def _precision(draft: Draft) -> None:
     """Set the precision from `model.dtype`; float32 accumulation adds a float32 copy."""
     kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
@@ -104,8 +99,8 @@ def _model(draft: Draft) -> None:
     is_mup = _mup(draft)
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
-    std = draft.number("model.init_method.std", "model.init_method.initializer_range")
-    deviation = float(std.value) if std is not None else settings.get("initializer_range")
+    std = draft.amount("model.init_method.std", "model.init_method.initializer_range")
+    deviation = settings.get("initializer_range") if std is None else float(std)
     start = draft.text("model.init_method.path")
     if start is not None:
         draft.start_trained()
@@ -160,7 +155,13 @@ READER = Reader(
         Row("warmup_steps", f"{_SCHEDULER}.lr_warmup_steps", default=0),
         _style,
         _fall,
-        _lowest,
+        Row(
+            "min_lr_ratio",
+            f"{_SCHEDULER}.min_decay_lr",
+            lowest_rate,
+            default=1.0,
+            text="min_decay_lr is the peak unless set",
+        ),
         _precision,
         _model,
     ),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.ground.model import definite
 from rksp.recipe import LOW_RANK
-from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
 from rksp.recipe_files.table.convert import (
     betas,
@@ -13,23 +11,16 @@ from rksp.recipe_files.table.convert import (
     number,
     optimizer,
     positive,
-    put_precision,
-    put_warmup,
+    precision,
     schedule,
+    warmup_by,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
 from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.shape import as_gpt2, read_shape
 
 _OPTIM = "model.optim"
-
-
-def _warmup(draft: Draft) -> None:
-    """Set `warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
-    found = draft.number(f"{_OPTIM}.sched.warmup_steps", f"{_OPTIM}.sched.warmup_ratio")
-    if found is not None:
-        put_warmup(draft, found, int)
-    draft.default("warmup_steps", 0)
 
 
 def _fall(draft: Draft) -> None:
@@ -71,13 +62,6 @@ def _decay(draft: Draft) -> float:
     return 0.01 if name is not None and name.value == "adamw" else 0.0
 
 
-def _precision(draft: Draft) -> None:
-    """Set the precision; Lightning's 16 and bf16 are mixed, Megatron's O2 keeps float32 copies."""
-    found = draft.text("trainer.precision")
-    if found is not None:
-        put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
-
-
 def _adapters(draft: Draft) -> None:
     scheme = draft.text("model.peft.peft_scheme")
     if scheme is not None and scheme.value.lower() not in ("none", "null"):
@@ -96,57 +80,33 @@ def _adapters(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    layers, width = draft.number("model.num_layers"), draft.number("model.hidden_size")
-    heads = draft.number("model.num_attention_heads")
-    if layers is None or width is None or heads is None:
-        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
+    sizes = read_shape(
+        draft,
+        num_hidden_layers="model.num_layers",
+        hidden_size="model.hidden_size",
+        num_attention_heads="model.num_attention_heads",
+    )
+    if not sizes:
         return
     if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
         draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))
         draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
         return
     norm, activation = draft.text("model.normalization"), draft.text("model.activation")
-    std = draft.number("model.init_method_std")
-    inner, length = (
-        draft.number("model.ffn_hidden_size"),
-        draft.number("model.max_position_embeddings"),
-    )
+    sizes["intermediate_size"] = draft.count("model.ffn_hidden_size")
+    sizes["max_position_embeddings"] = draft.count("model.max_position_embeddings")
+    sizes["initializer_range"] = float(draft.amount("model.init_method_std", default=0.02))
     note = "NeMo divides the output projections' deviation by √(2 × layers)"
-    is_llama = norm is not None and "rms" in norm.value.lower()
-    if activation is not None and "glu" not in activation.value and is_llama:
-        draft.no_target(
-            f"{definite(norm).value} with {activation.value} has no equivalent; name a TARGET."
-        )
-    elif is_llama:
-        pairs = draft.number("model.num_query_groups")
-        draft.describe(
-            "llama",
-            {
-                "num_hidden_layers": int(layers.value),
-                "hidden_size": int(width.value),
-                "num_attention_heads": int(heads.value),
-                "num_key_value_heads": int(pairs.value) if pairs is not None else int(heads.value),
-                "intermediate_size": int(inner.value) if inner is not None else None,
-                "max_position_embeddings": int(length.value) if length is not None else None,
-                "initializer_range": float(std.value) if std is not None else 0.02,
-                "tie_word_embeddings": draft.false("model.share_embeddings_and_output_weights")
-                is None,
-            },
-            f"{note}; transformers' llama does not.",
-        )
-    else:
-        draft.describe(
-            "gpt2",
-            {
-                "n_layer": int(layers.value),
-                "n_embd": int(width.value),
-                "n_head": int(heads.value),
-                "n_inner": int(inner.value) if inner is not None else None,
-                "n_positions": int(length.value) if length is not None else None,
-                "initializer_range": float(std.value) if std is not None else 0.02,
-            },
-            f"{note}, and so does transformers' gpt2.",
-        )
+    if norm is None or "rms" not in norm.value.lower():
+        draft.describe("gpt2", as_gpt2(sizes), f"{note}, and so does transformers' gpt2.")
+        return
+    if activation is not None and "glu" not in activation.value:
+        draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
+        return
+    groups = draft.count("model.num_query_groups", default=sizes["num_attention_heads"])
+    untied = draft.false("model.share_embeddings_and_output_weights")
+    extra = {"num_key_value_heads": groups, "tie_word_embeddings": untied is None}
+    draft.describe("llama", sizes | extra, f"{note}; transformers' llama does not.")
 
 
 READER = Reader(
@@ -189,11 +149,16 @@ READER = Reader(
         Row("max_steps", "trainer.max_steps", positive),
         epochs("trainer.max_epochs"),
         Row("schedule", f"{_OPTIM}.sched.name", schedule, "constant"),
-        _warmup,
+        Row(
+            "warmup_steps",
+            f"{_OPTIM}.sched.warmup_steps {_OPTIM}.sched.warmup_ratio",
+            warmup_by(int),
+            0,
+        ),
         _fall,
         Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", lowest_rate, 0.0),
-        _precision,
-        Row("precision", "", default="fp32"),
+        # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.
+        Row("precision", "trainer.precision", precision, "fp32"),
         _model,
     ),
 )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from rksp.ground.model import definite
-from rksp.recipe_files.table.convert import betas, clip, optimizer, precision, schedule
+from rksp.recipe_files.table.convert import (
+    betas,
+    clip,
+    optimizer,
+    precision,
+    put_decay_until,
+    schedule,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import put_steps
 from rksp.recipe_files.table.reader import Marks, Reader, Row
@@ -48,8 +54,7 @@ def _fall(draft: Draft) -> None:
     tokens = int(draft.value("batch_size")) * int(draft.value("sequence_length"))
     end = round(found.value / tokens) if _unit(draft) == "tok" else int(found.value)
     if abs(end - int(draft.value("max_steps"))) > 1:
-        span = max(1, end - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
+        put_decay_until(draft, end, found)
 
 
 def _start(draft: Draft) -> None:
@@ -68,8 +73,8 @@ def _start(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    width, heads = draft.number("model.d_model"), draft.number("model.n_heads")
-    layers = draft.number("model.n_layers")
+    width, heads = draft.count("model.d_model"), draft.count("model.n_heads")
+    layers = draft.count("model.n_layers")
     settings = draft.mapping("model")
     activation = settings.get("activation_type", "swiglu")
     if None in (width, heads, layers) or activation != "swiglu" or not settings.get("rope"):
@@ -85,28 +90,26 @@ def _model(draft: Draft) -> None:
     else:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
         return
-    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(
-        definite(width).value
-    )
+    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * width
     notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
-    std = draft.number("model.init_std")
+    std = draft.amount("model.init_std", default=0.02)
     if settings.get("init_fn") not in (None, "normal"):
         notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")
-    epsilon = draft.number("model.layer_norm_eps")
+    epsilon = draft.amount("model.layer_norm_eps")
     has_epsilon = kind != "olmo" and epsilon is not None
     draft.describe(
         kind,
         {
-            "hidden_size": int(definite(width).value),
-            "num_attention_heads": int(definite(heads).value),
-            "num_key_value_heads": settings.get("n_kv_heads") or int(definite(heads).value),
-            "num_hidden_layers": int(definite(layers).value),
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": settings.get("n_kv_heads") or heads,
+            "num_hidden_layers": layers,
             "intermediate_size": int(inner) // 2,  # SwiGLU's two halves are counted together there
             "max_position_embeddings": settings.get("max_sequence_length"),
             "vocab_size": settings.get("embedding_size") or settings.get("vocab_size"),
             "tie_word_embeddings": settings.get("weight_tying", True),
-            "initializer_range": float(std.value) if std is not None else 0.02,
-            "rms_norm_eps": float(definite(epsilon).value) if has_epsilon else None,
+            "initializer_range": float(std),
+            "rms_norm_eps": float(epsilon) if has_epsilon else None,
         },
         *notes,
     )

@@ -40,13 +40,6 @@ def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
-def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the optimizer from its name, or note that rksp does not have it."""
-    found = draft.text(*keys)
-    if found is not None:
-        put_optimizer(draft, found)
-
-
 def put_optimizer(draft: Draft, found: Found) -> None:
     """Set the optimizer from its name."""
     ours, loss = optimizer_of(str(found.value))
@@ -60,13 +53,6 @@ def put_optimizer(draft: Draft, found: Found) -> None:
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     draft.put("optimizer", ours, found, text=f"{text}, {loss}" if loss else text)
-
-
-def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the schedule from its name: the nearest shape where rksp lacks the exact one."""
-    found = draft.text(*keys)
-    if found is not None:
-        put_schedule(draft, found)
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
@@ -85,13 +71,6 @@ def put_schedule(draft: Draft, found: Found) -> None:
     draft.put("schedule", ours, found, text=f"{text}, {loss}" if loss else text)
 
 
-def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the precision from its name."""
-    found = draft.text(*keys)
-    if found is not None:
-        put_precision(draft, found)
-
-
 def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
     """Set the precision from its name."""
     ours = precision_of(str(found.value))
@@ -103,6 +82,25 @@ def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
         )
         return
     draft.put("precision", ours, found, text=text)
+
+
+def _named(put: Callable[[Draft, Found], None]) -> Converter:
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.text(*keys)
+        if found is not None:
+            put(draft, found)
+
+    return convert
+
+
+# Set a field from its name in the file: the nearest that rksp has, or a problem.
+optimizer, schedule, precision = map(_named, (put_optimizer, put_schedule, put_precision))
+
+
+def put_decay_until(draft: Draft, end: int, found: Found | None) -> None:
+    """Set the decay from the end of the warm-up to a step."""
+    span = max(1, end - int(draft.value("warmup_steps")))
+    draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
 
 
 def switches(**precisions: str) -> Callable[[Draft], None]:
@@ -152,13 +150,6 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
     draft.put(name, float(f"{ratio:.6g}"), found, text=f"{found.value:g} / {rate:g}")
 
 
-def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the warm-up: a share of the run if below one, a number of steps otherwise."""
-    found = draft.number(*keys)
-    if found is not None:
-        put_warmup(draft, found)
-
-
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
     """Set the warm-up from a share of the run if below one, else from a number of steps.
 
@@ -174,6 +165,20 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
     text = f"{found.value:g} of {total} steps"
     steps = rounding(found.value * total)
     draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
+
+
+def warmup_by(rounding: Callable[[float], int]) -> Converter:
+    """Set the warm-up from steps or a share of the run, which the trainer rounds like this."""
+
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.number(*keys)
+        if found is not None:
+            put_warmup(draft, found, rounding)
+
+    return convert
+
+
+warmup = warmup_by(round)
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:

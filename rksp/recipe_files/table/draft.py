@@ -81,6 +81,16 @@ class Draft:
             raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
         return dataclasses.replace(found, value=value)
 
+    def amount(self, *keys: str, default: float | None = None) -> Any:
+        """Return a number's value as `number` finds it; `default` if there is none."""
+        found = self.number(*keys)
+        return default if found is None else found.value
+
+    def count(self, *keys: str, default: int | None = None) -> Any:
+        """Return a number as `amount` does, whole."""
+        found = self.amount(*keys, default=default)
+        return None if found is None else int(found)
+
     def text(self, *keys: str) -> Found | None:
         """Return text as `get` does; `""` counts as absent."""
         found = self.get(*keys)
