@@ -74,8 +74,8 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     parts = ["### Own runs: sources left out, some of their ladders revealed", ""]
     parts += [
         "The ladders of the smallest shapes are shown first; errors are those of the other ladders "
-        "of AdamW and its relatives, teams counting alike. A public source is left out whole, of the "
-        "spreads too; a repository of it is a team.",
+        "of AdamW and its relatives, teams counting alike. A public source is left out whole, of "
+        "the spreads too; a repository of it is a team.",
         "",
     ]
     for title, chosen in (("public sources", public), ("lab families", lab)):
