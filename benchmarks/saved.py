@@ -43,14 +43,14 @@ TARGETS: dict[str, dict[str, object]] = {
     "phi": _SIZES | {"num_key_value_heads": 4},
 }
 RECIPE = Recipe(
-    max_steps=160,
-    warmup_steps=16,
+    max_steps=300,
+    warmup_steps=30,
     schedule="cosine",
     adam_beta2=0.95,
     batch_size=16,
     sequence_length=16,
 )
-RATES = (0.1, 0.0316, 0.01, 0.00316)  # of the ladder, whose edge is bisected once
+RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316)  # of the ladder, whose edge is bisected once
 TABLE = Path(__file__).with_suffix(".csv")
 
 
