@@ -148,33 +148,28 @@ def _from_file(
         devices=devices,
         given={name: given.values[name] for name in given.typed},
     )
-    recipe = read.recipe()
-    for note in read.notes:
-        print(f"rksp: {one_line(note)}", file=sys.stderr)
-    if file is not None:
-        return RequestedRun(
-            target=target,
-            overrides={},
-            recipe=recipe,
-            origins=read.origins(),
-            file=read.path,
-            keys=read.keys,
-            starts_trained=read.starts_trained,
-        )
-    if read.target is None:
-        raise InputError(f"{target}: {read.target_missing}")
-    for note in read.target.notes:
-        print(f"rksp: {one_line(note)}", file=sys.stderr)
-    refuse_factory(read.target.name, target)
-    return RequestedRun(
-        target=read.target.name,
-        overrides=read.target.overrides,
-        recipe=recipe,
+    run = RequestedRun(
+        target=target,
+        overrides={},
+        recipe=read.recipe(),
         origins=read.origins(),
         file=read.path,
         keys=read.keys,
         starts_trained=read.starts_trained,
     )
+    _say(read.notes)
+    if file is not None:
+        return run
+    if read.target is None:
+        raise InputError(f"{target}: {read.target_missing}")
+    _say(read.target.notes)
+    refuse_factory(read.target.name, target)
+    return replace(run, target=read.target.name, overrides=read.target.overrides)
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"rksp: {one_line(note)}", file=sys.stderr)
 
 
 def _is_run_file(target: str) -> bool:

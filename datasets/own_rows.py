@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from rksp.datasets.hugging_face import hugging_face_datasets
-from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.errors import ArtifactError, InputError, summary
 
 _MOST_ROWS = 20_000  # of a file that may hold billions
 _MOST_CLASSES = 10_000
@@ -109,10 +109,7 @@ def _read(path: Path, stats: tuple[tuple[str, int, int], ...]) -> OwnRows:
         except (InputError, MemoryError):
             raise
         except Exception as error:  # of pandas, pyarrow, fsspec or the library itself
-            said = " ".join(str(error).split())[:200]
-            raise ArtifactError(
-                f"{path} cannot be read ({type(error).__name__}: {said})."
-            ) from error
+            raise ArtifactError(f"{path} cannot be read ({summary(error)}).") from error
     if not rows:
         raise InputError(f"{path} holds no rows; give a file with examples.")
     return _understood(path, rows)

@@ -41,6 +41,16 @@ class Incomplete(RkspError):
     exit_code = 3
 
 
+def summary(error: BaseException, most: int = 200) -> str:
+    """Return type and text of an error of other people's code in one line: `ValueError: …`.
+
+    Args:
+        error: The error.
+        most: Characters of its text.
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most] or 'no message'}"
+
+
 def nearest(
     name: str, known: Iterable[str], *, count: int = 3, same: Mapping[str, str] | None = None
 ) -> str:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rksp.ground.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest, summary
 
 _PACKAGE = str(Path(__file__).parents[1])
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
@@ -79,12 +79,11 @@ def described(error: Exception) -> str:
 
     The place is the deepest line outside of the installed packages.
     """
-    text = " ".join(str(error).split())[:300] or "no message"
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*installed, _PACKAGE, "<"))]
     place = f", at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {text}{place}"
+    return f"{summary(error, 300)}{place}"
 
 
 def _guarded(target: str, action: Callable[[], object]) -> object:

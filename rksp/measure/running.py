@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 
 # Errors that a model may raise when its configuration and the probe do not match.
@@ -57,9 +57,8 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
                 f"{' and '.join(inputs)}; give a factory (package.module:function) that returns "
                 "the model and a batch with all of them."
             ) from error
-        text = " ".join(str(error).split())[:200] or "no message"
         raise InputError(
-            f"The model cannot run on the probe ({type(error).__name__}: {text}); "
+            f"The model cannot run on the probe ({summary(error)}); "
             "check its configuration, or give it another probe."
         ) from error
 
@@ -87,8 +86,7 @@ def _judged(model: nn.Module, batch: Batch, failures: Sequence[BaseException]) -
     except Exception as error:  # code of the user, which may raise anything
         if isinstance(error, RkspError) or any(error is failure for failure in failures):
             raise
-        text = " ".join(str(error).split())[:200] or "no message"
         raise InputError(
-            f"The model cannot run on the batch ({type(error).__name__}: {text}); give it a batch "
+            f"The model cannot run on the batch ({summary(error)}); give it a batch "
             "that its forward takes."
         ) from error

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.batch import IGNORED, Batch, Pass, cross_entropy, tensors
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 
 Loss = Callable[[Any, Any], Tensor]
@@ -62,7 +62,7 @@ class GivenLoss:
             raise
         except Exception as error:  # code of the user, which may raise anything
             raise InputError(
-                f"The loss cannot be computed ({_said(error)}); it is called with what the model "
+                f"The loss cannot be computed ({summary(error)}); it is called with what the model "
                 "returns and with the batch (the target alone for a tuple of inputs and target)."
             ) from error
         return _scalar(loss, "The loss")
@@ -199,7 +199,7 @@ def _training_step(model: Any, batch: Batch) -> Pass:
             raise
         except Exception as error:  # code of the user, which may raise anything
             raise InputError(
-                f"training_step of {type(model).__name__} failed ({_said(error)}); {_HOW}."
+                f"training_step of {type(model).__name__} failed ({summary(error)}); {_HOW}."
             ) from error
     loss = result.get("loss") if isinstance(result, Mapping) else result
     output = seen[-1] if seen else None
@@ -226,7 +226,3 @@ def _scalar(loss: Any, what: str) -> Tensor:
     if torch.is_grad_enabled() and not loss.requires_grad:
         raise InputError(f"{what} does not depend on the model's weights; {_HOW}.")
     return loss.reshape(())
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200] or 'no message'}"

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, summary
 
 _REFUSALS = (
     ValueError,
@@ -36,13 +36,13 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def refused(target: str, error: BaseException, config: Any = None) -> InputError:
     """Make one sentence from an error of transformers; a configuration may show what would work."""
-    text = " ".join(str(error).split())[:300] or "no message"
-    if isinstance(error, ImportError) and (library := _LIBRARY.search(text)):
+    said = summary(error, 300)
+    if isinstance(error, ImportError) and (library := _LIBRARY.search(said)):
         return InputError(
             f"{target} is built with the library {library[1]}, which is not installed; install it."
         )
     return InputError(
-        f"{target} cannot be built ({type(error).__name__}: {text}); "
+        f"{target} cannot be built ({said}); "
         f"{_working_heads(config) or 'correct the configuration, or change it with --set.'}"
     )
 

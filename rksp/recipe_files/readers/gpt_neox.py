@@ -26,6 +26,7 @@ from rksp.recipe_files.table.shape import read_shape
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 _MULTIPLE = 256
+_OBJECTIVES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
 
 
 def _precision(draft: Draft) -> None:
@@ -65,11 +66,6 @@ def _decay(draft: Draft) -> None:
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
             draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
             return
-
-
-def _objective(draft: Draft) -> None:
-    words = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
-    means("objective", "train_impl", words)(draft)
 
 
 def _model(draft: Draft) -> None:
@@ -217,7 +213,7 @@ READER = Reader(
         _decay,
         _precision,
         Row("precision", "", default="fp32"),
-        _objective,
+        means("objective", "train_impl", _OBJECTIVES),
         _model,
     ),
 )

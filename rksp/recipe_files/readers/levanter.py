@@ -6,7 +6,7 @@ import re
 
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.convert import clip, optimizer, put_precision, put_warmup, schedule
+from rksp.recipe_files.table.convert import clip, optimizer, put_precision, schedule, warmup_by
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
@@ -48,13 +48,6 @@ def _batch(draft: Draft) -> None:
 def _weight_decay(draft: Draft) -> float:
     """Return the default; only Adam's is not zero (optim/config.py, optim/muon.py)."""
     return 0.1 if draft.value("optimizer") == "adamw" else 0.0
-
-
-def _warmup(draft: Draft) -> None:
-    """Set the warm-up: a share or steps; `warmup_ratio` is the older key (optim/config.py)."""
-    found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
-    if found is not None:
-        put_warmup(draft, found, int)
 
 
 def _steady(draft: Draft) -> None:
@@ -189,7 +182,7 @@ READER = Reader(
         _batch,
         Row("max_steps", "trainer.num_train_steps", default=400_000),
         Row("schedule", "optimizer.lr_schedule", schedule, "cosine"),
-        _warmup,
+        Row("warmup_steps", "optimizer.warmup_ratio optimizer.warmup", warmup_by(int)),
         _steady,
         Row("min_lr_ratio", "optimizer.min_lr_ratio", default=0.1),
         _precision,

@@ -159,11 +159,6 @@ READER = Reader(
 )
 
 
-def _composer_precision(draft: Draft) -> None:
-    precision(draft, "precision", ["precision"])
-    draft.default("precision", "fp16", "amp_fp16 on a GPU")
-
-
 def _composer_model(draft: Draft) -> None:
     name = draft.text("model.name")
     base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
@@ -202,5 +197,9 @@ COMPOSER = Reader(
             none="optimizer.learning_rate",
         ),
     ),
-    steps=(*_STEPS, _composer_precision, _composer_model),
+    steps=(
+        *_STEPS,
+        Row("precision", "precision", precision, "fp16", "amp_fp16 on a GPU"),
+        _composer_model,
+    ),
 )

@@ -71,11 +71,6 @@ def _style(draft: Draft) -> None:
     draft.default("schedule", "linear")
 
 
-def _lowest(draft: Draft) -> None:
-    lowest_rate(draft, "min_lr_ratio", [f"{_SCHEDULER}.min_decay_lr"])
-    draft.default("min_lr_ratio", 1.0, "min_decay_lr is the peak unless set")
-
-
 def _precision(draft: Draft) -> None:
     """Set the precision from `model.dtype`; float32 accumulation adds a float32 copy."""
     kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
@@ -160,7 +155,13 @@ READER = Reader(
         Row("warmup_steps", f"{_SCHEDULER}.lr_warmup_steps", default=0),
         _style,
         _fall,
-        _lowest,
+        Row(
+            "min_lr_ratio",
+            f"{_SCHEDULER}.min_decay_lr",
+            lowest_rate,
+            default=1.0,
+            text="min_decay_lr is the peak unless set",
+        ),
         _precision,
         _model,
     ),

@@ -12,8 +12,8 @@ from rksp.recipe_files.table.convert import (
     optimizer,
     positive,
     precision,
-    put_warmup,
     schedule,
+    warmup_by,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
@@ -21,14 +21,6 @@ from rksp.recipe_files.table.reader import Marks, Reader, Row
 from rksp.recipe_files.table.shape import as_gpt2, read_shape
 
 _OPTIM = "model.optim"
-
-
-def _warmup(draft: Draft) -> None:
-    """Set `warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
-    found = draft.number(f"{_OPTIM}.sched.warmup_steps", f"{_OPTIM}.sched.warmup_ratio")
-    if found is not None:
-        put_warmup(draft, found, int)
-    draft.default("warmup_steps", 0)
 
 
 def _fall(draft: Draft) -> None:
@@ -157,7 +149,12 @@ READER = Reader(
         Row("max_steps", "trainer.max_steps", positive),
         epochs("trainer.max_epochs"),
         Row("schedule", f"{_OPTIM}.sched.name", schedule, "constant"),
-        _warmup,
+        Row(
+            "warmup_steps",
+            f"{_OPTIM}.sched.warmup_steps {_OPTIM}.sched.warmup_ratio",
+            warmup_by(int),
+            0,
+        ),
         _fall,
         Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", lowest_rate, 0.0),
         # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.

@@ -150,13 +150,6 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
     draft.put(name, float(f"{ratio:.6g}"), found, text=f"{found.value:g} / {rate:g}")
 
 
-def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the warm-up: a share of the run if below one, a number of steps otherwise."""
-    found = draft.number(*keys)
-    if found is not None:
-        put_warmup(draft, found)
-
-
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
     """Set the warm-up from a share of the run if below one, else from a number of steps.
 
@@ -172,6 +165,20 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
     text = f"{found.value:g} of {total} steps"
     steps = rounding(found.value * total)
     draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
+
+
+def warmup_by(rounding: Callable[[float], int]) -> Converter:
+    """Set the warm-up from steps or a share of the run, which the trainer rounds like this."""
+
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.number(*keys)
+        if found is not None:
+            put_warmup(draft, found, rounding)
+
+    return convert
+
+
+warmup = warmup_by(round)
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:

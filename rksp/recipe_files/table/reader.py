@@ -22,12 +22,14 @@ class Row:
         keys: Dotted keys of the file, separated by blanks; the first that has a value counts.
         convert: Sets the field from the keys, if one of them is there.
         default: The trainer's default, or what finds it in the draft; `NOTHING` sets nothing.
+        text: Why the default is what it is.
     """
 
     field: str
     keys: str
     convert: Callable[[Draft, str, Sequence[str]], None] = number
     default: object = NOTHING
+    text: str = ""
 
 
 Step = Row | Callable[[Draft], None]
@@ -117,4 +119,4 @@ class Reader:
                 continue
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
-                draft.default(step.field, value)
+                draft.default(step.field, value, step.text)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.alarm import Alarm
@@ -230,9 +230,8 @@ class Watch:
             self.seconds[monitor.name] += self._clock() - started
 
     def _switch_off(self, monitor: Monitor, error: Exception) -> None:
-        text = " ".join(str(error).split())[:200] or "no message"
         where = "before the first step" if self._step < 0 else f"at step {self._step}"
-        self.silent[monitor.name] = f"switched off {where}: {type(error).__name__}: {text}"
+        self.silent[monitor.name] = f"switched off {where}: {summary(error)}"
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
         """Put a guard around one of the monitor's hooks, where it is registered."""
