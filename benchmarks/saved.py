@@ -1,7 +1,7 @@
-"""Train failing setups with the lever that their page names: does it save them, and at which loss?
+"""Train failing setups with the levers that their page names: which are saved, and at which loss?
 
-A setup is the tiny twin of a model type at the lowest rate of a ladder that fails. `rksp confirm`
-then trains it by its default arms: as it is, at the rate to start with, and with the first lever.
+A setup is a small model at the lowest rate that fails. `rksp confirm` trains it as it is, at the
+best rate of its ladder, and with every lever that the page names and a run can take up.
 """
 
 from __future__ import annotations
@@ -16,46 +16,63 @@ from typing import Annotated
 
 import typer
 
-from rksp.assessment.pipeline import evaluate
 from rksp.classifiers.levers.effects import DEAR
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.documents.confirm import ConfirmReport
 from rksp.ground.files import atomic_write, read_text
-from rksp.ground.model import definite
-from rksp.models.resolve import resolve_tiny
+from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 
-TARGETS = ("gpt2", "llama", "olmo", "qwen2", "bert")
-RECIPE = Recipe(max_steps=120, warmup_steps=12, schedule="cosine", batch_size=8, sequence_length=32)
-HIGHEST = 1.0  # times the likely edge, where the ladder begins
-STEPS = 5  # of the ladder
-OPTIONS = MeasureOptions(evidence="config")
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 88,
+    "vocab_size": 256,
+    "max_position_embeddings": 16,
+}
+TARGETS: dict[str, dict[str, object]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 16},
+    "llama": _SIZES | {"num_key_value_heads": 4},
+    "olmo": _SIZES | {"num_key_value_heads": 4},
+    "qwen2": _SIZES | {"num_key_value_heads": 4},
+    "phi": _SIZES | {"num_key_value_heads": 4},
+}
+RECIPE = Recipe(
+    max_steps=300,
+    warmup_steps=30,
+    schedule="cosine",
+    adam_beta2=0.95,
+    batch_size=16,
+    sequence_length=16,
+)
+RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316)  # of the ladder, whose edge is bisected once
 TABLE = Path(__file__).with_suffix(".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """One failing setup.
+    """One lever of one failing setup.
 
     Attributes:
-        target: The model type, of which the tiny twin was trained.
+        target: The model type, of which a small model was trained.
         rate: The lowest rate that failed.
-        edge: The edge that was predicted.
-        lever: The arm of the first lever; empty where the page names none that a run can take up.
-        loss, lower_loss, lever_loss: Final losses in nats, means over the seeds, as the setup is,
-            at `lower_rate`, and with the lever; None where runs diverged.
-        saved: Seeds of which the lever's run ends at most 0.05 nats above that at the lower rate.
+        lever: The arm; empty where the page names none that a run can take up. The first of a
+            setup is the largest.
+        lower_rate: The rate of the ladder's best run.
+        loss, lower_loss, lever_loss: Final losses in nats, means over the seeds, of the setup as it
+            is, at the lower rate, and with the lever; None where a run diverged.
+        saved: Seeds whose run with the lever ends at most 0.05 nats above that at the lower rate.
         failed: Seeds whose run failed as it is.
         seeds: Seeds that were trained.
     """
 
     target: str
     rate: float
-    edge: float
     lever: str
     lower_rate: float
     loss: float | None
@@ -67,86 +84,77 @@ class Saved:
 
 
 def failing_rate(source: ModelSource, folder: Path) -> tuple[float, float] | None:
-    """Return the lowest rate of a ladder that fails, and the predicted edge.
-
-    The ladder goes down by half decades; the edge is bisected once. None if nothing fails, or if
-    everything does.
-    """
-    edge = definite(definite(evaluate(source, RECIPE, OPTIONS).risk).likely_edge)
-    top = float(f"{HIGHEST * edge:.3g}")
-    factors = [float(f"{10 ** (-k / 2):.3g}") for k in range(STEPS)]
-    report = _confirmed(source, top, [f"rate={x:g}" for x in factors[1:]], 1, folder / "ladder")
-    finals = {
-        top * factor: _final(arm.final_loss)
-        for factor, arm in zip(factors, report.arms, strict=True)
-    }
+    """Return the best rate of a ladder and the lowest that fails; None if none does, or all do."""
+    top, *lower = RATES
+    arms = [f"rate={rate / top:g}" for rate in lower]
+    report = _confirmed(source, top, arms, 1, folder / "ladder")
+    finals = {rate: _final(arm.final_loss) for rate, arm in zip(RATES, report.arms, strict=True)}
     if (ends := _ends(finals)) is None:
         return None
-    middle = float(f"{math.sqrt(math.prod(ends)):.3g}")
+    _, last, failing = ends
+    middle = float(f"{math.sqrt(last * failing):.3g}")
     (between,) = _confirmed(source, middle, [], 1, folder / "between").arms
-    _, failing = definite(_ends(finals | {middle: _final(between.final_loss)}))
-    return failing, edge
+    ends = _ends(finals | {middle: _final(between.final_loss)})
+    return None if ends is None else (ends[0], ends[2])
 
 
-def _ends(finals: Mapping[float, float]) -> tuple[float, float] | None:
-    """Return the highest rate that trains and the lowest above the best that fails."""
+def _ends(finals: Mapping[float, float]) -> tuple[float, float, float] | None:
+    """Return the best rate, the last before the first failure above it, and that failure's."""
     rates, bar = sorted(finals), min(finals.values()) + OutcomePolicy().margin
     best = min(rates, key=finals.__getitem__)
     failing = next((rate for rate in rates if rate > best and finals[rate] > bar), None)
     if failing is None or not math.isfinite(bar):
         return None
-    return max(rate for rate in rates if rate < failing), failing
+    return best, max(rate for rate in rates if rate < failing), failing
 
 
 def _final(loss: float | None) -> float:
     return math.inf if loss is None else loss
 
 
-def saved(target: str, folder: Path, seeds: int) -> Saved | None:
-    """Train one setup; None if no rate of its ladder fails."""
-    source = resolve_tiny(target)
+def saved(target: str, folder: Path, seeds: int) -> list[Saved]:
+    """Train one setup with every lever; nothing if no rate of its ladder fails."""
+    source = resolve(target, overrides=TARGETS[target])
     found = failing_rate(source, folder / target)
     if found is None:
-        return None
-    rate, edge = (float(f"{value:.3g}") for value in found)
-    report = _confirmed(source, rate, None, seeds, folder / target / "lever")
-    _, lower, *levers = report.arms
-    lever = levers[0].arm if levers else ""
-    finals = {(trial.arm, trial.seed): trial.final_loss for trial in report.trials}
-    return Saved(
-        target=target,
-        rate=rate,
-        edge=edge,
-        lever=lever,
-        lower_rate=float(f"{rate * parse_arms([lower.arm])[1].rate:.3g}"),
-        loss=_rounded(report.arms[0].final_loss),
-        lower_loss=_rounded(lower.final_loss),
-        lever_loss=_rounded(levers[0].final_loss) if levers else None,
-        saved=sum(
-            _ends_as_low(finals.get((lever, seed)), finals[lower.arm, seed])
-            for seed in range(seeds)
-        ),
-        failed=report.arms[0].failed,
-        seeds=seeds,
-    )
+        return []
+    best, rate = found
+    lower = f"rate={best / rate:.3g}"
+    as_it_is = _confirmed(source, rate, [lower], seeds, folder / target / "lever")
+    named = [lever.arm for lever in as_it_is.prediction.levers if lever.arm]
+    report = _confirmed(source, rate, [lower, *named], seeds, folder / target / "lever")
+    plain, at_best, *levers = report.arms
+    finals = {(trial.arm, trial.seed): _final(trial.final_loss) for trial in report.trials}
+    bars = [finals[lower, seed] + DEAR for seed in range(seeds)]
+    return [
+        Saved(
+            target=target,
+            rate=rate,
+            lever=arm,
+            lower_rate=best,
+            loss=_rounded(plain.final_loss),
+            lower_loss=_rounded(at_best.final_loss),
+            lever_loss=_rounded(loss),
+            saved=sum(finals.get((arm, seed), math.inf) <= bars[seed] for seed in range(seeds)),
+            failed=plain.failed,
+            seeds=seeds,
+        )
+        for arm, loss in [(x.arm, x.final_loss) for x in levers] or [("", None)]
+    ]
 
 
 def _confirmed(
-    source: ModelSource, rate: float, arms: Sequence[str] | None, seeds: int, folder: Path
+    source: ModelSource, rate: float, arms: Sequence[str], seeds: int, folder: Path
 ) -> ConfirmReport:
     return confirm(
         source,
         RECIPE.model_copy(update={"learning_rate": rate}),
-        None if arms is None else parse_arms(arms),
+        parse_arms(arms),
         seeds=range(seeds),
         monitors=("loss",),
-        options=OPTIONS,
+        options=MeasureOptions(evidence="config"),
         folder=folder,
     )
-
-
-def _ends_as_low(loss: float | None, lower: float | None) -> bool:
-    return loss is not None and lower is not None and loss <= lower + DEAR
 
 
 def _rounded(value: float | None) -> float | None:
@@ -162,34 +170,33 @@ def to_csv(rows: Iterable[Saved]) -> str:
     return text.getvalue()
 
 
-def markdown(rows: Sequence[dict[str, str]]) -> str:
-    """Write the rows of a CSV file as a Markdown table, and a sentence."""
+def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """Write the rows of a CSV file as a Markdown table, and how many setups were saved."""
     header = "| model | rate | it ends at | at the rate | it ends at | with | it ends at | saved |"
     lines = [header, "|---" * 8 + "|"]
+    first: dict[str, bool] = {}
+    some: dict[str, bool] = {}
     for row in rows:
         ends = [row[name] or "diverges" for name in ("loss", "lower_loss")]
-        lever = (row["lever"], row["lever_loss"] or "diverges") if row["lever"] else ("–", "–")
+        lever = (f"`{row['lever']}`", row["lever_loss"] or "diverges") if row["lever"] else "––"
         cells = (row["target"], row["rate"], ends[0], row["lower_rate"], ends[1], *lever)
         lines.append(f"| {' | '.join(cells)} | {row['saved']} of {row['seeds']} |")
-    count = sum(2 * int(row["saved"]) > int(row["seeds"]) for row in rows)
-    return "\n".join([*lines, "", f"Saved: {count} of {len(rows)} setups."])
+        is_saved = 2 * int(row["saved"]) > int(row["seeds"])
+        first.setdefault(row["target"], is_saved)
+        some[row["target"]] = some.get(row["target"], False) or is_saved
+    told = f"The first lever saves {sum(first.values())} of {len(first)} setups"
+    return "\n".join([*lines, "", f"{told}, some lever {sum(some.values())}."])
 
 
 def main(
     folder: Annotated[Path, typer.Option(help="Finished runs; the same command goes on.")],
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every setup.")] = 1,
     output: Annotated[Path, typer.Option(help="The table to write.")] = TABLE,
-    stored: Annotated[
-        bool, typer.Option("--stored", help="Print the table that is there.")
-    ] = False,
 ) -> None:
-    """Train five failing setups with the lever that rksp names, and print the table."""
-    if not stored:
-        rows = []
-        for target in TARGETS:
-            row = saved(target, folder, seeds)
-            typer.echo(row, err=True)
-            rows += [] if row is None else [row]
+    """Train five failing setups with the levers that rksp names, and print the table."""
+    rows = []
+    for target in TARGETS:
+        rows += saved(target, folder, seeds)
         atomic_write(output, to_csv(rows))
     typer.echo(markdown(list(csv.DictReader(StringIO(read_text(output, 1_000_000))))))
 

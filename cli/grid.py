@@ -42,7 +42,7 @@ _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the 
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
-    leave_out=("seed", "data"),
+    leave_out=("seed",),
     defaults={"threads": 1},
     helps={"threads": "Threads of each worker."},
 )

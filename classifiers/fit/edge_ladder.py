@@ -42,6 +42,8 @@ class EdgeLadder:
         rates, excess: Of every run, `[runs]`: nats above the best, at most `cap`.
         measured: Features at rate 1; empty where nothing was measured.
         changed: For a single run, the setting that it changes; else "".
+        team: Whose ladders may inform one another: the repository, of which a source, such as a
+            course, may have several; "" where that is the source.
     """
 
     name: str
@@ -58,6 +60,7 @@ class EdgeLadder:
     measured: Mapping[str, float] = field(default_factory=dict)
     changed: str = ""
     task: str = ""
+    team: str = ""
 
     @property
     def has_edge(self) -> bool:

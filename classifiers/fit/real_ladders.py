@@ -157,6 +157,7 @@ def _ladder(
         excess=np.minimum(excess, cap),
         failed=failed,
         measured=measured.get(shape, {}),
+        team=str(row.get("source", "")).partition("@")[0],
     )
 
 

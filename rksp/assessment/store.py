@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rksp.ground.caches import Cache, user_cache
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import digest
-from rksp.models.identity import file_identity, identity
+from rksp.models.identity import file_identity, identity, tree_identity
 from rksp.options import MeasureOptions
 
 if TYPE_CHECKING:
@@ -110,15 +110,20 @@ def initialization(
         allow_hub: See `rksp.models.identity.identity`.
         with_code: Likewise.
     """
-    return {
-        "target": target,
-        "content": identity(target, allow_hub=allow_hub, with_code=with_code),
-        "overrides": dict(overrides),
-        "seed": options.seed,
-        "evidence": options.evidence,
-        "states": options.states,
-        "probe": file_identity(options.probe) if options.probe else None,
-    } | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
+    own = {} if options.data is None else {"data": tree_identity(options.data)}
+    return (
+        own
+        | {
+            "target": target,
+            "content": identity(target, allow_hub=allow_hub, with_code=with_code),
+            "overrides": dict(overrides),
+            "seed": options.seed,
+            "evidence": options.evidence,
+            "states": options.states,
+            "probe": file_identity(options.probe) if options.probe else None,
+        }
+        | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
+    )
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rksp.assessment.store import initialization
-from rksp.models.identity import file_identity
+from rksp.models.identity import file_identity, tree_identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
@@ -103,6 +103,8 @@ class Cell:
         }
         if options.classifier is not None:
             content["classifier"] = file_identity(options.classifier)
+        if options.runs:
+            content["runs"] = [tree_identity(path) for path in options.runs]
         return _digest(content)
 
 

@@ -59,6 +59,18 @@ def file_identity(path: Path) -> str | None:
     return _digest(_signature([path])) if path.is_file() else None
 
 
+def tree_identity(path: Path) -> str:
+    """Return the digest of a file's content, or of all files under a folder.
+
+    Raises:
+        InputError: There is nothing at this path.
+    """
+    if not path.exists():
+        raise InputError(f"There is no file or folder {path}.")
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+    return _digest(_signature(files))
+
+
 def _of_folder(folder: Path, with_code: bool) -> str:
     files = [file for name in _READ if (file := folder / name).is_file()]
     files += sorted(folder.glob("*.py")) if with_code else []

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
-from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fit.edge_fit import held_out
 from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, MARGIN, PUBLISHED, EdgeLadder
-from rksp.classifiers.fit.edge_spreads import with_spreads_of
+from rksp.classifiers.fit.edge_spreads import HeldOut, with_spreads, with_spreads_of
 from rksp.classifiers.fit.metrics import auroc
 from rksp.ground.model import definite
 from rksp.own_runs.informed import InformedModel
@@ -20,10 +22,23 @@ from rksp.own_runs.observed import Observed
 
 REVEALED = (1, 2, 4)  # ladders
 _LONE_RUNS = 5
+_FEWEST = 2  # ladders of a team: one to show, one to judge by
 _BITS = 1.4427
 _ROWS = {0: "none", 1: "1 ladder", 2: "2 ladders", 4: "4 ladders"}
-# A source or family left out, a model that saw nothing of it, its ladders from the smallest shape.
+# A team or family left out, a model that saw nothing of it, its ladders from the smallest shape.
 _Case = tuple[str, EdgeModel, list[EdgeLadder]]
+
+
+class _Predictor(Protocol):
+    """What is compared."""
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distributions of the edge and of the best rate."""
+
+
+_Learner = Callable[[_Case, Sequence[EdgeLadder]], _Predictor]
 _Spoil = Callable[[Observed, np.random.Generator], Observed]
 
 
@@ -51,7 +66,7 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
     Args:
         ladders: Of the lab and of public sources.
-        model: Fitted on all ladders; its spreads are used where a source is left out.
+        model: Fitted on all ladders; families of the lab that are left out keep its spreads.
     """
     cases = list(_cases(ladders, model))
     public = [case for case in cases if case[2][0].source != LAB]
@@ -59,7 +74,8 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     parts = ["### Own runs: sources left out, some of their ladders revealed", ""]
     parts += [
         "The ladders of the smallest shapes are shown first; errors are those of the other ladders "
-        "of AdamW and its relatives, sources counting alike.",
+        "of AdamW and its relatives, teams counting alike. A public source is left out whole, of "
+        "the spreads too; a repository of it is a team.",
         "",
     ]
     for title, chosen in (("public sources", public), ("lab families", lab)):
@@ -72,7 +88,12 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def _cases(ladders: Sequence[EdgeLadder], model: EdgeModel) -> Iterator[_Case]:
-    for held in held_out(ladders):
+    """Yield teams and families with a model that saw nothing of them; of a source no spread did.
+
+    A source of several repositories is several teams: what one shows is not revealed to another.
+    """
+    parts = list(held_out(ladders))
+    for held in parts:
         if held.left == "task":
             continue
         mine = [
@@ -84,9 +105,73 @@ def _cases(ladders: Sequence[EdgeLadder], model: EdgeModel) -> Iterator[_Case]:
             and x.inputs.optimizer in ADAM_FAMILY
             and x.inputs.norm != "none"
         ]
-        if len(mine) > 1:
-            size = lambda x: (x.inputs.width**2 * x.inputs.depth, x.name)
-            yield held.name, with_spreads_of(held.seen, model), sorted(mine, key=size)
+        teams: dict[str, list[EdgeLadder]] = {}
+        for x in mine:
+            teams.setdefault(x.team, []).append(x)
+        if max(map(len, teams.values()), default=0) < _FEWEST:
+            continue
+        if held.left == "source":
+            known = with_spreads(held.seen, [_without(part, held) for part in parts])
+        else:
+            known = with_spreads_of(held.seen, model)
+        for team, found in sorted(teams.items()):
+            if len(found) >= _FEWEST:
+                name = held.name if len(teams) == 1 else f"{held.name} ({team.split('/')[-1]})"
+                size = lambda x: (x.inputs.width**2 * x.inputs.depth, x.name)
+                yield name, known, sorted(found, key=size)
+
+
+def _without(part: HeldOut, held: HeldOut) -> HeldOut:
+    """Return what was left out without the ladders of this one."""
+    names = {(x.source, x.name) for x in held.ladders}
+    return replace(part, ladders=[x for x in part.ladders if (x.source, x.name) not in names])
+
+
+def _shrunk(case: _Case, shown: Sequence[EdgeLadder]) -> _Predictor:
+    """Return the plain rival: the mean error of what was shown, shrunk by half for one ladder."""
+    edges, bests = [], []
+    for ladder in shown:
+        said = case[1].predict(ladder.inputs, ladder.measured)
+        reached = math.log10(ladder.inputs.peak_share)
+        if ladder.has_edge:
+            edges.append(ladder.edge - said.log_edge - reached)
+        bests.append(definite(ladder.best) - said.log_best - reached)
+    return _Moved(case[1], sum(edges) / (1 + len(edges)), sum(bests) / (1 + len(bests)))
+
+
+def _hindsight(case: _Case, shown: Sequence[EdgeLadder]) -> _Predictor:
+    """Return the offset that is best for the ladders that were not shown: no offset does better."""
+    errors: tuple[list[float], list[float]] = [], []
+    for ladder in case[2][len(shown) :]:
+        said = case[1].predict(ladder.inputs, ladder.measured)
+        reached = math.log10(ladder.inputs.peak_share)
+        if ladder.has_edge:
+            errors[0].append(ladder.edge - said.log_edge - reached)
+        errors[1].append(definite(ladder.best) - said.log_best - reached)
+    grid = np.arange(-2, 2.001, 0.01)
+    least = [
+        float(grid[np.argmin(np.median(np.abs(np.array(e)[:, None] - grid), axis=0))]) if e else 0.0
+        for e in errors
+    ]
+    return _Moved(case[1], *least)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A model whose every edge and best rate is moved by constants, in decades."""
+
+    prior: EdgeModel
+    edge: float
+    best: float
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the moved distributions."""
+        said = self.prior.predict(inputs, measured)
+        return replace(
+            said, edge=said.edge.moved(self.edge, 0.0), best=said.best.moved(self.best, 0.0)
+        )
 
 
 def _table(title: str, cases: Sequence[_Case]) -> list[str]:
@@ -98,9 +183,10 @@ def _table(title: str, cases: Sequence[_Case]) -> list[str]:
         chosen = [case for case in cases if len(case[2]) > count]
         if not chosen:
             continue
-        rest = [_errors(_informed(case, case[2][:count]), case, count) for case in chosen]
         before = [_errors(case[1], case, count) for case in chosen]
-        lines.append(_row(_ROWS[count], rest, before))
+        for suffix, learner in _LEARNERS.items() if count else [("", _informed)]:
+            rest = [_errors(learner(case, case[2][:count]), case, count) for case in chosen]
+            lines.append(_row(f"{_ROWS[count]}{suffix}", rest, before))
     chosen = [case for case in cases if len(case[2]) > _LONE_RUNS]
     if chosen:
         lone = [_errors(_with_lone_runs(case), case, _LONE_RUNS) for case in chosen]
@@ -219,7 +305,7 @@ def _observed(ladder: EdgeLadder, family: str) -> Observed:
     )
 
 
-def _errors(model: EdgePredictor, case: _Case, count: int) -> Errors:
+def _errors(model: _Predictor, case: _Case, count: int) -> Errors:
     edges, bests, lost, covered, moved = [], [], [], [], []
     for ladder in case[2][count:]:
         said = model.predict(ladder.inputs, ladder.measured)
@@ -243,7 +329,7 @@ def _errors(model: EdgePredictor, case: _Case, count: int) -> Errors:
     )
 
 
-def _said(model: EdgePredictor, ladder: EdgeLadder) -> np.ndarray:
+def _said(model: _Predictor, ladder: EdgeLadder) -> np.ndarray:
     said = model.predict(ladder.inputs, ladder.measured)
     reached = math.log10(ladder.inputs.peak_share)
     return np.array([said.failed(10 ** (rate - reached)) for rate in ladder.rates])
@@ -258,6 +344,11 @@ def _relabelled(seen: Observed, losses: np.ndarray) -> Observed:
     return replace(seen, losses=losses, failed=failed)
 
 
+_LEARNERS: dict[str, _Learner] = {
+    "": _informed,
+    ", a plain shrunk offset": _shrunk,
+    ", the best offset in hindsight": _hindsight,
+}
 _SPOILED: dict[str, _Spoil] = {
     "as they are": lambda seen, rng: seen,
     "losses shuffled": lambda seen, rng: _relabelled(seen, rng.permutation(seen.losses)),

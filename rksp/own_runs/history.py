@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -224,13 +225,13 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
     ]
     labels = judge(trained, guess)
     name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
-    found = None
+    found: Observed | Tuned | None = None
     if inputs is not None:
         losses = [
             run.final if run.ended == "finished" and label.label != "diverged" else math.nan
             for run, label in zip(trained, labels, strict=True)
         ]
-        seen = {
+        seen: dict[str, Any] = {
             "name": name,
             "log_rates": np.log10([run.rate for run in runs]),
             "failed": np.array([label.failed for label in labels]),

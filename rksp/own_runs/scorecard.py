@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from rksp.own_runs.observed import Observed
 from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
+Runs = TypeVar("Runs", bound=LabelledRuns)
 Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights were
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
@@ -100,16 +102,21 @@ def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.nda
 def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
     """Return, for each ladder that shows its edge, what all other ladders make the model say."""
     found: dict[int, Said] = {}
-    for seen in (history.seen, history.tuned):
-        edged = [one for one in seen if one.is_ladder and one.shows_edge]
-        if len(edged) < 2 or len(edged) > _MOST_COMPARED:
-            continue
-        for one in edged:
-            rest = [other for other in seen if other is not one]
-            of = {"tuned": rest} if isinstance(one, Tuned) else {"family": one.family, "seen": rest}
-            informed = InformedModel(**{"prior": model, "family": "", "seen": ()} | of)
-            found[id(one)] = _said(one, informed)
+    for one, rest in _each_and_the_rest(history.seen):
+        informed = InformedModel(prior=model, family=one.family, seen=rest)
+        found[id(one)] = informed.predict(one.inputs)
+    for tuned, others in _each_and_the_rest(history.tuned):
+        informed = InformedModel(prior=model, family="", seen=(), tuned=others)
+        found[id(tuned)] = informed.tuning.predict(tuned.inputs)
     return found
+
+
+def _each_and_the_rest(seen: Sequence[Runs]) -> Iterator[tuple[Runs, list[Runs]]]:
+    """Yield every ladder that shows its edge, and all others; none where there are too many."""
+    edged = [one for one in seen if one.is_ladder and one.shows_edge]
+    if 2 <= len(edged) <= _MOST_COMPARED:
+        for one in edged:
+            yield one, [other for other in seen if other is not one]
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Said:

@@ -54,9 +54,9 @@ OPTIONS = {
     "grid": RECIPE
     + MEASURE
     + MODEL
-    + "--address --classifier --dry-run --engine --exit-zero --export --fail-on --format --ignore "
-    "--max-cells --output --retry-failed --risk --runs --sample-seed --samples --set --slurm "
-    "--target --timeout --top --where --workers",
+    + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
+    "--ignore --max-cells --output --retry-failed --risk --runs --sample-seed --samples --set "
+    "--slurm --target --timeout --top --where --workers",
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",

@@ -21,8 +21,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from rksp.batch import IGNORED
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
+from rksp.grid.cell import Cell, Options
+from rksp.grid.evaluate import gather_cell
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.resolve import resolve
+from rksp.recipe import Recipe
 
 try:
     version("datasets")  # not imported: our own folder may have the name
@@ -255,6 +258,22 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
     assert not any("other text than yours" in note for note in own["notes"])
     assert left_with([*given, "--data", str(path), "--probe", str(path)]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
+    path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
+    options = Options(data=path, evidence="forward")
+    measurement = gather_cell(checkpoint, {}, 0, options).measurement
+    assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
+    cell = Cell(target=checkpoint, recipe=Recipe())
+    before = cell.key(options)
+    assert cell.key(Options(evidence="forward")) != before == cell.key(options)
+    lines(path, [{"text": text} for text in TEXTS[:-1]])
+    assert cell.key(options) != before
+    given = ["grid", checkpoint, "lr=1e-5,1e-4", "--evidence", "config", "--format", "json"]
+    given += ["-o", str(tmp_path / "grid.db")]
+    assert left_with([*given, "--data", str(path), "--exit-zero"]) == 0
+    assert left_with([*given, "--data", str(tmp_path / "none.jsonl")]) == 2
 
 
 def test_a_classifier_is_confirmed_on_labelled_data(checkpoint, tmp_path, capsys):

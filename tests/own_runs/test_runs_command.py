@@ -10,6 +10,8 @@ from support.commands import run_rksp
 from support.past_runs import LOSSES, RATES, write_table
 
 import rksp
+from rksp.grid.cell import Cell, Options
+from rksp.recipe import Recipe
 from rksp.report.own_runs.terminal import summary
 
 SMALL = [
@@ -125,6 +127,14 @@ def test_a_grid_learns_from_runs(tmp_path):
         cells = json.loads(done.stdout)["cells"]
         said[name] = {cell["lr"]: cell["probability_failed"] for cell in cells}
     assert all(said["after"][rate] > said["before"][rate] for rate in said["before"])
+
+
+def test_a_resumed_grid_sees_other_runs(tmp_path):
+    path, cell = early_edge(tmp_path / "runs.csv"), Cell(target="gpt2", recipe=Recipe())
+    before = cell.key(Options(runs=(path,)))
+    assert cell.key(Options()) != before == cell.key(Options(runs=(path,)))
+    write_table(path)
+    assert cell.key(Options(runs=(path,))) != before
 
 
 def test_a_rate_is_carried_with_runs(tmp_path):
