@@ -247,7 +247,7 @@ def evaluate(
         deployed = deployed_features(ladders, probes, collection)
     model = fit_edge_model(ladders)
     typer.echo(edge_markdown(ladders, model, deployed, model_pairs()))
-    typer.echo(reveal_markdown(ladders), nl=False)
+    typer.echo(reveal_markdown(ladders, model), nl=False)
 
 
 @app.command("eval-levers")
