@@ -62,7 +62,7 @@ class Evidence:
         kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
-        seen: See `rksp.checks.evidence.CheckEvidence`.
+        seen: What checks that read no recipe saw of this model; see `run_checks`.
     """
 
     source: ModelSource
@@ -75,7 +75,9 @@ class Evidence:
     kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
-    seen: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False, compare=False)
+    seen: dict[str, tuple[Any, ...]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""

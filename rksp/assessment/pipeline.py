@@ -153,7 +153,6 @@ def judge(
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
-        seen=evidence.seen,
     )
     return Evaluation(
         seed=evidence.options.seed,
@@ -165,7 +164,7 @@ def judge(
         risk_missing=missing,
         alternatives=tuple(others),
         configured=_configured(evidence, recipe, answer) if with_details else None,
-        findings=run_checks(checked),
+        findings=run_checks(checked, evidence.seen),
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
     )

@@ -52,6 +52,7 @@ CHECKS: tuple[Check, ...] = tuple(
         key=lambda check: check.code,
     )
 )
+Seen = dict[str, tuple[Observation, ...]]  # by code
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
@@ -66,31 +67,38 @@ class NotRun:
     reason: str
 
 
-def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
+def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
     All findings about the learning rate advise the same rate: the highest that none of them
     complains of. RKSP501 is one of them wherever the rate costs the verdict.
+
+    Args:
+        evidence: What is known of the model and the run.
+        seen: What checks that read no recipe saw of this very model before; they look once.
     """
-    seen = [
+    known = {} if seen is None else seen
+    observed = [
         (check, observation)
         for check in CHECKS
         if evidence.held.issuperset(check.needs)
-        for observation in _look(check, evidence)
+        for observation in _look(check, evidence, known)
     ]
-    limits = [observation.rate for _, observation in seen if observation.rate is not None]
+    limits = [observation.rate for _, observation in observed if observation.rate is not None]
     advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
-    found = [check.report(observation, _advice(observation, advice)) for check, observation in seen]
+    found = [
+        check.report(observation, _advice(observation, advice)) for check, observation in observed
+    ]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
-def _look(check: Check, evidence: CheckEvidence) -> tuple[Observation, ...]:
+def _look(check: Check, evidence: CheckEvidence, seen: Seen) -> tuple[Observation, ...]:
     """Return what a check sees; of one that does not read the recipe, what it saw before."""
     if check.of_recipe:
         return tuple(check.look(evidence))
-    if check.code not in evidence.seen:
-        evidence.seen[check.code] = tuple(check.look(evidence))
-    return evidence.seen[check.code]
+    if check.code not in seen:
+        seen[check.code] = tuple(check.look(evidence))
+    return seen[check.code]
 
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
