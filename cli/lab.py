@@ -247,7 +247,7 @@ def evaluate(
         deployed = deployed_features(ladders, probes, collection)
     model = fit_edge_model(ladders)
     typer.echo(edge_markdown(ladders, model, deployed, model_pairs()))
-    typer.echo(reveal_markdown(ladders), nl=False)
+    typer.echo(reveal_markdown(ladders, model), nl=False)
 
 
 @app.command("eval-levers")
@@ -298,9 +298,11 @@ def evaluate_fine_tuning(
 ) -> None:
     """Print the accuracy of the model of fine-tuning on what was left out, as Markdown."""
     from rksp.classifiers.fine_tuning_fit.card import evaluation
-    from rksp.classifiers.fine_tuning_fit.public_rows import read_public_rows
+    from rksp.classifiers.fine_tuning_fit.public_rows import public_ladders, read_public_rows
     from rksp.lab.fine_tuning.as_ladders import as_ladders
     from rksp.lab.fine_tuning.table import read_fine_tuning
+    from rksp.own_runs.tuned_evaluation import reveal_tuned_markdown
 
-    trained = as_ladders(read_fine_tuning(lab))
-    typer.echo(evaluation(read_public_rows(rows), trained, tried=tried), nl=False)
+    trained, public = as_ladders(read_fine_tuning(lab)), read_public_rows(rows)
+    typer.echo(evaluation(public, trained, tried=tried))
+    typer.echo(reveal_tuned_markdown(public_ladders(public)), nl=False)

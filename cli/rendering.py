@@ -17,7 +17,7 @@ from rksp.cli.process import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
 from rksp.ground.model import definite
-from rksp.ground.text import one_line, printable, safe_strings, short
+from rksp.ground.text import one_line, printable, safe_strings, short, words
 from rksp.report.formats import (
     PLAIN_WIDTH,
     Output,
@@ -34,16 +34,8 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind")
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 # What changes where the answer goes or how it counts, but not the answer.
-_NOT_THE_ANSWER = (
-    "output_format",
-    "output",
-    "exit_zero",
-    "fail_on",
-    "baseline",
-    "threads",
-    "keep",
-    "help_all",
-    "no_cache",
+_NOT_THE_ANSWER = words(
+    "output_format output exit_zero fail_on baseline threads keep help_all no_cache"
 )
 
 

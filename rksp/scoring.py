@@ -18,8 +18,9 @@ from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.own_runs import HistoryReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
+from rksp.models.as_found import left_as_found
 from rksp.models.declared import Declared
-from rksp.models.given import left_as_found, module_source
+from rksp.models.given import module_source
 from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource

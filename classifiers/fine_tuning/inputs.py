@@ -6,32 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rksp.ground.text import words
+
 # Methods that train a low-rank update of each matrix; the rate means the same in all of them.
-ADAPTERS = (
-    "lora",
-    "qlora",
-    "dora",
-    "rslora",
-    "pissa",
-    "milora",
-    "sc-lora",
-    "lora-null",
-    "clora",
-    "s-lora",
-    "adalora",
-)
+ADAPTERS = words("lora qlora dora rslora pissa milora sc-lora lora-null clora s-lora adalora")
 # Methods that train a few vectors around frozen matrices, at rates a hundred times higher.
 VECTORS = ("vera", "ia3", "prompt", "prefix")
-OBJECTIVES = (
-    "next_token",
-    "continued",
-    "classification",
-    "masked",
-    "transcription",
-    "preference",
-    "orpo",
-    "reward",
-    "rl",
+OBJECTIVES = words(
+    "next_token continued classification masked transcription preference orpo reward rl"
 )
 # Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
 _USUAL_SIZE = {"decoder": math.log10(7e9)}

@@ -102,9 +102,11 @@ def confirm(
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
-    if record is not None and (source.holds_trained or recipe.starts_trained or faults):
+    lacks_weights = not source.is_pretrained and (source.starts_trained or recipe.starts_trained)
+    if record is not None and (lacks_weights or faults):
         raise InputError(
-            "A record holds runs from random weights without a planted fault; leave out --record."
+            "A record holds runs from the weights that the recipe means, without a planted fault; "
+            "leave out --record."
         )
     data = None if options.data is None else read_own_rows(options.data)
     if data is not None:

@@ -33,7 +33,8 @@ def record_trial(
     if arm.interventions:
         return
     trained = arm.recipe(recipe)
-    final = math.nan if trial.final_loss is None else trial.final_loss
+    judged = trial.final_loss if trial.untrained_loss is None else trial.held_out_loss
+    final = math.nan if judged is None else judged
     state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
     shape = shape_of(source.config, source.task, trained, is_trained=source.holds_trained)
     name = f"{source.target} {arm.label} seed {trial.seed}"

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
-from rksp.measure.response import evaluating, first_direction, moving
+from rksp.measure.response import first_direction, moving, without_gradients
+from rksp.models.as_found import evaluating
 from rksp.models.streaming.scales import square_sum
 from rksp.recipe import Recipe
 
@@ -44,7 +45,7 @@ def measure_drift(
         A drift a rate; None where there is no gradient.
     """
     params = [p for p in model.parameters() if p.requires_grad]
-    with evaluating(model, params):
+    with evaluating(model), without_gradients(params):
         run_pass(model, same).total.backward()
         present = [p for p in params if p.grad is not None]
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))

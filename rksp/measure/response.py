@@ -21,6 +21,7 @@ from rksp.measure.response_profile import (
     ResponseProfile,
     unmeasured,
 )
+from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks
 from rksp.models.streaming.scales import square_sum
 from rksp.recipe import Recipe
@@ -52,7 +53,7 @@ def measure_response(
     """
     params = [p for p in model.parameters() if p.requires_grad]
     same, fresh = without_cache(model, same), without_cache(model, fresh)
-    with evaluating(model, params):
+    with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
         first.total.backward()
         before = [_kept(first.output)]
@@ -250,21 +251,10 @@ def _middles(low: float, high: float, levels: int) -> list[float]:
 
 
 @contextmanager
-def evaluating(model: nn.Module, params: list[nn.Parameter]) -> Iterator[None]:
-    """Run in evaluation mode, so that two passes differ only by the weights.
-
-    Afterwards buffers and modes are restored, and no gradients are left.
-    """
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
+def without_gradients(params: list[nn.Parameter]) -> Iterator[None]:
+    """Leave no gradients."""
     try:
-        model.eval()
         yield
     finally:
-        with torch.no_grad():
-            for p in params:
-                p.grad = None
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for module, mode in modes:
-            module.training = mode
+        for p in params:
+            p.grad = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.measure.running import run_batch
 from rksp.models.anatomy.chains import Chain
+from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.streaming.streamed import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -107,7 +108,7 @@ def collect(
     count = _batch_size(batch)
     if num_states is not None and num_states < 2:
         raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
-    with _as_found(model), torch.no_grad():
+    with random_state_kept(model), evaluating(model), torch.no_grad():
         first = batch.rows(0, 1)
         tokens = max((t[0].numel() for t in tensors(batch.inputs) if t.dim()), default=0)
         states = min(count * tokens, num_states or count * tokens)
@@ -332,27 +333,3 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
         return None
     is_decoder = "decoder_input_ids" in batch.inputs and "decoder" in chain.path
     return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
-
-
-@contextmanager
-def _as_found(model: nn.Module) -> Iterator[None]:
-    """Run in evaluation mode; restore modes, buffers and the random state afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, None if buffer is None else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-    ]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            with torch.no_grad():
-                for module, name, buffer, value in buffers:
-                    module._buffers[name] = buffer
-                    if buffer is not None and not torch.equal(buffer, definite(value)):
-                        buffer.copy_(definite(value))

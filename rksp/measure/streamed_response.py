@@ -15,13 +15,14 @@ from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
 from rksp.measure.first_update import FirstUpdate
-from rksp.measure.response import evaluating, measure_response, search, without_cache
+from rksp.measure.response import measure_response, search, without_cache
 from rksp.measure.response_profile import (
     GRADIENT_NOT_FINITE,
     ResponsePoint,
     ResponseProfile,
     unmeasured,
 )
+from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
 from rksp.models.streaming.lanes import Lanes
 from rksp.models.streaming.memory import free_memory, readable
@@ -100,7 +101,7 @@ def measure_streamed_response(
     meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
     stream.supply.buffers.limit *= 2  # room for updates and moved weights
-    with evaluating(model, []):
+    with evaluating(model):
         with freed_memory_returned():  # activations make room for the factors of gradients
             gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
+from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.auto import choose_class
 from rksp.models.given_loss import GivenLoss, Loss, split_batch, tokens_of
 from rksp.models.module_facts import (
@@ -201,17 +201,8 @@ def _as_tensors(given: Any) -> Any:
 
 def _can_be_cut(model: nn.Module, batch: Batch) -> bool:
     """Tell whether a model that runs on a batch also runs on its first example."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with left_as_found(model), torch.no_grad():
-            model.eval()
-            return _runs(model, batch.rows(0, 1)) or not _runs(model, batch)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for buffer, before in buffers:
-            buffer.data.copy_(before)
+    with left_as_found(model), evaluating(model), torch.no_grad():
+        return _runs(model, batch.rows(0, 1)) or not _runs(model, batch)
 
 
 def _runs(model: nn.Module, batch: Batch) -> bool:
@@ -244,25 +235,6 @@ def given_probe(batch: Batch) -> Probe:
         num_tokens=batch.count,
         own=batch,
     )
-
-
-@contextmanager
-def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Restore a model's gradients and the random state after the measurements inside.
-
-    Each measurement restores weights, buffers, modes and hooks itself.
-    """
-    params = list(model.parameters())
-    gradients = [p.grad for p in params]
-    devices = sorted({p.device.index for p in params if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        try:
-            for p in params:
-                p.grad = None
-            yield
-        finally:
-            for p, gradient in zip(params, gradients, strict=True):
-                p.grad = gradient
 
 
 def _unpacked(target: str, result: Any) -> tuple[nn.Module, Any, Loss | None]:

@@ -14,7 +14,7 @@ from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fit.edge_fit import held_out
 from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, MARGIN, PUBLISHED, EdgeLadder
-from rksp.classifiers.fit.edge_spreads import HeldOut, with_spreads
+from rksp.classifiers.fit.edge_spreads import HeldOut, with_spreads, with_spreads_of
 from rksp.classifiers.fit.metrics import auroc
 from rksp.ground.model import definite
 from rksp.own_runs.informed import InformedModel
@@ -61,20 +61,21 @@ class Errors:
     moved: float
 
 
-def reveal_markdown(ladders: Sequence[EdgeLadder]) -> str:
+def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     """Return the tables of what own runs change.
 
     Args:
         ladders: Of the lab and of public sources.
+        model: Fitted on all ladders; families of the lab that are left out keep its spreads.
     """
-    cases = list(_cases(ladders))
+    cases = list(_cases(ladders, model))
     public = [case for case in cases if case[2][0].source != LAB]
     lab = [case for case in cases if case[2][0].source == LAB]
     parts = ["### Own runs: sources left out, some of their ladders revealed", ""]
     parts += [
         "The ladders of the smallest shapes are shown first; errors are those of the other ladders "
-        "of AdamW and its relatives, teams counting alike. A source is left out whole, of the "
-        "spreads too; a repository of it is a team.",
+        "of AdamW and its relatives, teams counting alike. A public source is left out whole, of "
+        "the spreads too; a repository of it is a team.",
         "",
     ]
     for title, chosen in (("public sources", public), ("lab families", lab)):
@@ -86,8 +87,8 @@ def reveal_markdown(ladders: Sequence[EdgeLadder]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _cases(ladders: Sequence[EdgeLadder]) -> Iterator[_Case]:
-    """Yield teams and families with a model that knows nothing of their source, spreads included.
+def _cases(ladders: Sequence[EdgeLadder], model: EdgeModel) -> Iterator[_Case]:
+    """Yield teams and families with a model that saw nothing of them; of a source no spread did.
 
     A source of several repositories is several teams: what one shows is not revealed to another.
     """
@@ -109,12 +110,15 @@ def _cases(ladders: Sequence[EdgeLadder]) -> Iterator[_Case]:
             teams.setdefault(x.team, []).append(x)
         if max(map(len, teams.values()), default=0) < _FEWEST:
             continue
-        model = with_spreads(held.seen, [_without(part, held) for part in parts])
+        if held.left == "source":
+            known = with_spreads(held.seen, [_without(part, held) for part in parts])
+        else:
+            known = with_spreads_of(held.seen, model)
         for team, found in sorted(teams.items()):
             if len(found) >= _FEWEST:
                 name = held.name if len(teams) == 1 else f"{held.name} ({team.split('/')[-1]})"
                 size = lambda x: (x.inputs.width**2 * x.inputs.depth, x.name)
-                yield name, model, sorted(found, key=size)
+                yield name, known, sorted(found, key=size)
 
 
 def _without(part: HeldOut, held: HeldOut) -> HeldOut:

@@ -68,12 +68,14 @@ class InformedModel:
         return InformedTuning(prior=load_fine_tuning_model(), seen=self.tuned)
 
     @cached_property
+    def _said(self) -> dict[EdgeInputs, EdgeEstimate]:
+        """What the prior says of every ladder from its configuration alone; alike ones share it."""
+        return {inputs: self.prior.predict(inputs) for inputs in {one.inputs for one in self.seen}}
+
+    @cached_property
     def _likelihoods(self) -> tuple[Likelihoods, Likelihoods]:
         """What all runs say of the edge, and all ladders of the best rate."""
-        said: dict[EdgeInputs, EdgeEstimate] = {}
-        for one in self.seen:
-            if one.inputs not in said:  # from its configuration alone
-                said[one.inputs] = self.prior.predict(one.inputs)
+        said = self._said
         ladders = [one for one in self.seen if one.is_ladder]
         edges = [said[one.inputs].edge for one in self.seen]
         bests = [said[one.inputs].best for one in ladders]
@@ -123,7 +125,7 @@ class InformedModel:
         """
         lost = expected = _USUAL_LOSS
         for one in self.seen:
-            seen, said = one.lost_below(self.prior.predict(one.inputs))
+            seen, said = one.lost_below(self._said[one.inputs])
             lost, expected = lost + seen, expected + said
         return lost / expected
 

@@ -21,7 +21,7 @@ from rksp.own_runs.labelled import LabelledRuns
 _TEAM = "own"  # the source that own ladders are revealed for
 _FLAT = 0.01  # nats within which held-out losses of a short run are alike
 # Chance that a ladder, or a run without another to compare with, says nothing.
-_MISTAKEN, _LONE_MISTAKEN = 0.05, 0.2
+MISTAKEN, _LONE_MISTAKEN = 0.05, 0.2
 _MOST = 200  # ladders that are learned from, the nearest to the target first; each costs 5 ms
 
 
@@ -101,10 +101,10 @@ class InformedTuning:
         model = self.prior
         for one in self.seen[:_MOST]:
             model = model.reveal(
-                _own(one.inputs),
+                own_inputs(one.inputs),
                 best=one.best,
                 edge=one.edge,
-                mistaken=_MISTAKEN if one.is_ladder else _LONE_MISTAKEN,
+                mistaken=MISTAKEN if one.is_ladder else _LONE_MISTAKEN,
             )
         return model
 
@@ -116,7 +116,7 @@ class InformedTuning:
         said = self.prior.predict(inputs)
         if not self.seen:
             return said
-        found = self._known.predict(_own(inputs))
+        found = self._known.predict(own_inputs(inputs))
         return replace(found, learned=self._learned(inputs, said, found))
 
     def _learned(
@@ -160,7 +160,7 @@ def _shared(one: FineTuningInputs, other: FineTuningInputs) -> Level:
     return "model" if alike else "optimizer"
 
 
-def _own(inputs: FineTuningInputs) -> FineTuningInputs:
+def own_inputs(inputs: FineTuningInputs) -> FineTuningInputs:
     """Return the inputs as those of the team and of its checkpoint."""
     model = f"own {inputs.kind} {inputs.family} {inputs.parameters}"
     return replace(inputs, source=_TEAM, model=model)

@@ -97,7 +97,8 @@ def test_settings_of_a_small_model_are_trained_as_they_are(tmp_path):
     assert (run.recipe.learning_rate, run.recipe.adam_beta2) == (1e-3, 0.95)
     assert source.config.n_embd == 32
     few = ["--steps", "2", "--seeds", "1", "--batch-size", "2", "--sequence-length", "16"]
-    assert run_rksp(*words[1:], *few, cwd=tmp_path).returncode in (0, 1)
+    cheap = ["--evidence", "config", "--arm", "baseline"]
+    assert run_rksp(*words[1:], *few, *cheap, cwd=tmp_path).returncode in (0, 1)
 
 
 def test_a_checkpoint_is_trained_itself_and_its_path_is_quoted(checkpoint, tmp_path):

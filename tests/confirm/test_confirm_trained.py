@@ -20,8 +20,10 @@ from rksp.confirm.data import training_data
 from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
-from rksp.models.resolve import resolve
+from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
+from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.record import read_record
 from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe
 
 pytest.importorskip("peft")
@@ -183,3 +185,26 @@ def test_without_peft_one_sentence_says_what_to_install(checkpoint, monkeypatch,
     monkeypatch.setitem(sys.modules, "peft", None)
     assert left_with(["confirm", checkpoint, "--lr", "1e-4", "--peft", "lora"]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'rksp[peft]'.")
+
+
+def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    recipe = trained("none")
+    source = resolve(checkpoint)
+    report = confirm(
+        source,
+        recipe,
+        steps=3,
+        seeds=[0],
+        arms=parse_arms(["baseline"]),
+        options=CONFIG,
+        record=path,
+    )
+    (row,) = read_record(path)
+    (trial,) = report.trials
+    assert row["final_loss"] == trial.held_out_loss != trial.final_loss
+    found = read_history([path], Question(source=source, recipe=recipe))
+    assert found.ladders[0].runs[0].shape.is_trained and not found.seen
+    with pytest.raises(InputError, match="leave out --record"):
+        random = resolve_tiny("gpt2")
+        confirm(random, trained("lora"), steps=3, seeds=[0], options=CONFIG, record=path)

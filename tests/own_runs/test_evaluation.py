@@ -30,22 +30,22 @@ def parts(monkeypatch) -> list[HeldOut]:
 
 
 def test_a_source_of_two_repositories_is_two_teams(parts):
-    cases = list(evaluation._cases([]))
+    cases = list(evaluation._cases([], load_edge_model()))
     assert [case[0] for case in cases] == ["course (x)", "course (y)", "other"]
     assert all(len({x.team for x in case[2]}) == 1 for case in cases)
 
 
 def test_a_source_that_is_left_out_is_left_out_of_the_spreads(parts):
-    before = list(evaluation._cases([]))
+    before = list(evaluation._cases([], load_edge_model()))
     far = [replace(x, low=x.low + 2, high=x.high + 2) for x in parts[0].ladders]
     parts[0] = replace(parts[0], ladders=far)
-    after = list(evaluation._cases([]))
+    after = list(evaluation._cases([], load_edge_model()))
     assert after[0][1].long == before[0][1].long
     assert after[2][1].long != before[2][1].long  # the other source's do know it
 
 
 def test_hindsight_is_no_worse_than_what_is_fair(parts):
-    for case in evaluation._cases([]):
+    for case in evaluation._cases([], load_edge_model()):
         found = [
             evaluation._errors(learner(case, case[2][:1]), case, 1)
             for learner in (evaluation._hindsight, evaluation._shrunk, evaluation._informed)

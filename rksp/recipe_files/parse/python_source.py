@@ -12,6 +12,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from rksp.ground.text import words
 from rksp.recipe_files.parse.values import Unresolved
 
 _ARITHMETIC = {
@@ -22,17 +23,7 @@ _ARITHMETIC = {
     ast.FloorDiv: operator.floordiv,
     ast.Pow: operator.pow,
 }
-_OPTIMIZERS = (
-    "Adam",
-    "AdamW",
-    "DistAdam",
-    "Muon",
-    "NorMuon",
-    "DistMuon",
-    "SGD",
-    "Lion",
-    "Adafactor",
-)
+_OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
 FUNCTIONS = "()"  # key of the functions that return a configuration
 OPTIMIZERS = "optimizers"  # key of the optimizers that are built

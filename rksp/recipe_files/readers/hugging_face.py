@@ -15,6 +15,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, load_document
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
@@ -348,21 +349,10 @@ def model(draft: Draft) -> None:
         draft.describe(kind.value, shape)
 
 
-_SHAPE = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-    "n_embd",
-    "n_layer",
-    "n_head",
-    "n_positions",
-    "d_model",
-    "tie_word_embeddings",
-    "initializer_range",
+_SHAPE = words(
+    "hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size "
+    "vocab_size max_position_embeddings n_embd n_layer n_head n_positions d_model "
+    "tie_word_embeddings initializer_range"
 )
 _STRONG = (
     "per_device_train_batch_size lr_scheduler_type num_train_epochs adam_beta2 "

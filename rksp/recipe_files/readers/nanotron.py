@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.convert import clip, lowest_rate, optimizer, put_precision, schedule
 from rksp.recipe_files.table.draft import Draft
@@ -9,17 +10,9 @@ from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 _SCHEDULER = "optimizer.learning_rate_scheduler"
 _DENSE = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": None}
-_SETTINGS = (
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "tie_word_embeddings",
-    "vocab_size",
+_SETTINGS = words(
+    "hidden_act hidden_size intermediate_size max_position_embeddings num_attention_heads "
+    "num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings vocab_size"
 )
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
