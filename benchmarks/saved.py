@@ -1,7 +1,7 @@
 """Train failing setups with the levers that their page names: which are saved, and at which loss?
 
 A setup is a small model at the lowest rate that fails. `rksp confirm` trains it as it is, at the
-best rate of its ladder, and with every lever that the page names and a run can take up.
+best rate of its ladder, with every lever that the page names and a run can take up, and with all.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Saved:
         target: The model type, of which a small model was trained.
         rate: The lowest rate that failed.
         lever: The arm; empty where the page names none that a run can take up. The first of a
-            setup is the largest.
+            setup is the largest lever, the last all of them together.
         lower_rate: The rate of the ladder's best run.
         loss, lower_loss, lever_loss: Final losses in nats, means over the seeds, of the setup as it
             is, at the lower rate, and with the lever; None where a run diverged.
@@ -124,6 +124,7 @@ def saved(target: str, folder: Path, seeds: int) -> list[Saved]:
     lower = f"rate={best / rate:.3g}"
     as_it_is = _confirmed(source, rate, [lower], seeds, folder / target / "lever")
     named = [lever.arm for lever in as_it_is.prediction.levers if lever.arm]
+    named += ["+".join(named)] if len(named) > 1 else []
     report = _confirmed(source, rate, [lower, *named], seeds, folder / target / "lever")
     plain, at_best, *levers = report.arms
     finals = {(trial.arm, trial.seed): _final(trial.final_loss) for trial in report.trials}

@@ -29,9 +29,10 @@ def score(
         int, typer.Option(min=1, help="Repeat the score; the least time counts.")
     ] = 1,
 ) -> None:
-    """Measure every stage of a score, in forward passes."""
+    """Measure every stage of a score, in forward passes, and whole commands in starts of Python."""
     import torch  # not for --help
 
+    from rksp.assessment.command_cost import command_cost
     from rksp.assessment.cost import import_cost, score_cost
 
     torch.set_num_threads(1)
@@ -42,3 +43,11 @@ def score(
         rows = score_cost(target, rounds=rounds)
     for row in rows:
         typer.echo(f"{row['stage']:<28}{row['seconds']:>8.2f} {row['forward_passes']:>8.2f} passes")
+    forward = rows[0]["seconds"]
+    typer.echo("Whole commands, with the most memory of one process:")
+    for cost in command_cost(target):
+        seconds, peak = cost.usage.seconds, cost.usage.peak / 1e6
+        typer.echo(
+            f"{cost.stage:<28}{seconds:>8.2f} {seconds / forward:>8.2f} passes "
+            f"{cost.starts:>8.1f} starts {peak:>8,.0f} MB"
+        )

@@ -16,6 +16,7 @@ from rksp.cli.options import (
     AsFormat,
     Devices,
     Given,
+    NoCache,
     Panel,
     assignments,
     flag_names,
@@ -76,6 +77,7 @@ def grid(
     ] = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     from rksp.grid.cell import Options
@@ -95,6 +97,7 @@ def grid(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task"}),
         **risk.model_dump(),
+        is_cached=not no_cache,
     )
     if cells.dry_run:
         _list(plan, options)

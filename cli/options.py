@@ -55,6 +55,14 @@ AsFormat = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Measure anew, and keep nothing for the next score of this model.",
+        rich_help_panel="Measurement",
+    ),
+]
 TextOrJson = Annotated[
     Literal["text", "json"], typer.Option("--format", help="Format of the output on stdout.")
 ]

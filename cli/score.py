@@ -19,6 +19,7 @@ from rksp.cli.options import (
     AsFormat,
     Devices,
     Given,
+    NoCache,
     Panel,
     RecipeFile,
     assignments,
@@ -69,14 +70,6 @@ Seeds = Annotated[
         min=1,
         help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
-        rich_help_panel="Measurement",
-    ),
-]
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache",
-        help="Measure anew, and keep nothing for the next score of this model.",
         rich_help_panel="Measurement",
     ),
 ]
@@ -236,8 +229,8 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
     ]
     store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
-        from rksp.assessment.gathering import is_known
-        from rksp.assessment.pipeline import evaluate
+        from rksp.assessment.gathering import known
+        from rksp.assessment.pipeline import evaluate, judge
         from rksp.assessment.report import score_report
 
     def evaluated(options: MeasureOptions, progress: Progress = _silent) -> Evaluation:
@@ -251,8 +244,13 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
             progress=progress,
         )
 
-    if all(is_known(source, options, run.recipe, store) for options in at_seeds):
-        return score_report(run.recipe, [evaluated(options) for options in at_seeds])
+    evidence = [known(source, options, run.recipe, store) for options in at_seeds]
+    if all(evidence):
+        judged = [
+            judge(definite(one), run.recipe, **asked.answer, alternatives=run.alternatives)
+            for one in evidence
+        ]
+        return score_report(run.recipe, judged)
     page = None
     if terminal is not None and source.config is not None:
         configured = evaluated(measure.model_copy(update={"evidence": "config"}))

@@ -10,12 +10,17 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.cpu_time import judge, stopwatch
 from support.places import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))  # last: its names hide no package
 
 _tests = 0
+
+# What a test says does not depend on how busy the machine is.
+settings.register_profile("rksp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rksp")
 
 # Before torch and numpy load: threads that wait for each other cost more than they give here.
 # `OMP_NUM_THREADS=4 pytest` tries the tests with others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.model import definite
 from rksp.models.declared import Declared
@@ -62,6 +62,7 @@ class Evidence:
         kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
+        seen: See `rksp.checks.evidence.CheckEvidence`.
     """
 
     source: ModelSource
@@ -74,6 +75,7 @@ class Evidence:
     kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+    seen: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""

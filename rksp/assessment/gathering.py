@@ -61,14 +61,14 @@ def gather(
     return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
 
 
-def is_known(
+def known(
     source: ModelSource, options: MeasureOptions, recipe: Recipe, store: MeasurementStore | None
-) -> bool:
-    """Return whether a recipe can be judged without a measurement."""
+) -> Evidence | None:
+    """Return evidence that judges a recipe without a measurement; None if there is none."""
     if options.evidence == "config":
-        return True
+        return gather(source, options)
     found = None if store is None else stored(source, options, store)
-    return found is not None and found.has_response(recipe)
+    return found if found is not None and found.has_response(recipe) else None
 
 
 def stored(

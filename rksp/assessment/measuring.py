@@ -19,6 +19,7 @@ from rksp.checks.facts import read_facts
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
+from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.kernels import dispatch
@@ -143,6 +144,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
         progress: See `Progress`.
     """
     built = evidence.built or _built_again(evidence, progress)
+    return_freed_memory()  # gradients do not fit into the holes that the forward pass left
     with _timed(evidence.seconds, "response", progress):
         found = _responded(built, evidence, step, progress)
     evidence.kernels.update(_kernels())

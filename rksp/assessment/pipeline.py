@@ -153,6 +153,7 @@ def judge(
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
+        seen=evidence.seen,
     )
     return Evaluation(
         seed=evidence.options.seed,

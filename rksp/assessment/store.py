@@ -15,6 +15,7 @@ from rksp.ground.caches import Cache, user_cache
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import digest
 from rksp.models.identity import file_identity, identity, tree_identity
+from rksp.models.overrides import parse_value
 from rksp.options import MeasureOptions
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 256 * 2**20  # some 300 models of GPT-2's size: its spectra are 0.8 MB
 _SPECTRUM = {"blocks", "variant", "rank", "kreiss", "spectra"}  # options that change the profile
-_HOLDING = {"streaming", "max_memory", "threads"}  # these change a sentence or the last digits
+_HOLDING = {"streaming", "max_memory"}  # these change a sentence
 _LIBRARIES = ("rksp", "torch", "transformers", "numpy", "scipy")
 _PACKAGES = ("rksp", "rksp.datasets", "rksp.kernels")  # the code that measures
 
@@ -62,9 +63,11 @@ class MeasurementStore:
         from rksp.assessment.measurement import Measurement
 
         try:
-            return Measurement.from_json(content)
+            found = Measurement.from_json(content)
         except ArtifactError:
             return None
+        size = found.source.get("num_parameters")
+        return None if size is not None and size > source.max_params else found
 
     def keep(self, source: ModelSource, options: MeasureOptions, measurement: Measurement) -> None:
         """Keep a measurement in place of an older one."""
@@ -81,11 +84,16 @@ class MeasurementStore:
         asked = source.asked
         if asked is None or options.data is not None:
             return None
-        content = initialization(asked.target, asked.overrides, options, allow_hub=asked.allow_hub)
+        changed = {  # a command gives texts, and Python what they mean
+            name: parse_value(value) if isinstance(value, str) else value
+            for name, value in asked.overrides.items()
+        }
+        content = initialization(asked.target, changed, options, allow_hub=asked.allow_hub)
         content |= options.model_dump(mode="json", include=_HOLDING)
         content |= {
             "task": asked.task,
-            "max_params": source.max_params,
+            "workers": options.workers,  # their number changes the last digits
+            "trained": source.holds_trained,  # then the responses have a drift
             "probe name": options.probe and options.probe.name,
             "versions": _versions(),
             "code": _code(),

@@ -142,6 +142,7 @@ CHECKS = (
         failing="QK-norm, attention scale 1.0, head_dim 256: 16",
         stable="QK-norm, attention scale 1/16, head_dim 256: 1",
         look=_logit_scale,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -167,6 +168,7 @@ CHECKS = (
         failing="QK-norm, attention scale 1.0, head_dim 256: 0.06",
         stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
         look=_entropy,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -220,6 +222,7 @@ CHECKS = (
         failing="hidden_size=11600, num_attention_heads=80: 145",
         stable="hidden_size=11264, num_attention_heads=88: 128",
         look=_head_dimension,
+        of_recipe=False,
         needs=(Need.CONFIG,),
         settings=(
             "num_attention_heads",

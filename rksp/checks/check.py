@@ -56,6 +56,7 @@ class Check:
         is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
             an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
             warm-up and batch are judged by P(failed) itself, so checks of them are no cause.
+        of_recipe: It reads the recipe. One that does not sees the same in all recipes of a model.
     """
 
     code: str
@@ -74,6 +75,7 @@ class Check:
     field: str = ""
     settings: tuple[str, ...] = ()
     is_cause: bool = False
+    of_recipe: bool = True
 
     @property
     def explanation(self) -> tuple[tuple[str, str], ...]:

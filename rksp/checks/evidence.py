@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.checks.facts import ModelFacts
 from rksp.checks.published import published_rate, runs_edge
@@ -50,6 +50,7 @@ class CheckEvidence:
         is_pretrained: The weights were trained before; checks of the initialization are silent.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
         declared: What the configuration declares, if it was read before.
+        seen: What checks that do not read the recipe saw of this model, by code.
     """
 
     recipe: Recipe
@@ -64,6 +65,7 @@ class CheckEvidence:
     is_pretrained: bool = False
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
+    seen: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
         """Return True if the evidence holds what a check needs."""

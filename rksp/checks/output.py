@@ -121,6 +121,7 @@ CHECKS = (
         failing="vocabulary 32,128, width 768, output layer N(0, 1): loss 108 against ln V = 10.4",
         stable="the same model with N(0, 1/768): loss 11.0",
         look=_initial_loss,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -143,6 +144,7 @@ CHECKS = (
         failing="output layer N(0, 1) at width 768: logits of standard deviation 27.7",
         stable="output layer N(0, 0.02²) at width 768: 0.55",
         look=_output_logits,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -168,6 +170,7 @@ CHECKS = (
         failing="tie_word_embeddings=true, initializer_range=1.0, width 64: 8",
         stable="tie_word_embeddings=true, initializer_range=0.02, width 64: 0.16",
         look=_tied_embedding,
+        of_recipe=False,
         needs=(Need.WEIGHTS,),
         settings=(
             "initializer_range",

@@ -193,6 +193,7 @@ CHECKS = (
         failing="the square root of a negative number in the first block",
         stable="the same block with the argument clamped above zero",
         look=_non_finite,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),

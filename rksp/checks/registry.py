@@ -76,12 +76,21 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
         (check, observation)
         for check in CHECKS
         if evidence.held.issuperset(check.needs)
-        for observation in check.look(evidence)
+        for observation in _look(check, evidence)
     ]
     limits = [observation.rate for _, observation in seen if observation.rate is not None]
     advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
     found = [check.report(observation, _advice(observation, advice)) for check, observation in seen]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+def _look(check: Check, evidence: CheckEvidence) -> tuple[Observation, ...]:
+    """Return what a check sees; of one that does not read the recipe, what it saw before."""
+    if check.of_recipe:
+        return tuple(check.look(evidence))
+    if check.code not in evidence.seen:
+        evidence.seen[check.code] = tuple(check.look(evidence))
+    return evidence.seen[check.code]
 
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:

@@ -88,6 +88,7 @@ CHECKS = (
         failing="router weights N(0, 2²) at width 64",
         stable="router weights N(0, 0.02²)",
         look=_collapse,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -113,6 +114,7 @@ CHECKS = (
         failing="router logits of standard deviation 6 over 8 experts: log-sum-exp near 9",
         stable="router logits of standard deviation 1: log-sum-exp near 2.5",
         look=_logit_scale,
+        of_recipe=False,
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -139,6 +141,7 @@ CHECKS = (
         failing="a router bias that favors one expert of eight by 10",
         stable="no bias",
         look=_dead,
+        of_recipe=False,
         needs=(Need.FORWARD,),
     ),
 )

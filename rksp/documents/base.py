@@ -129,16 +129,25 @@ def _finite(value: Any, path: str, missing: list[str]) -> Any:
         changed = {
             key: found
             for key, part in value.items()
-            if type(part) not in _PLAIN
+            if not _is_plain(part)
             and (found := _finite(part, f"{path}/{key}", missing)) is not part
         }
         return {**value, **changed} if changed else value
     if isinstance(value, list | tuple):
-        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
+        return [
+            part if _is_plain(part) else _finite(part, f"{path}/{i}", missing)
+            for i, part in enumerate(value)
+        ]
     if isinstance(value, float) and not math.isfinite(value):
         missing.append(path)
         return None
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value, most likely a number, is one that JSON has."""
+    kind = type(value)
+    return kind in _PLAIN or (kind is float and math.isfinite(value))
 
 
 def _by_key(value: Any) -> Any:

@@ -30,6 +30,7 @@ class Options(MeasureOptions):
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
         trust_remote_code: Run code that comes with a model.
+        is_cached: Take measurements from the user's cache folder, and keep them there.
     """
 
     threshold: float = 0.5
@@ -39,6 +40,7 @@ class Options(MeasureOptions):
     max_params: float = 2e9
     allow_hub: bool = False
     trust_remote_code: bool = False
+    is_cached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

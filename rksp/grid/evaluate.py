@@ -52,6 +52,7 @@ def gather_cell(
         InputError: There is no such model, or it cannot be profiled.
     """
     from rksp.assessment.gathering import gather
+    from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 
     source = resolve(
@@ -63,7 +64,8 @@ def gather_cell(
         counts=options.evidence != "config",
     )
     source = replace(source, starts_trained=source.starts_trained or starts_trained)
-    return gather(source, options.model_copy(update={"seed": seed}))
+    store = MeasurementStore.of(options.is_cached)
+    return gather(source, options.model_copy(update={"seed": seed}), store=store)
 
 
 def evaluate_group(group: CellGroup) -> Iterator[Event]:

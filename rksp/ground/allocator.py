@@ -7,9 +7,9 @@ import ctypes
 import sys
 from collections.abc import Iterator
 
-# Parameters of mallopt in malloc.h of glibc, and what the first two are by default.
-_MMAP_MAX, _TRIM_THRESHOLD, _MMAP_THRESHOLD = -4, -1, -3
-_MOST_MAPS, _TRIM_AT = 65_536, 128 * 1024
+# Parameters of mallopt in malloc.h of glibc, and what the first three are by default.
+_MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX, _MMAP_THRESHOLD = -4, -1, -8, -3
+_MOST_MAPS, _TRIM_AT, _BY_CORES = 65_536, 128 * 1024, 0
 _LARGE, _LARGEST = 128 * 1024, 32 * 1024**2  # the least size that glibc maps, and the most
 
 
@@ -28,11 +28,13 @@ def return_freed_memory() -> None:
 def freed_memory_kept() -> Iterator[None]:
     """Keep what is freed inside: fresh pages are a quarter of a forward pass.
 
-    Afterwards the memory goes back.
+    Threads that start inside share one heap, because glibc gives back a thread's own. Afterwards
+    the memory goes back.
     """
     if (library := _glibc()) is None:
         yield
         return
+    library.mallopt(_ARENA_MAX, 1)
     library.mallopt(_MMAP_MAX, 0)
     library.mallopt(_TRIM_THRESHOLD, -1)
     try:
@@ -40,6 +42,7 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         library.mallopt(_MMAP_MAX, _MOST_MAPS)
         library.mallopt(_TRIM_THRESHOLD, _TRIM_AT)
+        library.mallopt(_ARENA_MAX, _BY_CORES)
         return_freed_memory()
 
 

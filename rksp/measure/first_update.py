@@ -52,7 +52,7 @@ class FirstUpdate:
 
     def is_by_rows(self, name: str) -> bool:
         """Tell whether rows can be computed without the rest of the weight."""
-        return _row_rule(self._kinds[name][0]) is not None
+        return is_by_rows(self._kinds[name])
 
     def needs_values(self, name: str) -> bool:
         """Tell whether the update depends on the weight, and not only on its gradient."""
@@ -100,6 +100,11 @@ def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
         for group in part.param_groups
         for parameter in group["params"]
     }
+
+
+def is_by_rows(kind: Kind) -> bool:
+    """Tell whether `step_of` gives rows of an update from the same rows of the gradient."""
+    return _row_rule(kind[0]) is not None
 
 
 def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from rksp.models.declared import Declared
 
 _ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
+_MOST = 0.5  # share of one token beyond which the others' is summed
 _DEAD = 0.1  # share of the mean load
 _ENOUGH = 20  # mean choices per expert; with fewer, an expert may be idle by chance
 
@@ -248,8 +249,12 @@ def _copied(logits: Tensor, labels: Tensor, tokens: Tensor | None) -> float | No
     for start in range(0, len(flat), _CHUNK):
         part, here = flat[start : start + _CHUNK].float(), own[start : start + _CHUNK, None]
         keep = target[start : start + _CHUNK] >= 0
-        without = part.scatter(1, here, -math.inf).logsumexp(-1)
-        cost += float((part.logsumexp(-1) - without)[keep].sum(dtype=torch.float64))
+        share = (part.gather(1, here).squeeze(1) - part.logsumexp(-1)).double().exp()
+        without = -torch.log1p(-share)
+        if bool((most := share > _MOST).any()):  # the rest is round-off of the share
+            rest = part[most].scatter(1, here[most], -math.inf).logsumexp(-1)
+            without[most] = (part[most].logsumexp(-1) - rest).double()
+        cost += float(without[keep].sum())
     return _finite(cost / max(int((target >= 0).sum()), 1))
 
 

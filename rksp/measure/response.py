@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
-from rksp.measure.first_update import clipping, kinds_of, step_of
+from rksp.measure.first_update import clipping, is_by_rows, kinds_of, step_of
 from rksp.measure.response_profile import (
     GRADIENT_NOT_FINITE,
     ResponsePoint,
@@ -22,6 +22,7 @@ from rksp.measure.response_profile import (
     unmeasured,
 )
 from rksp.models.as_found import evaluating
+from rksp.models.streaming.gradients import chunks
 from rksp.models.streaming.scales import square_sum
 from rksp.recipe import Recipe
 
@@ -64,7 +65,7 @@ def measure_response(
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
             return unmeasured("the gradient is zero", 1.5)
-        grad_max = max(float(definite(p.grad).abs().max()) for p in present)
+        grad_max = max(_largest(definite(p.grad)) for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         with torch.no_grad():
@@ -101,6 +102,12 @@ def measure_response(
         forward_passes=1.5 + 0.5 + 0.5 * (1 + len(found.points)),
         **found.fields(),
     )
+
+
+def _largest(values: Tensor) -> float:
+    """Return the largest absolute entry of a tensor that is not empty."""
+    low, high = torch.aminmax(values)  # makes no second tensor
+    return max(-float(low), float(high))
 
 
 def _kept(output: Tensor | None) -> Tensor | None:
@@ -147,10 +154,16 @@ def first_direction(
     names = {id(p): name for name, p in model.named_parameters()}
     direction, descent = [], 0.0
     for p in params:
-        gradient, p.grad = p.grad, None
-        update = step_of(kinds[names[id(p)]], definite(gradient) * clip, p.detach())
-        descent -= float(definite(gradient).mul_(update).sum())
-        direction.append(update)
+        gradient, p.grad = definite(p.grad), None
+        kind, weight = kinds[names[id(p)]], p.detach()
+        rows = chunks(tuple(p.shape)) if is_by_rows(kind) else [(0, len(p) if p.dim() else 1)]
+        for start, stop in rows:  # a whole embedding would stand beside its update
+            part = gradient[start:stop] if p.dim() else gradient
+            here = weight[start:stop] if p.dim() else weight
+            update = step_of(kind, part * clip, here)
+            descent -= float((part * update).sum())
+            part.copy_(update)
+        direction.append(gradient)
     return direction, descent
 
 

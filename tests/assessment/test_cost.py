@@ -47,6 +47,7 @@ def test_a_multimodal_configuration_is_scored_by_its_text_part():
 
 _FAULTS = """
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from rksp.ground.allocator import freed_memory_kept
 
 def faults(size=1 << 26):
@@ -57,7 +58,9 @@ def faults(size=1 << 26):
 
 with freed_memory_kept():
     inside = faults()
-print(inside, faults())
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(faults, 1 << 23).result()
+print(inside, beside, faults())
 """
 
 
@@ -65,8 +68,9 @@ def test_freed_memory_comes_without_new_pages():
     done = subprocess.run(
         [sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True
     )
-    inside, outside = map(int, done.stdout.split())
+    inside, beside, outside = map(int, done.stdout.split())
     assert 4 * inside < outside
+    assert 4 * beside < outside / 8  # pieces of an eighth, in a thread
 
 
 _HOLES = """

@@ -15,6 +15,8 @@ from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore
+from rksp.grid.cell import Options
+from rksp.grid.evaluate import evaluate_group
 from rksp.ground.caches import user_cache
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
@@ -120,6 +122,40 @@ def test_python_keeps_where_it_is_told(tmp_path, counted):
     again = rksp.score(source(), lr=2e-3, cache=tmp_path, options=OPTIONS)
     assert counted == ["profile", "respond"]
     assert again.grad_norm == first.grad_norm and not user_cache().exists()
+
+
+def test_python_a_command_and_a_grid_share_an_entry(counted):
+    _report("--threads", "1")
+    source = resolve("gpt2", overrides=TINY, counts=False, max_params=1e6)
+    counted.clear()
+    assert rksp.score(source, lr=2e-3, options=OPTIONS).grad_norm > 0
+    assert counted == []
+    for is_cached, made in ((True, []), (False, ["profile", "respond"])):
+        cells = [("cell", RECIPE.model_dump(mode="json"))]
+        options = Options(states=OPTIONS.states, is_cached=is_cached).model_dump(mode="json")
+        model = {"target": "gpt2", "overrides": TINY, "seed": 0, "starts_trained": False}
+        events = list(evaluate_group({**model, "options": options, "cells": cells}))
+        assert [event["kind"] for event in events] == ["profile", "result"]
+        assert counted == made
+
+
+def test_a_stored_score_is_read_once(monkeypatch):
+    _report()
+    reads = []
+    find = MeasurementStore.find
+    monkeypatch.setattr(
+        MeasurementStore, "find", lambda self, *of: reads.append(of) or find(self, *of)
+    )
+    _report(lr="2e-3")
+    assert len(reads) == 1
+
+
+def test_a_model_that_is_too_large_is_not_answered_from_the_store(kept):
+    source = resolve("gpt2", overrides=TINY, counts=False)
+    gather(source, OPTIONS, store=kept)
+    assert kept.find(source, OPTIONS) is not None
+    small = resolve("gpt2", overrides=TINY, counts=False, max_params=10)
+    assert kept.find(small, OPTIONS) is None
 
 
 def _keys(kept: MeasurementStore, tmp_path: Path) -> dict[str, str]:

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 from support.benchmark_scripts import script
+from support.places import ROOT
 
 saved = script("saved")
+README = ROOT / "classifiers" / "README.md"
 EDGE = 0.02  # between the rates 0.01 and 0.0316
 
 
@@ -65,7 +67,7 @@ def test_a_lever_saves_a_run_that_ends_as_low_as_at_the_lower_rate(
 
 def test_the_first_lever_of_a_setup_is_the_one_that_counts(train) -> None:
     rows = train({"qk_norm": 4.0, "warmup=48": 3.0})
-    assert [row.lever for row in rows] == ["qk_norm", "warmup=48"]
+    assert [row.lever for row in rows] == ["qk_norm", "warmup=48", "qk_norm+warmup=48"]
     assert "saves 0 of 1 setups" in printed(rows)
 
 
@@ -74,3 +76,9 @@ def test_a_setup_without_a_lever_is_not_saved_and_one_that_never_fails_is_none(t
     assert (row.lever, row.saved) == ("", 0)
     assert "saves 0 of 1" in printed([row])
     assert train({}, edge=1.0) == [] == train({}, edge=1e-9)
+
+
+def test_what_is_said_of_the_levers_is_what_was_trained() -> None:
+    rows = list(csv.DictReader(StringIO(saved.TABLE.read_text(encoding="utf-8"))))
+    assert {row["target"] for row in rows} == set(saved.TARGETS)
+    assert saved.markdown(rows) in README.read_text(encoding="utf-8")

@@ -46,6 +46,40 @@ def test_errors_come_first_and_equals_by_code():
     assert run_checks(evidence) == findings
 
 
+class _Unread:
+    """A recipe that nothing may read."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name} was read")
+
+
+def test_a_check_that_is_not_of_the_recipe_reads_none_of_it():
+    of_model = [check for check in CHECKS if not check.of_recipe]
+    assert len(of_model) > 10
+    for evidence in (
+        healthy(forward={"loss": 110.0, "logit_std": 50.0}, facts={"block_norms": 0}),
+        healthy(config={"num_attention_heads": 3, "hidden_size": 4096, "dropout": 0.9}),
+    ):
+        blind = replace(evidence, recipe=_Unread(), start_here=None, likely_edge=None)
+        for check in of_model:
+            assert tuple(check.look(blind)) == tuple(check.look(evidence)), check.code
+    with pytest.raises(AssertionError, match="was read"):
+        tuple(find_check("learning-rate").look(blind))
+
+
+def test_recipes_of_one_model_share_what_does_not_depend_on_them(monkeypatch):
+    config = {"resid_pdrop": 0.9, "hidden_size": 4096}
+    alone = [run_checks(healthy(config=config, recipe={"learning_rate": r})) for r in (1e-4, 1e-1)]
+    seen = {}
+    shared = [
+        run_checks(replace(healthy(config=config, recipe={"learning_rate": r}), seen=seen))
+        for r in (1e-4, 1e-1)
+    ]
+    assert shared == alone and alone[0] != alone[1]
+    dropout = find_check("dropout")
+    assert [one.level for one in seen[dropout.code]] == [Level.ERROR]
+
+
 def test_the_table_is_in_order_and_its_names_are_names():
     codes = [check.code for check in CHECKS]
     assert codes == sorted(set(codes))

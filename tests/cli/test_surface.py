@@ -55,8 +55,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
-    "--ignore --max-cells --output --retry-failed --risk --runs --sample-seed --samples --set "
-    "--slurm --target --timeout --top --where --workers",
+    "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
+    "--set --slurm --target --timeout --top --where --workers",
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.measure.attention_stats import attention_stats
-from rksp.measure.forward import _spread, block_stats, router_stats
+from rksp.measure.forward import _copied, _spread, block_stats, router_stats
 from rksp.measure.snapshots import collect
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.resolve import resolve_tiny
@@ -247,3 +247,15 @@ def test_activation_maximum_and_the_first_bad_module():
 def test_same_numbers_every_time():
     model, probe = tiny("qwen3_moe")
     assert forward_of(model, probe.batch) == forward_of(model, probe.batch)
+
+
+@pytest.mark.parametrize("lead", [-2.0, 0.0, 9.0, 30.0])
+def test_what_copying_costs_is_that_of_double_precision(lead):
+    logits = 0.5 * torch.randn(2, 40, 5000, generator=generator())
+    own = torch.randint(0, 5000, (2, 40), generator=generator(1))
+    labels = torch.where(own % 7 == 0, -100, own.flip(1))
+    logits.scatter_(2, own.unsqueeze(2), lead)
+    exact = logits.double()
+    others = exact.scatter(2, own.unsqueeze(2), -math.inf)
+    cost = (exact.logsumexp(-1) - others.logsumexp(-1))[labels >= 0].mean()
+    assert _copied(logits, labels, own) == pytest.approx(float(cost), rel=1e-5)

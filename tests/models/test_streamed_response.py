@@ -23,6 +23,7 @@ from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.snapshots import collect
 from rksp.measure.streamed_response import measure_streamed_response, respond
 from rksp.models.resolve import resolve, resolve_tiny
+from rksp.models.streaming import gradients as of_weights
 from rksp.models.streaming import slices
 from rksp.models.streaming.gradients import Gradients, chunks
 from rksp.models.streaming.lanes import Lanes
@@ -189,6 +190,22 @@ def test_the_direction_in_memory_leaves_the_weights_alone():
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
     assert all(u.abs().median() == pytest.approx(1.0, rel=1e-2) for u in direction)
     assert descent > 0 and all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd", "muon"])
+def test_the_direction_in_memory_is_the_same_in_parts_of_rows(optimizer, monkeypatch):
+    found = []
+    for entries in (1 << 20, 40):
+        monkeypatch.setattr(of_weights, "_CHUNK", entries)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 5))
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        recipe = Recipe(optimizer=optimizer, weight_decay=0.1)
+        found.append(first_direction(model, recipe, 2.0, list(model.parameters())))
+    (whole, descent), (parts, in_parts) = found
+    assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))
+    assert in_parts == pytest.approx(descent, rel=1e-5)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
