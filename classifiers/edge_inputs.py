@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.ground.model import definite
+from rksp.optimizers.muon_scale import matched_rate
 from rksp.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.optimizers.table import optimizer_spec
 
@@ -21,12 +22,10 @@ _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 CLASSIFIER_VOCABULARY = 256
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in long runs
+_NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 _TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
-# Decades, from which the width counts where an update has one spectral norm at any width.
-_TOY_WIDTH = 2.0
 _FEW_STEPS = 100  # from which what builds up over a run counts
-_LASTING_UNDECAYED = math.log10(1200 / _FEW_STEPS)  # the longest undecayed runs of the data
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
@@ -59,6 +58,7 @@ class EdgeInputs:
         batch_tokens: Tokens an optimizer step.
         late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
             for a constant schedule.
+        muon_scale: Of the update of Muon or Scion, as in a recipe.
         beta1, beta2: Of Adam and its kin; None where the optimizer has none.
     """
 
@@ -70,6 +70,7 @@ class EdgeInputs:
     steps: int
     warmup_steps: int
     optimizer: str = "adamw"
+    muon_scale: str = "match_rms_adamw"
     late_share: float = 0.1
     beta1: float | None = 0.9
     beta2: float | None = 0.98
@@ -90,12 +91,28 @@ class EdgeInputs:
         return 1 - (1 - _KEPT) * horizon_share(self.steps)
 
     @property
+    def climbing(self) -> float:
+        """1 if the run ends within its warm-up, so that its rate rises to the end, else 0."""
+        return float(self.warmup_steps >= self.steps)
+
+    @property
+    def narrowness(self) -> float:
+        """Decades by which the width lies below the narrowest that runs of this length show."""
+        short, long = _NARROWEST
+        narrowest = short * (long / short) ** horizon_share(self.steps)
+        return max(0.0, math.log10(narrowest / self.width))
+
+    @property
     def peak_share(self) -> float:
         """The highest rate that is reached, over the nominal one.
 
-        It is below 1 where the warm-up is longer than the run.
+        It is below 1 where the warm-up is longer than the run. A rate in the scale of Jordan et
+        al. counts as that of the update of AdamW's size.
         """
-        return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
+        share = min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
+        has_scales = optimizer_spec(self.optimizer).has_scales
+        is_original = has_scales and self.muon_scale == "original"
+        return share * (matched_rate(self.width) if is_original else 1.0)
 
 
 def horizon_share(steps: float) -> float:
@@ -107,15 +124,16 @@ def horizon_share(steps: float) -> float:
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
     """Return the columns that need no measurement; logarithms are decimal.
 
-    The warm-up counts in steps, up to half of the run, since what follows it must decay, and up to
-    the longest of the public ladders. A schedule that does not decay, on average over the last
-    tenth of the run, costs more the longer the run is, up to the longest such run of the data; one
-    that ends at a tenth of its peak costs hardly anything. Depth costs more where no block
-    normalizes, since what each adds is multiplied by the next. The memories of Adam's moments count
-    where the first is long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the
-    more the longer the run, or outlasts the second. The best rate follows the batch up to
-    `CRITICAL_BATCH`. An initial deviation counts above √(2/5 width) (Nguyen and Salazar, 2019), in
-    short runs only.
+    The width counts down to the narrowest that runs of this length show; a narrower model has
+    no higher edge. The warm-up counts in steps, up to half of the run, since what follows it
+    must decay, and up to the longest of the public ladders. A schedule that does not decay
+    counts by its mean over the last tenth of the run, squared: one that ends at a tenth of its
+    peak costs hardly anything. A rate that still rises at the end is a thing of its own. Depth
+    costs more where no block normalizes, since what each adds is multiplied by the next. The
+    memories of Adam's moments count where the first is long (β₁ > 0.95), is short (β₁ < 0.9) in
+    an optimizer that looks ahead, the more the longer the run, or outlasts the second. The best
+    rate follows the batch up to `CRITICAL_BATCH`. An initial deviation counts above √(2/5
+    width) (Nguyen and Salazar, 2019), in short runs only.
     """
     spec = optimizer_spec(inputs.optimizer)
     warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
@@ -127,11 +145,11 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     looks_ahead = first is not None and spec.looks_ahead
     lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
     features = {
-        "width": math.log10(inputs.width),
+        "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
         "warmup": math.log10(100 + warmup),
         "undecayed": inputs.late_share**2,
-        "undecayed_steps": inputs.late_share**2 * min(lasting, _LASTING_UNDECAYED),
+        "climbing": inputs.climbing,
         "batch_tokens": math.log10(min(inputs.batch_tokens, _TOY_BATCH)),
         "large_batch": math.log10(
             min(max(inputs.batch_tokens, _TOY_BATCH), CRITICAL_BATCH) / _TOY_BATCH
@@ -145,10 +163,10 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "memory_excess": max(0.0, first - definite(second)) if first is not None else 0.0,
     }
     features |= {
-        "orthogonal_width": features["width"] - _TOY_WIDTH if spec.family == "orthogonal" else 0.0,
         "parallel": inputs.kind_share * inputs.is_parallel,
         "branch_norm": inputs.kind_share * inputs.normalizes_branches,
         "large_init": (1 - horizon_share(inputs.steps)) * _large_init(inputs),
+        "other_objective": horizon_share(inputs.steps) * (not inputs.predicts_next),
         "made_up": float(inputs.is_made_up),
     }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
@@ -177,13 +195,14 @@ class Column:
     prior: float | None = None
 
 
+_CLIMBING = 1.0  # decades: what a rate that never stops rising does, which one source shows
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
     Column(name="warmup", meaning="the warm-up", sign=1),
     Column(name="undecayed", meaning="the end of the schedule"),
-    Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
+    Column(name="climbing", meaning="a rate that rises to the end", sign=-1, prior=_CLIMBING),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
     Column(name="large_batch", meaning="the tokens of a large batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
@@ -193,10 +212,10 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
-    Column(name="orthogonal_width", meaning="the width, of orthogonal updates", sign=1),
     Column(name="parallel", meaning="parallel blocks", sign=1, prior=_KIND),
     Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=_KIND),
     Column(name="large_init", meaning="a large initial deviation", prior=_KIND),
+    Column(name="other_objective", meaning="another objective", prior=_KIND),
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )

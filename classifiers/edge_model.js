@@ -10,11 +10,9 @@ const FEW_STEPS = 100;
 const KEPT = 0.5; // share of what toy runs show of a kind of model that counts in long runs
 const CRITICAL_BATCH = 1e6;
 const TOY_BATCH = 3e4;
-const TOY_WIDTH = 2;
 const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
 const KINDS = ["parallel", "branch_norm"];
 const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
-const LASTING_UNDECAYED = Math.log10(1200 / FEW_STEPS);
 const DEPTH = 4;
 const SHORT_MEMORY = -Math.log10(1 - 0.9);
 const LONG_MEMORY = -Math.log10(1 - 0.95);
@@ -115,6 +113,23 @@ function lateShare(run) {
 }
 
 const horizonShare = (steps) => clip(Math.log(steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
+
+// `EdgeInputs.climbing` and `narrowness`.
+const climbing = (run) => Number(run.warmup_steps >= run.max_steps);
+
+function narrowness(run) {
+  const narrowest = 32 * (256 / 32) ** horizonShare(run.max_steps);
+  return Math.max(0, Math.log10(narrowest / run.width));
+}
+
+// `EdgeInputs.peak_share`, with `matched_rate`.
+function peakShare(run, optimizers) {
+  const share = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
+  const isOriginal = run.optimizer !== "muon" || run.muon_scale === "original";
+  const counts = optimizers[run.optimizer].has_scales && isOriginal;
+  return counts ? share / (0.2 * Math.sqrt(run.width)) : share;
+}
+
 const kindShare = (run) => 1 - (1 - KEPT) * horizonShare(run.max_steps);
 
 function largeInit(run) {
@@ -134,11 +149,11 @@ function featuresOf(run, optimizers, measured) {
   const looksAhead = first !== null && spec.looks_ahead;
   const lasting = Math.log10(Math.max(steps, FEW_STEPS) / FEW_STEPS);
   const features = {
-    width: Math.log10(run.width),
+    width: Math.log10(run.width) + narrowness(run),
     depth: Math.log10(run.depth),
     warmup: Math.log10(100 + warmup),
     undecayed: late ** 2,
-    undecayed_steps: late ** 2 * Math.min(lasting, LASTING_UNDECAYED),
+    climbing: climbing(run),
     batch_tokens: Math.log10(Math.min(batch, TOY_BATCH)),
     large_batch: Math.log10(clip(batch, TOY_BATCH, CRITICAL_BATCH) / TOY_BATCH),
     vocabulary: Math.log10(Math.min(run.vocabulary, LARGEST_VOCABULARY)),
@@ -148,10 +163,10 @@ function featuresOf(run, optimizers, measured) {
     short_memory: looksAhead ? Math.max(0, SHORT_MEMORY - first) * lasting : 0,
     long_memory: first !== null ? Math.max(0, first - LONG_MEMORY) : 0,
     memory_excess: first !== null ? Math.max(0, first - second) : 0,
-    orthogonal_width: spec.is_orthogonal ? Math.log10(run.width) - TOY_WIDTH : 0,
     parallel: kindShare(run) * run.is_parallel,
     branch_norm: kindShare(run) * run.normalizes_branches,
     large_init: (1 - horizonShare(steps)) * largeInit(run),
+    other_objective: horizonShare(steps) * !run.predicts_next,
     made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {
@@ -222,14 +237,14 @@ function wideningsOf(model, run, facts, features, outside, of) {
     found.push(unlike.optimizer[of]);
   }
   for (const [name, over] of outside) if (IN_DECADES.includes(name)) found.push(BEYOND * over);
+  found.push(BEYOND * narrowness(run), BEYOND * climbing(run));
   return found;
 }
 
 // `EdgeModel.predict` and `EdgeEstimate`, with the reasons of `rksp.assessment.risk.beyond`.
 function predict(model, run, facts) {
   const features = featuresOf(run, facts.optimizers, Object.keys(model.expected));
-  const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
-  const unreached = -Math.log10(reached);
+  const unreached = -Math.log10(peakShare(run, facts.optimizers));
   const long = horizonShare(run.max_steps);
   const outside = Object.entries(model.ranges)
     .map(([name, [low, high]]) => [name, Math.max(low - features[name], features[name] - high)])

@@ -19,6 +19,7 @@ WIDENED_BY = {
     "kind": "the kind of its blocks, known from short runs alone",
     "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
+    "narrow": "the width, narrower than in any run so long",
 }
 
 
@@ -90,9 +91,10 @@ class Kinds:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])
         if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
             found["optimizer"] = self.unlike["optimizer"]
-        for name, decades in outside.items():
-            if name in _IN_DECADES:
-                found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
+        beyond = {name: over for name, over in outside.items() if name in _IN_DECADES}
+        beyond |= {"narrow": inputs.narrowness, "climbing": inputs.climbing}
+        for name, decades in beyond.items():
+            found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}
 
 

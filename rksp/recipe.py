@@ -22,6 +22,7 @@ Schedule = Literal[
 ]
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "fp16-pure"]
 DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
+MuonScale = Literal["match_rms_adamw", "original"]  # torch.optim.Muon's `adjust_lr_fn`
 # Adapters of low rank by their names in the peft library, the plain ones first.
 LOW_RANK = ("lora", "qlora", "dora", "rslora", "pissa")
 Peft = Literal["none", "lora", "qlora", "dora", "rslora", "pissa", "other"]
@@ -155,6 +156,14 @@ class Recipe(Finite):
     precision: Annotated[
         Precision, Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.")
     ] = "fp32"
+    muon_scale: Annotated[
+        MuonScale,
+        Flag(
+            "--muon-scale",
+            "Muon's update: match_rms_adamw is 0.2 √max(rows, columns), original √max(1, "
+            "rows/columns).",
+        ),
+    ] = "match_rms_adamw"
 
     decay_steps: Annotated[
         int | None,

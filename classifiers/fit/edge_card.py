@@ -20,6 +20,7 @@ from rksp.classifiers.fit.edge_left_out import (
     predicted,
 )
 from rksp.classifiers.fit.edge_lengths import bridge, horizons, warmups
+from rksp.classifiers.fit.edge_predictors import predictors_table
 from rksp.classifiers.fit.edge_scores import (
     CONFIG_ONLY,
     Prediction,
@@ -38,7 +39,7 @@ def edge_markdown(
     ladders: Sequence[EdgeLadder],
     model: EdgeModel,
     deployed: Mapping[str, Mapping[str, float]] | None = None,
-    pairs: Sequence[tuple[str, str, str]] = (),
+    pairs: Sequence[tuple[str, str, str, str]] = (),
 ) -> str:
     """Return all tables; those of public sources only where their ladders are given.
 
@@ -49,7 +50,7 @@ def edge_markdown(
         pairs: Pairs of ladders, as `edge_left_out.pair_table` takes them.
     """
     lead = [left_out_table(ladders, model), pair_table(ladders, pairs)]
-    parts = [_lab(ladders, model)]
+    parts = [_lab(ladders, model), predictors_table(ladders, model)]
     if deployed:
         parts.append(_probes(ladders, model, deployed))
     if any(x.source not in (LAB, PUBLISHED) for x in ladders):

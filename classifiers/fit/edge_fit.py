@@ -16,7 +16,6 @@ from rksp.classifiers.edge_inputs import (
     MEASURED_COLUMNS,
     Column,
     config_features,
-    measured_features,
 )
 from rksp.classifiers.edge_model import (
     EdgeModel,
@@ -142,7 +141,7 @@ def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Ex
         rows = [
             (list(config_features(x.inputs).values()), value)
             for x in ladders
-            if math.isfinite(value := measured_features(x.measured)[column.name])
+            if math.isfinite(value := float(x.measured.get(column.name, math.nan)))
         ]
         if len(rows) < 10:
             continue
@@ -197,8 +196,10 @@ def _row(
     ladder: EdgeLadder, columns: Sequence[Column], expected: Mapping[str, Expected]
 ) -> list[float]:
     features = config_features(ladder.inputs)
-    measured = measured_features(ladder.measured)
-    surplus = {name: e.surplus(measured[name], features) for name, e in expected.items()}
+    surplus = {
+        name: e.surplus(float(ladder.measured.get(name, math.nan)), features)
+        for name, e in expected.items()
+    }
     known = features | surplus
     return [known.get(c.name, 0.0) for c in columns]
 

@@ -40,6 +40,7 @@ class EdgeLadder:
         low, high: The edge lies between; -inf and inf where a side is open.
         best: The rate of the lowest final loss; None for a single run.
         rates, excess: Of every run, `[runs]`: nats above the best, at most `cap`.
+        diverged: Which of them diverged, and did not just end on a bad plateau; None if not known.
         measured: Features at rate 1; empty where nothing was measured.
         changed: For a single run, the setting that it changes; else "".
         team: Whose ladders may inform one another: the repository, of which a source, such as a
@@ -57,6 +58,7 @@ class EdgeLadder:
     rates: np.ndarray
     excess: np.ndarray
     failed: np.ndarray
+    diverged: np.ndarray | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
     changed: str = ""
     task: str = ""

@@ -165,7 +165,7 @@ def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Published
         seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
         for x in ladders:
             if x.group == group:
-                read, rate = seen.predict(x.inputs), 10**x.low
+                read, rate = seen.predict(x.inputs), 10**x.low / x.inputs.peak_share
                 found.append(
                     PublishedRecipe(
                         name=x.name,

@@ -37,6 +37,7 @@ _MANY_TOKENS = 32_000
 _BYTES_A_TOKEN = 2.4  # of a vocabulary of 1,024, to read bits a byte as nats a token
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
+_MUON_SCALE = "original"  # of public runs that do not say it: their Muon is that of Jordan et al.
 _LARGEST = 256 * 2**20  # bytes of a file of runs
 _SHORTEST = 2  # rates of a ladder
 _STEPS = 1000  # of a schedule whose shape alone counts
@@ -156,6 +157,7 @@ def _ladder(
         rates=log_rates(rates),
         excess=np.minimum(excess, cap),
         failed=failed,
+        diverged=diverged & failed,
         measured=measured.get(shape, {}),
         team=str(row.get("source", "")).partition("@")[0],
     )
@@ -261,7 +263,7 @@ def _warmups(
 def _published(row: Mapping[str, Any]) -> EdgeLadder:
     """Return a run that is known to have trained well: its edge lies above its rate."""
     inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
-    rate = math.log10(row["recipe"]["learning_rate"])
+    rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)
     return EdgeLadder(
         name=row["id"],
         source=PUBLISHED,
@@ -298,12 +300,15 @@ def _inputs(arch: Mapping[str, Any], recipe: Mapping[str, Any], source: str) -> 
         steps=steps,
         warmup_steps=warmup,
         optimizer=_OPTIMIZERS.get(optimizer, optimizer),
+        muon_scale=recipe.get("muon_scale", _MUON_SCALE),
         late_share=_late_share(recipe),
         beta1=betas[0],
         beta2=betas[1],
         norm=_norm(arch),
         family=re.split(r"[^a-z0-9_]", arch.get("family") or "")[0],
         is_parallel=bool(arch.get("parallel")),
+        normalizes_branches=bool(arch.get("branch_norm")),
+        predicts_next=arch.get("objective", "lm") == "lm",
         init_std=_init_std(arch),
     )
 

@@ -50,6 +50,7 @@ def edge_inputs(
         steps=recipe.max_steps,
         warmup_steps=recipe.warmup_steps,
         optimizer=spec.counts_as or spec.name,
+        muon_scale=recipe.muon_scale if spec.name == "muon" else "original",
         late_share=recipe.late_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,

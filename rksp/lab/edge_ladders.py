@@ -22,10 +22,11 @@ from rksp.lab.pairs import LadderPairs
 from rksp.lab.plan import LadderSpec
 from rksp.models.families import family_of
 from rksp.models.zoo.members import ZOO_FAMILIES
+from rksp.outcome import Outcome
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
 # Plans of pairs that are fitted; the ladders of `shaping` start near their edge.
-PAIR_PLANS = ("models", "levers", "optimizers", "depth")
+PAIR_PLANS = ("models", "levers", "optimizers", "depth", "undecayed")
 _MADE_UP = ("recall", "synthetic")  # tasks that are algorithms, not data
 
 
@@ -65,11 +66,11 @@ def _pairs(measured: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[E
     return [replace(x, group=PAIRS) for x in found]
 
 
-def model_pairs() -> list[tuple[str, str, str]]:
-    """Return (lever, ladder without it, ladder with it) of the plan of pairs of models."""
+def model_pairs() -> list[tuple[str, str, str, str]]:
+    """Return (model, lever, ladder without it, ladder with it) of the plan of pairs of models."""
     design = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "models.yaml")))
     assert isinstance(design, LadderPairs)
-    return [(pair.lever, pair.plain.id, pair.changed.id) for pair in design.pairs()]
+    return [(p.model, p.lever, p.plain.id, p.changed.id) for p in design.pairs()]
 
 
 def lab_ladders(
@@ -127,6 +128,7 @@ def _ladder(
         rates=log_rates(run.rates),
         excess=np.minimum(np.array(judged.excess), cap),
         failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
+        diverged=np.array([outcome is Outcome.DIVERGED for outcome in judged.outcomes]),
         measured=values,
         task=spec.task,
     )
@@ -151,6 +153,7 @@ def lab_inputs(spec: LadderSpec) -> EdgeInputs:
         steps=recipe.max_steps,
         warmup_steps=recipe.warmup_steps,
         optimizer=recipe.optimizer,
+        muon_scale=recipe.muon_scale,
         late_share=recipe.late_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,

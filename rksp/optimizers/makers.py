@@ -5,10 +5,12 @@ As in common trainers, weight decay applies only to matrices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.optimizers.muon_scale import matched_rate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,6 +49,10 @@ class Settings(Protocol):
     @property
     def weight_decay(self) -> float:
         """Of the matrices."""
+
+    @property
+    def muon_scale(self) -> Literal["match_rms_adamw", "original"]:
+        """Of Muon's update."""
 
 
 def adamw(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -126,8 +132,9 @@ def adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
 def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build Muon over the matrices of the blocks and AdamW over everything else.
 
-    Muon is torch's own (Jordan et al., 2024), with updates scaled to AdamW's RMS, so that one
-    learning rate serves both. Embeddings, the head and vectors train under AdamW.
+    Muon is torch's own (Jordan et al., 2024). With `match_rms_adamw` its updates have AdamW's RMS
+    (Liu et al., 2025), so that one learning rate serves both. Embeddings, the head and vectors
+    train under AdamW.
     """
     import torch
 
@@ -145,14 +152,17 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
         raise InputError("Optimizer 'muon' found no matrix to train; choose adamw.")
     taken = {id(p) for p in matrices}
     rest = [p for p in params if id(p) not in taken]
-    rate, betas = recipe.learning_rate, (recipe.adam_beta1, recipe.adam_beta2)
+    rate, betas = definite(recipe.learning_rate), (recipe.adam_beta1, recipe.adam_beta2)
+    adams = rate
+    if recipe.muon_scale == "original":  # AdamW's rate is that of the other scale
+        adams *= matched_rate(median(max(p.shape) for p in matrices))
     muon = torch.optim.Muon(
         matrices,
-        lr=definite(rate),
+        lr=rate,
         weight_decay=recipe.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
+        adjust_lr_fn=recipe.muon_scale,
     )
-    adamw = torch.optim.AdamW(rest, lr=definite(rate), betas=betas, weight_decay=0.0, fused=True)
+    adamw = torch.optim.AdamW(rest, lr=adams, betas=betas, weight_decay=0.0, fused=True)
     return JointOptimizer(muon, adamw)
 
 

@@ -68,6 +68,7 @@ class OptimizerSpec:
         has_memories: It has the two memories of Adam.
         is_warmed: A warm-up protects it.
         looks_ahead: As Nesterov did: the newest gradient weighs more the lower beta1 is.
+        has_scales: Its update is scaled in one of the two ways of `Recipe.muon_scale`.
         couples_decay: It adds the weight decay to a gradient that it then normalizes.
     """
 
@@ -87,6 +88,7 @@ class OptimizerSpec:
     has_memories: bool = False
     is_warmed: bool = False
     looks_ahead: bool = False
+    has_scales: bool = False
     couples_decay: bool = False
 
 
@@ -208,10 +210,12 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         family="orthogonal",
         aliases=(("muon", ""),),
         make=makers.muon,
+        first_step=("max_grad_norm", "weight_decay", "muon_scale"),
         follow_adam="some",
         stepped_by="Muon",
         rates=_swept(0.064, 0.128, None, f"{_SWEEP}; Jordan et al., 2024: 0.02"),
         labelled="lab",
+        has_scales=True,
     ),
     _adam_kin(
         "nadamw",
@@ -234,7 +238,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         **_WARMED,
     ),
     _unmade("kron", "orthogonal", "psgd", rates=_swept(0.002, 0.004, 0.34), needs_warmup=True),
-    _unmade("scion", "orthogonal", rates=_swept(0.032, 0.064, None)),
+    _unmade("scion", "orthogonal", rates=_swept(0.032, 0.064, None), has_scales=True),
     _unmade("mudam", "orthogonal", **_WARMED),
     _unmade(
         "lamb",

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 _SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt", "exponential")
-_FIXED = ("decay_steps", "decay_shape", "decay_power", "decay_milestones", "decay_factor")
+_FIXED = (
+    *("decay_steps", "decay_shape", "decay_power", "decay_milestones", "decay_factor"),
+    "muon_scale",
+)
 MOVED = (
     *("learning_rate", "warmup_steps", "max_steps", "batch_size", "sequence_length"),
     *("optimizer", "schedule", "min_lr_ratio", "adam_beta1", "adam_beta2"),
@@ -171,7 +174,7 @@ def _facts(name: str) -> Mapping[str, object]:
     facts = asdict(spec)
     return {
         **{key: facts[key] for key in ("is_warmed", "has_memories", "looks_ahead")},
-        "is_orthogonal": spec.family == "orthogonal",
+        "has_scales": spec.has_scales,
         "is_adam_kin": spec.is_adam_kin,
         "counts_as": spec.name,
         "column": name in OPTIMIZERS,

@@ -53,8 +53,9 @@ def test_the_answer_names_what_widens_its_interval():
 
 def test_advice_never_names_the_rate_it_corrects():
     start = _assess(None, SHORT).start_here
+    bar = _assess(0.5 * start, SHORT).probability_failed / 2  # even half of S is above it
     for factor in (0.5, 0.99, 1.0, 1.01, 3.0):
-        answer = _assess(factor * start, SHORT, threshold=0.03)
+        answer = _assess(factor * start, SHORT, threshold=bar)
         named = "Start at" in answer.counterfactual
         assert not named
         assert "only below" in answer.counterfactual

@@ -465,6 +465,28 @@ def test_what_the_data_do_not_know_widens_the_interval_and_says_so():
     assert sum(usual.unlike.values()) < 0.1
 
 
+def test_a_rate_of_muon_in_jordans_scale_is_converted():
+    shipped = load_edge_model()
+    at = lambda **more: shipped.predict(inputs(1024, optimizer="muon", family="llama", **more))
+    matched, original = at(), at(muon_scale="original")
+    assert original.log_edge - matched.log_edge == pytest.approx(math.log10(0.2 * 32))
+    assert original.log_best - matched.log_best == pytest.approx(math.log10(0.2 * 32))
+    adamw = inputs(1024, muon_scale="original")  # it has one scale
+    assert shipped.predict(adamw).log_edge == shipped.predict(inputs(1024)).log_edge
+
+
+def test_a_model_narrower_than_any_run_so_long_has_no_higher_edge_and_a_wider_interval():
+    shipped = load_edge_model()
+    at = lambda width, steps: shipped.predict(
+        inputs(width, steps=steps, warmup_steps=100, family="llama")
+    )
+    assert at(64, 100_000).log_edge == pytest.approx(at(256, 100_000).log_edge)
+    assert at(64, 100_000).unlike["narrow"] == pytest.approx(0.5 * math.log10(4))
+    assert at(64, 100_000).edge.spread > at(256, 100_000).edge.spread + 0.05
+    assert at(64, 200).log_edge > at(256, 200).log_edge + 0.1  # the lab has such runs
+    assert "narrow" not in at(64, 200).unlike
+
+
 def test_another_objective_than_the_next_token_widens_long_runs():
     shipped = load_edge_model()
     at = lambda steps, causal: shipped.predict(
@@ -532,7 +554,9 @@ def test_ladders_of_more_sources_are_read_from_what_they_say(tmp_path):
     }
     (read,) = read_real_ladders([_written(tmp_path, row)])
     assert (read.source, read.inputs.optimizer) == ("muon_study", "muon")
-    assert (read.low, read.high) == pytest.approx((math.log10(0.06), math.log10(0.12)))
+    scale = 0.2 * math.sqrt(128)  # a rate of Jordan's scale counts as one of AdamW's size
+    ends = (math.log10(0.06 / scale), math.log10(0.12 / scale))
+    assert (read.low, read.high) == pytest.approx(ends)
     assert (
         read_real_ladders([_written(tmp_path, row | {"arch": {**row["arch"], "layers": 0}})]) == []
     )

@@ -14,7 +14,8 @@ from rksp.checks.coverage import not_covered
 from rksp.ground.errors import InputError
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
 from rksp.optimizers.adam_kin import AdamKin, Mars
-from rksp.recipe import Recipe
+from rksp.optimizers.muon_scale import matched_rate
+from rksp.recipe import MuonScale, Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]
 MADE = [spec.name for spec in OPTIMIZERS if spec.make is not None]
@@ -41,6 +42,23 @@ def test_every_optimizer_can_be_made_and_steps(name):
     optimizer.step()
     moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
     assert moved[0]
+
+
+def test_muon_steps_in_the_scale_of_the_recipe():
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch before 2.9 has no Muon")
+    moved = {}
+    for scale in get_args(MuonScale):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 2))
+        nn.init.eye_(model[0].weight)
+        recipe = Recipe(optimizer="muon", learning_rate=0.01, muon_scale=scale)
+        optimizer = make_optimizer(model, recipe)
+        (model(torch.randn(8, 64)) ** 3).sum().backward()
+        optimizer.step()
+        moved[scale] = (model[0].weight.detach() - torch.eye(64)).norm().item()
+    ratio = moved["match_rms_adamw"] / moved["original"]
+    assert ratio == pytest.approx(1 / matched_rate(64), rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)

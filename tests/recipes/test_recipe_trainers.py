@@ -47,6 +47,20 @@ def test_levanter_without_a_batch_size_is_recognized_and_trains_400000_steps(tmp
     assert recipe.precision == "fp32"
 
 
+def test_the_scale_of_muon_is_read_from_the_trainers_files(tmp_path):
+    levanter = "levanter/gpt2_small_fast_muon.yaml"
+    assert changed(tmp_path, levanter).recipe().muon_scale == "original"
+    matched = changed(
+        tmp_path, levanter, ("type: muon\n", "type: muon\n  use_kimi_scaling: true\n")
+    )
+    assert matched.recipe().muon_scale == "match_rms_adamw"
+    assert (
+        changed(tmp_path, "restated/modded-nanogpt/train_gpt2.py").recipe().muon_scale == "original"
+    )
+    assumed = changed(tmp_path, "axolotl/muon-pretrain-fsdp2.yaml").field("muon_scale")
+    assert assumed.origin.kind == "assumed"
+
+
 def test_levanter_batch_schedules_ramp(tmp_path):
     read = changed(
         tmp_path, "levanter/gpt2_small_fast_muon.yaml",

@@ -18,7 +18,7 @@ from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import verdict_at
 from rksp.optimizers.table import OPTIMIZERS
-from rksp.recipe import Recipe, Schedule
+from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.report.words import percent
 
 SETTINGS = 1000
@@ -65,6 +65,7 @@ def _settings(draw: random.Random) -> dict:
         "decay_power": draw.choice([1.0, 2.5]),
         "decay_milestones": sorted(whole(0, 5) for _ in range(draw.randrange(3))),
         "decay_factor": 0.3,
+        "muon_scale": draw.choice(get_args(MuonScale)),
         "width": whole(1.3, 4.3),
         "depth": whole(0, 2.3),
         "vocabulary": whole(1, 5.3),

@@ -36,6 +36,7 @@ def ladder(number: int, edge: float, *, source: str = LAB, **more: object) -> Ed
         rates=rates,
         excess=excess - excess.min(),
         failed=failed,
+        diverged=failed,
     )
 
 

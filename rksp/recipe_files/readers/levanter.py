@@ -50,6 +50,16 @@ def _weight_decay(draft: Draft) -> float:
     return 0.1 if draft.value("optimizer") == "adamw" else 0.0
 
 
+def _muon(draft: Draft) -> None:
+    """Set the scale of Muon's update: Jordan's without `use_kimi_scaling` (optim/muon.py)."""
+    if draft.value("optimizer") != "muon":
+        return
+    found = draft.true("optimizer.use_kimi_scaling")
+    if found is not None:
+        draft.put("muon_scale", "match_rms_adamw", found)
+    draft.default("muon_scale", "original", "√max(1, rows/columns)")
+
+
 def _steady(draft: Draft) -> None:
     """Set the decay; `stable` or `decay`, a share or steps, keeps the peak first: wsd.
 
@@ -171,6 +181,7 @@ READER = Reader(
     steps=(
         _adapters,
         Row("optimizer", "optimizer.type", optimizer, "adamw"),
+        _muon,
         Row("learning_rate", "optimizer.learning_rate", default=6e-4),
         Row("adam_beta1", "optimizer.beta1", default=0.9),
         Row("adam_beta2", "optimizer.beta2", default=0.95),

@@ -20,6 +20,8 @@ def _rates(draft: Draft) -> None:
     if main is not None:
         found = draft.get(f"{OPTIMIZERS}.{main}")
         draft.put("optimizer", "muon" if "Muon" in main else "adamw", found)
+        if "Muon" in main:
+            draft.default("muon_scale", "original", "√max(1, rows/columns)")
     others = [
         f"{name} at {settings['lr']:g}"
         for name, settings in groups.items()
@@ -29,7 +31,6 @@ def _rates(draft: Draft) -> None:
     ]
     if others:
         draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads only {main}'s.")
-    draft.note("Its Muon scales updates differently from torch's, so rates are not comparable.")
 
 
 def _batch(draft: Draft) -> None:

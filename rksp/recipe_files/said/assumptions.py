@@ -27,6 +27,7 @@ _PHRASES = {
     "sequence_length": "sequences of {} tokens",
     "gradient_accumulation_steps": "{} accumulated",
     "precision": "{}",
+    "muon_scale": "Muon's update in the scale {}",
     "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
@@ -57,6 +58,7 @@ def _is_used(name: str, optimizer: str, schedule: str) -> bool:
         "adam_beta1": spec.follow_adam != "none" or spec.family == "sign-like",
         "adam_beta2": spec.follow_adam != "none" or spec.family == "sign-like",
         "adam_epsilon": spec.follow_adam != "none",
+        "muon_scale": spec.name == "muon",
         "min_lr_ratio": schedule != "constant",
         "decay_steps": schedule == "wsd",
         "decay_shape": schedule == "wsd",
