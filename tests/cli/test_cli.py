@@ -81,8 +81,8 @@ def test_a_stored_report_renders_again(scored):
 
 def test_the_same_command_gives_the_same_bytes_but_for_timings(scored):
     _, path = scored
-    # In another process than the first: here what was measured is shared.
-    again = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json", "--no-cache")
+    # From outside again: in this process what was measured is shared.
+    again = from_outside("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json", "--no-cache")
     first, second = (json.loads(text) for text in (path.read_text(), again.stdout))
     assert first.pop("timings").keys() == second.pop("timings").keys()
     assert first == second

@@ -26,7 +26,7 @@ RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --objective --optimizer --peft --precision --rows --schedule --sequence-length "
+    "--momentum --muon-scale --objective --optimizer --peft --precision --rows --schedule --sequence-length "
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (

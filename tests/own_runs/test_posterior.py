@@ -68,7 +68,7 @@ def test_more_ladders_say_more():
     ladders = [team_ladder(-0.5, name=str(w), width=w) for w in (256, 384, 512, 640)]
     shifts = [-informed(*ladders[:n]).predict(TARGET).learned.edge_shift for n in (1, 2, 4)]
     assert shifts == sorted(shifts)
-    assert shifts[-1] > 0.3
+    assert 0.2 < shifts[-1] < 0.5  # all that they show, less what the target does not share
 
 
 def test_a_single_run_bounds_from_one_side():

@@ -27,6 +27,7 @@ from rksp.report.score.terminal import LEVEL_STYLES, STYLES
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
 _MARGIN = 0.5  # decades beyond the outermost mark
 _ALL = "prints every measurement"
+_MOST = 10  # lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,12 @@ def render(report: ScoreReport) -> Page:
         trained,
         changed,
         [_line(*measured)] if measured else [],
-        _rest(report, seed),
     )
-    return Page([line for part in parts for line in part])
+    lines = [line for part in parts for line in part]
+    rest = list(_rest(report, seed))
+    if len(lines) + len(rest) > _MOST:
+        rest = list(_rest(report, seed, is_brief=True))
+    return Page([*lines, *rest])
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
@@ -178,8 +182,8 @@ def _scale(report: ScoreReport, risk: RiskAssessment, length: int) -> Text:
     )
 
 
-def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
-    """Yield the main finding, the assumptions, and what to do next."""
+def _rest(report: ScoreReport, seed: SeedReport, *, is_brief: bool = False) -> Iterator[Line]:
+    """Yield the main finding, the assumptions or just those that decide, and what to do next."""
     yield from _finding(report)
     if noise := words.noise(report):
         yield _line(Text(f"  {noise}", style="yellow"))
@@ -187,7 +191,8 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         decisive = words.decisive(report, seed)
         if decisive:
             yield _line(Text(f"  {decisive}", style="yellow"))
-        yield _line(Text(f"  {report.assumed}", style="dim"))
+        if not (decisive and is_brief):
+            yield _line(Text(f"  {report.assumed}", style="dim"))
     if report.baseline is None:
         yield from _next(report)
     else:
