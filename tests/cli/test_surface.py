@@ -26,8 +26,8 @@ RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --muon-scale --objective --optimizer --peft --precision --rows --schedule --sequence-length "
-    "--warmup-steps --weight-decay --z-loss "
+    "--momentum --muon-scale --objective --optimizer --peft --precision --rows --schedule "
+    "--sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
     "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
