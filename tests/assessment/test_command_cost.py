@@ -68,7 +68,8 @@ def test_a_process_is_charged_with_what_it_uses():
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals")
 def test_the_first_page_is_where_it_says_that_it_measures():
-    says = "import sys, time; print('answer, measuring…', flush=True); time.sleep(600)"
+    works = "sum(range(5_000_000))"  # for longer than the system counts in
+    says = f"import time; {works}; print('answer, measuring…', flush=True); time.sleep(600)"
     found = used_until_page((sys.executable, "-c", says), {})
     assert found.seconds > 0 and found.peak > 5e6
     with pytest.raises(Incomplete, match="did not answer: other"):
