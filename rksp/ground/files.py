@@ -45,6 +45,8 @@ def read_limited(path: Path, limit: int) -> bytes:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InputError(f"{shown} is not a regular file.")
             content = file.read(limit + 1)
+            if content is None:  # it does not wait, and there is nothing now
+                raise InputError(f"{shown} is no file that ends.")
     except FileNotFoundError as error:
         raise InputError(f"{shown} cannot be read: there is no such file.") from error
     except (OSError, ValueError) as error:

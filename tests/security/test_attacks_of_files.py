@@ -97,3 +97,29 @@ def test_a_file_that_blocks_is_not_waited_for(tmp_path):
 def test_the_log_of_the_kernel_is_not_read():
     with pytest.raises(InputError):
         read_limited(Path("/proc/kmsg"), 10)
+
+
+def test_a_file_that_has_nothing_now_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"a")
+    opened = os.fdopen
+
+    class Silent:  # as the kernel's log between two messages
+        def __init__(self, descriptor: int, mode: str) -> None:
+            self._file = opened(descriptor, mode)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self._file.close()
+
+        def fileno(self):
+            return self._file.fileno()
+
+        def read(self, count):
+            return None
+
+    monkeypatch.setattr(os, "fdopen", Silent)
+    with pytest.raises(InputError, match="no file that ends"):
+        read_limited(path, 10)
