@@ -12,6 +12,7 @@ import numpy as np
 
 from rksp.classifiers.rates import (
     DO_NOT_EXCEED,
+    EdgeAndBest,
     Lapse,
     RateMixture,
     failed,
@@ -25,7 +26,7 @@ _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that a
 
 
 @dataclass(frozen=True, kw_only=True)
-class EdgeEstimate:
+class EdgeEstimate(EdgeAndBest):
     """What the model says of one model and recipe; rates are nominal peak rates.
 
     Attributes:
@@ -52,25 +53,11 @@ class EdgeEstimate:
     _lost: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _failed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @property
-    def log_edge(self) -> float:
-        """The median of log10 of the edge."""
-        return self.edge.location
-
-    @property
-    def log_best(self) -> float:
-        """The median of log10 of the best rate."""
-        return self.best.location
-
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate."""
         if rate not in self._failed:
             self._failed[rate] = failed(self.edge, self.lapse, rate)
         return self._failed[rate]
-
-    def quantile(self, share: float) -> float:
-        """Return the rate below which this share of the edges lies."""
-        return self.edge.quantile(share)
 
     def rate_of(self, probability: float) -> float | None:
         """Return the rate at which `failed` is this; None where no rate has so small a chance."""

@@ -174,3 +174,25 @@ def failed_interval(
 def lapsing(chance: float, lapse: float) -> float:
     """Return a chance of failing, given the chance that a run ends against what its edge says."""
     return lapse + (1 - 2 * lapse) * chance
+
+
+class EdgeAndBest:
+    """What every answer says of its two distributions of rates."""
+
+    __slots__ = ()
+    edge: RateDistribution | RateMixture
+    best: RateDistribution | RateMixture
+
+    @property
+    def log_edge(self) -> float:
+        """The median of log10 of the edge."""
+        return self.edge.location
+
+    @property
+    def log_best(self) -> float:
+        """The median of log10 of the best rate."""
+        return self.best.location
+
+    def quantile(self, share: float) -> float:
+        """Return the rate below which this share of the edges lies."""
+        return self.edge.quantile(share)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rksp.classifiers.rates import (
     DO_NOT_EXCEED,
+    EdgeAndBest,
     Lapse,
     RateDistribution,
     failed,
@@ -21,7 +22,7 @@ _TAIL = 0.1  # share of the sources beyond each end of the interval of P(failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FineTuningEstimate:
+class FineTuningEstimate(EdgeAndBest):
     """What the model says; rates are peak rates.
 
     Attributes:
@@ -41,20 +42,6 @@ class FineTuningEstimate:
     contributions: Mapping[str, float]
     unseen: tuple[tuple[str, str], ...]
     learned: LearnedReport | None = None
-
-    @property
-    def log_edge(self) -> float:
-        """The median of log10 of the edge."""
-        return self.edge.location
-
-    @property
-    def log_best(self) -> float:
-        """The median of log10 of the best rate."""
-        return self.best.location
-
-    def quantile(self, share: float) -> float:
-        """Return the rate below which this share of the edges lies."""
-        return self.edge.quantile(share)
 
     @property
     def start_here(self) -> float:

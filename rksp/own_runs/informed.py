@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel, Expected
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.own_runs import LearnedReport
+from rksp.own_runs.learned import learned_report
 from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
 from rksp.own_runs.offsets import Tree
@@ -25,7 +24,7 @@ from rksp.own_runs.spreads import (
     LEVELS,
     Spreads,
 )
-from rksp.own_runs.tuned import InformedTuning, Tuned, ninety_percent_range
+from rksp.own_runs.tuned import InformedTuning, Tuned
 
 _USUAL_LOSS = 0.1  # nats below the best rate that the prior counts as, beside those of own ladders
 
@@ -137,15 +136,4 @@ class InformedModel:
     def _learned(
         self, said: EdgeEstimate, found: EdgeEstimate, level: int, *, covers: bool
     ) -> LearnedReport:
-        return LearnedReport(
-            runs=sum(int(np.isfinite(one.failed).sum()) for one in self.seen),
-            ladders=sum(one.is_ladder for one in self.seen),
-            shares=LEVELS[level],
-            covers=covers,
-            edge_shift=found.log_edge - said.log_edge,
-            best_shift=found.log_best - said.log_best,
-            edge_range_before=ninety_percent_range(said.edge),
-            edge_range_after=ninety_percent_range(found.edge),
-            best_range_before=ninety_percent_range(said.best),
-            best_range_after=ninety_percent_range(found.best),
-        )
+        return learned_report(self.seen, said, found, shares=LEVELS[level], covers=covers)

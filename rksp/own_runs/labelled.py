@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ _ORDERLY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledRuns:
+class LabelledRuns(ABC):
     """The runs of one model and recipe that differ in the rate, or in the seed.
 
     Attributes:
@@ -40,9 +41,9 @@ class LabelledRuns:
         return bool((self.failed == 0).any() and (self.failed == 1).any())
 
     @property
+    @abstractmethod
     def flat(self) -> float:
         """Nats within which the best of a ladder may be any of its rates."""
-        raise NotImplementedError
 
     @property
     def is_still(self) -> bool:

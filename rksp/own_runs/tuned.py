@@ -14,9 +14,9 @@ from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.classifiers.fine_tuning_fit.ladder import between_neighbours
-from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.labelled import LabelledRuns
+from rksp.own_runs.learned import learned_report
 
 _TEAM = "own"  # the source that own ladders are revealed for
 _FLAT = 0.01  # nats within which held-out losses of a short run are alike
@@ -123,21 +123,11 @@ class InformedTuning:
         self, inputs: FineTuningInputs, said: FineTuningEstimate, found: FineTuningEstimate
     ) -> LearnedReport:
         seen = self.seen[:_MOST]
-        return LearnedReport(
-            runs=sum(int(np.isfinite(one.failed).sum()) for one in seen),
-            ladders=sum(one.is_ladder for one in seen),
-            shares=max((_shared(one.inputs, inputs) for one in seen), key=_DEPTHS.index),
-            covers=any(
-                one.shows_edge and _DEPTHS.index(_shared(one.inputs, inputs)) >= _COVERS
-                for one in seen
-            ),
-            edge_shift=found.log_edge - said.log_edge,
-            best_shift=found.log_best - said.log_best,
-            edge_range_before=ninety_percent_range(said.edge),
-            edge_range_after=ninety_percent_range(found.edge),
-            best_range_before=ninety_percent_range(said.best),
-            best_range_after=ninety_percent_range(found.best),
+        covers = any(
+            one.shows_edge and _DEPTHS.index(_shared(one.inputs, inputs)) >= _COVERS for one in seen
         )
+        shares = max((_shared(one.inputs, inputs) for one in seen), key=_DEPTHS.index)
+        return learned_report(seen, said, found, shares=shares, covers=covers)
 
 
 _DEPTHS: tuple[Level, ...] = ("team", "family", "optimizer", "model", "ladder")
@@ -164,8 +154,3 @@ def own_inputs(inputs: FineTuningInputs) -> FineTuningInputs:
     """Return the inputs as those of the team and of its checkpoint."""
     model = f"own {inputs.kind} {inputs.family} {inputs.parameters}"
     return replace(inputs, source=_TEAM, model=model)
-
-
-def ninety_percent_range(rates: RateDistribution | RateMixture) -> float:
-    """Return the factor between the ends of the 90 % range of a rate."""
-    return rates.quantile(0.95) / rates.quantile(0.05)
