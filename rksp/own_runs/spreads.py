@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 from rksp.classifiers.rates import RateMixture
+from rksp.documents.own_runs import Level
 from rksp.optimizers.table import optimizer_spec
 
 SEED = 0.06  # decades by which another seed moves the edge of the same run
-LEVELS = ("team", "family", "optimizer", "model", "ladder")
+LEVELS: tuple[Level, ...] = get_args(Level)
 # Shares of the variance between sources, outermost first: the team, the family of its model, the
 # optimizer. Kin of Adam differ little from each other; with sources left out, the errors of other
 # optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.

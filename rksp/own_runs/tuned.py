@@ -17,6 +17,7 @@ from rksp.classifiers.fine_tuning_fit.ladder import between_neighbours
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.learned import learned_report
+from rksp.own_runs.spreads import LEVELS
 
 _TEAM = "own"  # the source that own ladders are revealed for
 _FLAT = 0.01  # nats within which held-out losses of a short run are alike
@@ -124,14 +125,13 @@ class InformedTuning:
     ) -> LearnedReport:
         seen = self.seen[:_MOST]
         covers = any(
-            one.shows_edge and _DEPTHS.index(_shared(one.inputs, inputs)) >= _COVERS for one in seen
+            one.shows_edge and LEVELS.index(_shared(one.inputs, inputs)) >= _COVERS for one in seen
         )
-        shares = max((_shared(one.inputs, inputs) for one in seen), key=_DEPTHS.index)
+        shares = max((_shared(one.inputs, inputs) for one in seen), key=LEVELS.index)
         return learned_report(seen, said, found, shares=shares, covers=covers)
 
 
-_DEPTHS: tuple[Level, ...] = ("team", "family", "optimizer", "model", "ladder")
-_COVERS = _DEPTHS.index("model")
+_COVERS = LEVELS.index("model")
 
 
 def _shared(one: FineTuningInputs, other: FineTuningInputs) -> Level:
