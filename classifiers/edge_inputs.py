@@ -15,6 +15,7 @@ from rksp.optimizers.table import optimizer_spec
 Norm = Literal["pre", "post", "none"]
 
 _LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
+_FIRST_STEPS = 20  # of a warm-up, below which its length hardly counts
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
@@ -148,7 +149,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     features = {
         "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
-        "warmup": math.log10(100 + warmup),
+        "warmup": math.log10(_FIRST_STEPS + warmup),
         "undecayed": inputs.late_share**2,
         "climbing": inputs.climbing,
         "length": horizon_share(inputs.steps),

@@ -14,6 +14,7 @@ const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
 const KINDS = ["parallel", "branch_norm"];
 const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
 const DEPTH = 4;
+const FIRST_STEPS = 20;
 const SHORT_MEMORY = -Math.log10(1 - 0.9);
 const LONG_MEMORY = -Math.log10(1 - 0.95);
 const LARGEST_VOCABULARY = 1024;
@@ -151,7 +152,7 @@ function featuresOf(run, optimizers, measured) {
   const features = {
     width: Math.log10(run.width) + narrowness(run),
     depth: Math.log10(run.depth),
-    warmup: Math.log10(100 + warmup),
+    warmup: Math.log10(FIRST_STEPS + warmup),
     undecayed: late ** 2,
     climbing: climbing(run),
     length: horizonShare(steps),
