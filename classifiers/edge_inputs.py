@@ -15,7 +15,7 @@ from rksp.optimizers.table import optimizer_spec
 Norm = Literal["pre", "post", "none"]
 
 _LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
-_FIRST_STEPS = 20  # of a warm-up, below which its length hardly counts
+_FIRST_STEPS = 30  # of a warm-up, below which its length hardly counts
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
