@@ -34,6 +34,7 @@ _BOOKKEEPING = frozenset(
     }
 )
 _STEPS = ("_step", "global_step", "train/global_step", "trainer/global_step", "step")
+_NAMED = 8  # columns, where none of them is known
 _FEW = 0.5  # of the runs: a text with more values than this share is a name, not a setting
 _NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "train/grad_norm_step")
 
@@ -118,7 +119,8 @@ class Words:
     def _run(self, raw: RawRun, texts: frozenset[str]) -> PastRun:
         name = self.metric or loss_among((*raw.curves, *raw.finals))
         if name is None:
-            raise InputError("it has no loss; name it with --metric")
+            names = ", ".join(sorted({*raw.curves, *raw.finals})[:_NAMED]) or "none"
+            raise InputError(f"it has no loss among its columns ({names}); name it with --metric")
         if name not in raw.curves and name not in raw.finals:
             raise InputError(f"it has no metric {name!r}")
         fields, target, overrides = self._setup(raw, texts)
@@ -157,7 +159,13 @@ class Words:
         said = {
             name: value
             for name, value in raw.said.items()
-            if not (is_loss(name) or _is_bookkeeping(name) or name in texts or name in _STEPS)
+            if not (
+                is_loss(name)
+                or name == self.metric
+                or _is_bookkeeping(name)
+                or name in texts
+                or name in _STEPS
+            )
             and isinstance(value, int | float | str | bool | list)
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}

@@ -92,6 +92,24 @@ def test_runs_that_say_nothing_are_left_out_with_a_reason(tmp_path):
     assert found.runs == 6 or "odd" in reasons  # 256 is no multiple of 7
 
 
+def test_the_metric_that_counts_is_no_ignored_column(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("lr,bpb,colour\n1e-3,1.1,red\n1e-2,1.2,blue\n")
+    assert history(path, metric="bpb").ignored == ["colour"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("lr,Verlust\n1e-3,3\n", r"no loss among its columns \(Verlust, lr\)"),
+     ("lr,loss,steps\n1e-3,3,2k\n1e-2,4,2k\n", "None of the 2 runs .* .max_steps. is .2k.")],
+)  # fmt: skip
+def test_no_run_that_can_be_used_is_an_error(text, said, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        history(path)
+
+
 def test_a_run_may_name_no_factory(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("target,lr,loss\nos:getcwd,1e-3,3.0\ngpt2,1e-3,3.0\n")
