@@ -30,6 +30,7 @@ from rksp.recipe_files.readers import (
     nanotron,
     nemo,
     olmo,
+    scripts,
     torchtitan,
     torchtune,
     trl,
@@ -136,11 +137,13 @@ def read_document(
 
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
-    """Unwrap a W&B run's configuration, a registry's choice or Megatron's arguments."""
+    """Unwrap a W&B run's configuration, a registry's choice, a script or Megatron's arguments."""
     if torchtitan.is_registry(document):
         return torchtitan.choose(document, part), ()
     if part is not None:
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
+    if scripts.is_script(document):
+        return scripts.of_script(document)
     if _is_wandb(document):
         return _of_wandb(document), ("Read from the configuration that W&B logged.",)
     arguments = document.data.get("MODEL_ARGS")

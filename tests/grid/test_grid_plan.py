@@ -67,6 +67,8 @@ def test_overrides_agree_with_hydras_own_parser():
         "lr=range(1e12)",
         "lr=logspace(1,999,3)",
         "lr=@",
+        "lr=",
+        "lr=1,,2",
         "lr=[1",
     ],
 )
