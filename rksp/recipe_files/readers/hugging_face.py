@@ -81,10 +81,16 @@ def arguments(
 
 
 def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the sequence length; `max_length` next to model settings belongs to generation."""
+    """Set the sequence length; `max_length` next to model settings belongs to generation.
+
+    TRL cuts nothing where `max_length` is null.
+    """
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
     positive(draft, name, keys)
+    null = next((key for key in keys if draft.document.has(key)), None)
+    if null is not None and draft.document.find(*keys) is None:
+        draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
 
 
 # Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).

@@ -231,6 +231,10 @@ class Draft:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
+    def unread(self) -> list[str]:
+        """Return the dotted keys of the settings that nothing asked for."""
+        return [key for key in self.document.leaves() if key not in self._seen]
+
     def start_trained(self) -> None:
         """Record that the run starts from trained weights, not from a random initialization."""
         self._starts_trained = True
