@@ -176,7 +176,7 @@ def recognize(document: Document) -> Reader:
             f"{f' (found {document.program})' if document.program else ''}; "
             "give the trainer's configuration file, or --as NAME."
         )
-    if document.path.suffix == ".py":
+    if document.syntax == "python":
         raise InputError(
             f"{document.path} is Python that matches no trainer that rksp reads; for a model of "
             "your own, write a function that returns (model, batch) and give "
@@ -232,8 +232,8 @@ def _note_other_rates(draft: Draft) -> None:
             continue
         if isinstance(found.value, int | float | str | list) and not isinstance(found.value, bool):
             draft.note(
-                f"{key} is {found.value!s:.60}, which rksp does not read: it judges one rate for all "
-                "weights."
+                f"{key} is {found.value!s:.60}, which rksp does not read: it judges one rate for "
+                "all weights."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -82,7 +83,18 @@ def test_the_class_of_the_arguments_names_the_trainer(call, trainer, objective, 
 
 def test_other_arguments_of_a_script_are_named(tmp_path):
     notes = read(tmp_path, "a = TrainingArguments()\nb = TrainingArguments()\n").notes
-    assert any("those of line 2 are not read" in note for note in notes)
+    assert any("of line 1, the first of 2" in note for note in notes)
+
+
+def test_a_notebook_is_the_script_of_its_cells(tmp_path):
+    code = UNSLOTH.replace('raise SystemExit("this must not run")', "%pip install unsloth")
+    cells = [{"cell_type": "markdown", "source": ["# a = TrainingArguments("]}]
+    cells += [{"cell_type": "code", "source": [f"{x}\n" for x in code.splitlines()]}]
+    path = tmp_path / "train.ipynb"
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}), "utf-8")
+    found = read_recipe_file(path)
+    assert found.recipe().learning_rate == 2e-4 and found.recipe().peft == "qlora"
+    assert found.field("learning_rate").origin.line is None
 
 
 def test_a_loop_of_ones_own_is_refused(tmp_path):

@@ -340,7 +340,26 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     return "python", data | ({CALLS: calls} if calls else {}), lines
 
 
+def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+    """Read the code of a Jupyter notebook as one script, without lines: a cell has its own."""
+    _, notebook, _ = _json(path, text)
+    cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
+    code = [
+        "".join(map(str, source)) if isinstance(source, list) else str(source)
+        for cell in (cells if isinstance(cells, list) else [])
+        if isinstance(cell, Mapping) and cell.get("cell_type") == "code"
+        for source in [cell.get("source", "")]
+    ]
+    lines = "\n".join(code).splitlines()
+    commands = [line for line in lines if not line.lstrip().startswith(("%", "!"))]
+    syntax, data, _ = _python(path, "\n".join(commands))
+    if CALLS in data:
+        data[CALLS] = [call.without_lines() for call in data[CALLS]]
+    return syntax, data, {}
+
+
 _PARSERS = {
+    ".ipynb": _notebook,
     ".yaml": _yaml,
     ".yml": _yaml,
     ".json": _json,

@@ -10,7 +10,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rksp.recipe_files.parse.python_source import flat, literal
@@ -32,17 +32,21 @@ class Call:
 
     Attributes:
         name: What is called, as written: `AutoModelForCausalLM.from_pretrained`.
-        line: Where it begins, counted from one.
+        line: Where it begins, counted from one; None where the text has no lines.
         first: The first argument without a name; None if there is none.
         given: The named arguments; what is no literal is `Unresolved`.
         lines: Name of an argument → its line.
     """
 
     name: str
-    line: int
+    line: int | None
     first: Any
     given: Mapping[str, Any]
     lines: Mapping[str, int]
+
+    def without_lines(self) -> Call:
+        """Return the call without the places of its parts."""
+        return replace(self, line=None, lines={})
 
     @property
     def short(self) -> str:

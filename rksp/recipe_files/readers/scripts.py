@@ -43,17 +43,20 @@ class _Words:
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
 
-    def say(self, name: str, value: object, line: int) -> None:
+    def say(self, name: str, value: object, line: int | None) -> None:
         """Note a setting; what was said first stays."""
-        if name not in self.data:
-            self.data[name], self.lines[name] = value, line
+        if name in self.data:
+            return
+        self.data[name] = value
+        if line is not None:
+            self.lines[name] = line
 
     def take(self, call: Call, names: Mapping[str, str] | Iterable[str]) -> None:
         """Note some of a call's arguments, under other names."""
         words = names if isinstance(names, Mapping) else {name: name for name in names}
         for name, word in words.items():
             if name in call.given:
-                self.say(word, call.given[name], call.lines[name])
+                self.say(word, call.given[name], call.lines.get(name))
 
 
 def is_script(document: Document) -> bool:
@@ -76,9 +79,12 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     read = dataclasses.replace(
         document, syntax="script", data=words.data, lines=words.lines, program=first.short
     )
-    others = ", ".join(str(call.line) for call in found[1:])
-    more = f"; those of line {others} are not read" if others else ""
-    return read, (f"Read from the calls of a script, {first.short} of line {first.line}{more}.",)
+    more = f", the first of {len(found)}" if len(found) > 1 else ""
+    return read, (f"Read from the calls of a script, {first.short}{_at(first)}{more}.",)
+
+
+def _at(call: Call) -> str:
+    return "" if call.line is None else f" of line {call.line}"
 
 
 def _adapters(calls: Iterable[Call], words: _Words) -> None:
@@ -126,7 +132,7 @@ def _in_four_bits(call: Call, words: _Words) -> None:
         words.take(call, ("load_in_4bit",))
 
 
-def _objective(calls: Iterable[Call], arguments: str, line: int, words: _Words) -> None:
+def _objective(calls: Iterable[Call], arguments: str, line: int | None, words: _Words) -> None:
     """Note what the class of the arguments minimizes."""
     trl = TRL.match(arguments)
     if trl is not None and trl[1] != "SFT":
