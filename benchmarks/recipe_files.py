@@ -35,8 +35,7 @@ one table of fields in this folder and one line in `registry.py`; `--as NAME` ch
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
 (`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), a notebook as the script of its cells;
-shell scripts as words. A value behind
-`!include` or an unknown reference counts as "set elsewhere".
+shell scripts as words. A value behind `!include` or an unknown reference counts as "set elsewhere".
 
 ## Readers
 
