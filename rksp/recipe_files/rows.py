@@ -67,8 +67,9 @@ def _csv(path: Path) -> list[dict[str, object]]:
 
 def _with_point(value: object) -> object:
     """Write a number with a decimal comma with a point."""
-    is_number = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
-    return value.replace(",", ".") if is_number else value
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+        return value.replace(",", ".")
+    return value
 
 
 def _json_lines(path: Path) -> list[dict[str, object]]:
