@@ -15,7 +15,7 @@ import numpy as np
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
 from rksp.own_runs.labels import Ended, ended, final_loss
-from rksp.own_runs.metrics import in_nats, is_loss, is_rate, loss_among
+from rksp.own_runs.metrics import in_nats, is_gain, is_loss, is_rate, loss_among
 from rksp.own_runs.run import Curve, RawRun, number_of
 from rksp.own_runs.shape import PREFIX, Shape
 from rksp.recipe_files.columns import canonical, in_our_words
@@ -117,6 +117,8 @@ class Words:
         return kept, others
 
     def _run(self, raw: RawRun, texts: frozenset[str]) -> PastRun:
+        if self.metric is not None and is_gain(self.metric):
+            raise InputError(f"{self.metric} is no loss: more of it is better; name a loss")
         name = self.metric or loss_among((*raw.curves, *raw.finals))
         if name is None:
             names = ", ".join(sorted({*raw.curves, *raw.finals})[:_NAMED]) or "none"
@@ -130,6 +132,8 @@ class Words:
         loss = _curve(raw, name)
         last = number_of(raw.finals.get(name))
         final = in_nats(name, last) if last is not None else math.nan
+        if last is not None and math.isnan(last):  # written down, and not just missing
+            final = math.inf
         if loss is not None:
             final = float(loss.values[-1])
         elif last is None and not _says_it_failed(raw):

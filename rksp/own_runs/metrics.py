@@ -34,6 +34,16 @@ _PER_BYTE = re.compile(rf"(^|{_EDGE})(bpb|bpc|bits[_ ]per[_ ](byte|char\w*))({_E
 _BITS = re.compile(rf"(^|{_EDGE})bits?({_EDGE}|$)", re.I)
 _PERPLEXITY = re.compile(rf"(^|{_EDGE})(ppl|perplexity)({_EDGE}|$)", re.I)
 
+_GAIN = re.compile(
+    rf"(^|{_EDGE}|_)(acc|accuracy|f1|bleu|rouge\w*|auc|auroc|reward\w*|mfu|throughput)({_EDGE}|$)",
+    re.I,
+)
+
+
+def is_gain(name: str) -> bool:
+    """Tell by its name whether more of a metric is better, so that it is no loss."""
+    return _GAIN.search(name) is not None
+
 
 def _plain(name: str) -> str:
     for prefix in _PREFIXES:
