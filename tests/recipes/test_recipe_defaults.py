@@ -39,6 +39,9 @@ NANOTRON = (
 )
 
 CASES = [
+    # YAML 1.1, by which PyYAML reads: on and yes are true
+    ("a.yaml", HF.replace("true", "on"), "precision", "bf16"),
+    ("a.yaml", f"{HF.replace('true', 'off')}fp16: yes\n", "precision", "fp16"),
     # fairseq 0.12.2, fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: zero from there on
     (
         "a.sh",
@@ -161,6 +164,20 @@ def test_the_length_of_completions_is_assumed_for_grpo(tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.write_text(f"{TRL}num_generations: 8\nmax_completion_length: 256\n", encoding="utf-8")
     assert read_recipe_file(path).field("sequence_length").origin.kind == "assumed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HF}warmup_steps: ${{oc.env:WARM}}\n",
+        f"{HF}warmup_ratio: ${{warm}}\n",
+        f"{LITGPT}".replace("{global", "{lr_warmup_steps: '${warm}', global"),
+    ],
+)
+def test_a_warm_up_that_is_set_elsewhere_is_no_default(text, tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert read_recipe_file(path).field("warmup_steps").origin.kind == "assumed"
 
 
 def test_a_length_of_null_is_no_default(tmp_path: Path):

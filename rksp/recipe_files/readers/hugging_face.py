@@ -114,6 +114,8 @@ def _warmup(draft: Draft) -> None:
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
         put_warmup(draft, found, math.ceil)
+    else:
+        draft.stands_elsewhere("warmup_steps", ["warmup_steps", "warmup_ratio"])
 
 
 def _shape(draft: Draft) -> None:

@@ -14,6 +14,8 @@ from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.assumptions import assumed, flag_of, left_out
 from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
 
+# Words of YAML 1.1, which most trainers read files by, and of command lines.
+_ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
 
 
@@ -102,14 +104,14 @@ class Draft:
         """Return the first of these keys that is switched on."""
         for key in keys:
             found = self.get(key)
-            if found is not None and str(found.value).lower() in ("true", "1", "yes"):
+            if found is not None and str(found.value).lower() in _ON:
                 return found
         return None
 
     def false(self, key: str) -> Found | None:
         """Return the key if it is there and switched off."""
         found = self.get(key)
-        is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
+        is_off = found is not None and str(found.value).lower() in _OFF
         return found if is_off else None
 
     def mapping(self, *keys: str) -> Mapping[str, Any]:

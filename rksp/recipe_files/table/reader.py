@@ -115,7 +115,7 @@ class Reader:
                 continue
             keys = step.keys.split()
             step.convert(draft, step.field, keys)
-            if draft.stands_elsewhere(step.field, keys):
+            if draft.stands_elsewhere(step.field, keys or self.written.get(step.field, "").split()):
                 continue
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
