@@ -32,8 +32,7 @@ def _schedule(draft: Draft) -> None:
     warm = draft.number("warmup_iters")
     if warm is not None:
         draft.put("warmup_steps", warm.value, warm)
-    if not draft.stands_elsewhere("warmup_steps", ["warmup_iters"]):
-        draft.default("warmup_steps", 2000)
+    draft.default("warmup_steps", 2000)
     least, rate = 6e-5 if lowest is None else lowest.value, float(draft.value("learning_rate"))
     ratio = float(f"{min(1.0, least / rate):.6g}")
     draft.put("min_lr_ratio", ratio, lowest, text=f"{least:g} / {rate:g}")

@@ -36,6 +36,7 @@ class Draft:
     ) -> None:
         self.document = document
         self.trainer = trainer
+        self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
         self._given = {
@@ -164,8 +165,8 @@ class Draft:
         self._set(field.name, field.value, field.origin)
 
     def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
-        """Set a field to the trainer's default if the file does not state it."""
-        if name in self._fields:
+        """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
+        if name in self._fields or self.stands_elsewhere(name, self.keys.get(name, "").split()):
             return
         shown = f"default of {self.trainer}"
         roots = self.roots(*after)

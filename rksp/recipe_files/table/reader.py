@@ -109,13 +109,14 @@ class Reader:
 
     def read(self, draft: Draft) -> None:
         """Fill a draft from its document."""
+        draft.keys = self.keys
         for step in self.steps:
             if not isinstance(step, Row):
                 step(draft)
                 continue
             keys = step.keys.split()
             step.convert(draft, step.field, keys)
-            if draft.stands_elsewhere(step.field, keys or self.written.get(step.field, "").split()):
+            if draft.stands_elsewhere(step.field, keys):
                 continue
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
