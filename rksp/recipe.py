@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from rksp.ground.flags import Flag, checked
 from rksp.ground.model import Finite
-from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class
+from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
     Optimizer = str  # a checker of types cannot read the table
@@ -316,6 +316,11 @@ class Recipe(Finite):
     def starts_trained(self) -> bool:
         """True if only trained weights are trained in this way: adapters, preferences, rewards."""
         return self.peft != "none" or self.objective in _AFTER_TRAINING
+
+    @property
+    def can_be_stepped(self) -> bool:
+        """True if rksp can take a step of the optimizer, which the response and trials do."""
+        return optimizer_spec(self.optimizer).make is not None
 
     @property
     def late_share(self) -> float:
