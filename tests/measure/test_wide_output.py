@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rksp import cross_entropy, wide_output
-from rksp.batch import Batch, logits_of, run_pass
+from rksp.batch import Batch, logits_of, run_pass, tensors
 from rksp.cross_entropy import IGNORED
 from rksp.datasets.probe import make_probe
 from rksp.measure.snapshots import collect
@@ -72,6 +73,28 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(bias, scale):
     torch.testing.assert_close(seen.loss, whole, rtol=1e-13, atol=0)
     for ours_, exact in zip(ours, _graded(model, whole * scale), strict=True):
         torch.testing.assert_close(ours_, exact, rtol=1e-12, atol=1e-15)
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the most entries of a tensor that was made inside."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        made = [t.numel() for t in tensors(found) if not isinstance(t, Unmade)]
+        self.entries = max(self.entries, *made, 0)
+        return found
+
+
+def test_a_step_never_holds_all_logits():
+    model, batch = _Model(), _batch()
+    with _Largest() as largest:
+        run_pass(model, batch).total.backward()
+    assert 0 < 2 * largest.entries < batch.labels.numel() * _COLUMNS
+    with _Largest() as largest:
+        _plain(model, batch).backward()
+    assert largest.entries == batch.labels.numel() * _COLUMNS
 
 
 def test_single_precision_keeps_its_digits():
