@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,8 @@ ROWS = 256  # of one product; with fewer, reading the weights costs more than th
 _ALIGNED = 16  # columns; rows of any other length cost MKL a third of its speed
 _aten = torch.ops.aten
 # What chooses or arranges rows acts on the states as it would on the product.
-_OF_ROWS = {_aten.detach.default, _aten.slice.Tensor, _aten.select.int, _aten.index.Tensor}
+_VIEWS = {_aten.detach.default, _aten.view.default, _aten.slice.Tensor, _aten.select.int}
+_OF_ROWS = {*_VIEWS, _aten.index.Tensor}
 
 
 class Unmade(Tensor):
@@ -28,9 +31,11 @@ class Unmade(Tensor):
 
     Attributes:
         factors: States, weight, and bias or None.
+        shown: The product that this one is a view of, and how; None if it stands alone.
     """
 
     factors: tuple[Tensor, Tensor, Tensor | None]
+    shown: tuple[Unmade, Callable[[Tensor], Tensor]] | None
     _made: Tensor | None
 
     @staticmethod
@@ -38,16 +43,23 @@ class Unmade(Tensor):
         """Return a tensor without numbers."""
         shape = (*states.shape[:-1], len(weight))
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=states.dtype, device=states.device)
-        made.factors, made._made = (states, weight, bias), None
+        made.factors, made.shown, made._made = (states, weight, bias), None, None
         return made
 
     @property
     def is_made(self) -> bool:
         """Whether something has read it."""
-        return self._made is not None
+        return self._made is not None or (self.shown is not None and self.shown[0].is_made)
 
-    def made(self) -> Tensor:
-        """Return the numbers, without a graph."""
+    def made(self, *, is_written: bool = False) -> Tensor:
+        """Return the numbers, without a graph.
+
+        Args:
+            is_written: Whether they will change; then so do those of the product that it shows.
+        """
+        if self.shown is not None and (is_written or self.shown[0].is_made):
+            whole, show = self.shown
+            self._made = show(whole.made(is_written=is_written))
         if self._made is None:
             with torch.no_grad():
                 self._made = _product(*self.factors)
@@ -62,8 +74,12 @@ class Unmade(Tensor):
         if isinstance(first, Unmade) and not first.is_made:
             states = _rows(func, first, args[1:])
             if states is not None:
-                return Unmade(states, *first.factors[1:])
-        args, kwargs = tree_map_only(cls, cls.made, (args, kwargs or {}))
+                rows = Unmade(states, *first.factors[1:])
+                if func in _VIEWS:
+                    rows.shown = first, lambda whole: func(whole, *args[1:])
+                return rows
+        made = partial(cls.made, is_written=func._schema.is_mutable)
+        args, kwargs = tree_map_only(cls, made, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 

@@ -114,12 +114,32 @@ def test_without_a_graph_the_loss_is_the_same():
         torch.testing.assert_close(seen.loss, _plain(model, batch), rtol=1e-13, atol=0)
 
 
+def _written(*place):
+    def write(logits):
+        logits[place] = 1.5
+        return logits
+
+    return write
+
+
+def _written_after_a_look(logits):
+    row = logits.detach()[1]
+    assert bool(row.isfinite().all())
+    logits[1].mul_(2)
+    return logits
+
+
 @pytest.mark.parametrize(
     "after",
     [
         lambda logits: 30 * torch.tanh(logits / 30),
         lambda logits: logits.masked_fill(torch.arange(_COLUMNS) == 3, -100.0),
         lambda logits: logits.div_(2),
+        _written(slice(None), 0),
+        _written(slice(0, 2), slice(3, 9)),
+        _written(Ellipsis, 3),
+        _written(torch.tensor([0, 2])),
+        _written_after_a_look,
         lambda logits: logits[:, :, :30].mul_(2).new_tensor(0) + logits,
         lambda logits: logits.view(-1).view(logits.shape),
         lambda logits: F.pad(logits, (0, 1)),
