@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from rksp.cross_entropy import loss_of
 from rksp.ground.model import definite
-
-_AT_ONCE = 1 << 21  # logits, 8 MB of float32: near the cache
-IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
+from rksp.wide_output import UnmadeOutputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,64 +138,13 @@ def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
     return output.logits, aux
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean cross-entropy in nats over the labels that count."""
-    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED)
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Cross-entropy that makes its gradient in the same read of the logits, some rows at a time.
-
-    torch's own keeps the logarithms of all probabilities beside the logits, and makes the gradient
-    in a third array of that size.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        kind = logits.dtype if logits.dtype == torch.float64 else torch.float32
-        gradient = torch.empty_like(logits, dtype=kind)
-        rows = max(1, _AT_ONCE // logits.shape[-1])
-        total = torch.zeros((), dtype=torch.float64, device=logits.device)
-        count = (labels != IGNORED).sum()
-        for given, label, out in zip(
-            logits.split(rows), labels.split(rows), gradient.split(rows), strict=True
-        ):
-            counts = (label != IGNORED).unsqueeze(-1)
-            at = label.unsqueeze(-1).where(counts, 0)
-            high = given.amax(-1, keepdim=True).to(kind)
-            chosen = given.gather(-1, at).to(kind)
-            size = torch.sub(given.to(kind), high, out=out).exp_().sum(-1, keepdim=True)
-            total += (size.log() + high - chosen).where(counts, 0).sum(dtype=torch.float64)
-            share = counts.to(kind) / count
-            out.mul_(share / size).scatter_add_(-1, at, -share)
-        ctx.save_for_backward(gradient)
-        ctx.kind = logits.dtype
-        return (total / count).to(kind)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        scaled = gradient if float(outer) == 1 else gradient * outer
-        return scaled.to(ctx.kind), None
-
-
-def _loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the cross-entropy; in chunks where a gradient of many logits is wanted on the CPU."""
-    is_large = logits.numel() > _AT_ONCE and logits.device.type == "cpu"
-    if not (is_large and logits.requires_grad):
-        return cross_entropy(logits, labels)
-    return _ChunkedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten())
-
-
 def run_pass(model: nn.Module, batch: Batch) -> Pass:
     """Run a model on a batch; the loss is the batch's objective, or else cross-entropy."""
     if batch.objective is not None:
         return batch.objective(model, batch)
-    logits, aux = logits_of(model, batch)
-    return Pass(
-        output=logits, loss=_loss_of(logits, definite(batch.labels)), aux=aux, logits=logits
-    )
+    with UnmadeOutputs():
+        logits, aux = logits_of(model, batch)
+    return Pass(output=logits, loss=loss_of(logits, definite(batch.labels)), aux=aux, logits=logits)
 
 
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch, run_pass
+from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
 from rksp.measure.first_update import clipping, is_by_rows, kinds_of, step_of
 from rksp.measure.response_profile import (
@@ -68,25 +69,28 @@ def measure_response(
         grad_max = max(_largest(definite(p.grad)) for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
+        return_freed_memory()  # moved weights do not fit into the holes of the backward pass
         with torch.no_grad():
             other = run_pass(model, fresh)
         base, before = float(other.loss), [*before, _kept(other.output)]
         del other
+        size = _norm(before) or 1.0
         slopes: list[float] = []  # of the first point, which is the smallest step
+
+        def point(rate: float) -> ResponsePoint:
+            steer(rate)
+            moved = run_pass(model, fresh)
+            loss = float(moved.loss)
+            if not slopes:  # one output at a time, in place of what it was before
+                changes = [_change(before.pop(), moved.output)]
+                del moved
+                changes.append(_change(before.pop(), run_pass(model, same).output))
+                slopes.append(_norm(changes) / size / rate)
+            return ResponsePoint(rate=rate, fresh=loss - base)
 
         @torch.no_grad()
         def look(rates: Sequence[float]) -> list[ResponsePoint]:
-            points = []
-            for rate in rates:
-                steer(rate)
-                moved = run_pass(model, fresh)
-                points.append(ResponsePoint(rate=rate, fresh=float(moved.loss) - base))
-                if not slopes:
-                    outputs = run_pass(model, same).output, moved.output
-                    change = _norm(map(_change, outputs, before))
-                    slopes.append(change / (_norm(before) or 1.0) / rate)
-                    before.clear()
-            return points
+            return [point(rate) for rate in rates]
 
         with moving(present, direction) as steer:
             found = search(look, update_rms)
@@ -115,9 +119,9 @@ def _kept(output: Tensor | None) -> Tensor | None:
     return None if output is None else output.detach().to(torch.float32, copy=True)
 
 
-def _change(after: Tensor | None, before: Tensor | None) -> Tensor | None:
-    """Return the difference; None where a model shows nothing."""
-    return None if after is None or before is None else after.float() - before
+def _change(before: Tensor | None, after: Tensor | None) -> Tensor | None:
+    """Return the difference in place of `before`; None where a model shows nothing."""
+    return None if after is None or before is None else before.sub_(after)
 
 
 def _norm(tensors: Iterable[Tensor | None]) -> float:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, cross_entropy, logits_of
+from rksp.batch import Batch, logits_of
+from rksp.cross_entropy import cross_entropy
 from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite

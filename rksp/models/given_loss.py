@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import IGNORED, Batch, Pass, cross_entropy, tensors
+from rksp.batch import Batch, Pass, tensors
+from rksp.cross_entropy import IGNORED, cross_entropy
 from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 

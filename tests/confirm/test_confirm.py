@@ -12,13 +12,14 @@ from scipy.stats import hypergeom
 from support.commands import left_with
 from support.levers import lever_table
 
-from rksp.batch import IGNORED, Batch
+from rksp.batch import Batch
 from rksp.cli.progress import sparse
 from rksp.confirm.arms import Arm, default_arms, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.cross_entropy import IGNORED
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve, resolve_tiny

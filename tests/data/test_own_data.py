@@ -18,7 +18,7 @@ from support.places import ROOT
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from rksp.batch import IGNORED
+from rksp.cross_entropy import IGNORED
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.grid.cell import Cell, Options

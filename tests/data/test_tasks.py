@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from rksp.batch import IGNORED
+from rksp.cross_entropy import IGNORED
 from rksp.datasets import tasks
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images, shakespeare
 from rksp.datasets.tasks import TASKS, make_task

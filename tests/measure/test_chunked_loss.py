@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rksp import batch
-from rksp.batch import IGNORED, Batch, run_pass
+from rksp import cross_entropy
+from rksp.batch import Batch, run_pass
+from rksp.cross_entropy import IGNORED
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(batch, "_AT_ONCE", 100)
+    monkeypatch.setattr(cross_entropy, "AT_ONCE", 100)
 
 
 class _Model(torch.nn.Module):
@@ -88,5 +89,5 @@ def test_few_logits_and_no_gradient_are_torchs_own_to_the_last_bit(monkeypatch):
     given = Batch(inputs=torch.zeros(1), labels=labels)
     with torch.no_grad():
         assert torch.equal(run_pass(_Model(logits), given).loss, whole)
-    monkeypatch.setattr(batch, "_AT_ONCE", logits.numel())
+    monkeypatch.setattr(cross_entropy, "AT_ONCE", logits.numel())
     assert torch.equal(run_pass(_Model(logits), given).loss.detach(), whole)

@@ -11,7 +11,7 @@ from support.places import ROOT
 
 # Each room may import those above it and nothing else; the order is that of design.md.
 LAYERS = (
-    "ground", "batch", "outcome", "optimizers", "recipe", "options",
+    "ground", "wide_output", "cross_entropy", "batch", "outcome", "optimizers", "recipe", "options",
     "kernels", "documents", "datasets", "recipe_files", "models", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "watch", "lab", "grid", "confirm", "report",
     "scoring", "cli",

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rksp import cross_entropy, wide_output
+from rksp.batch import Batch, run_pass
 from rksp.ground.errors import NotCovered
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.spectra.dmd import fit
@@ -211,6 +213,27 @@ def test_non_finite_names_the_first_bad_module_in_forward_order() -> None:
         "non_finite_gradients": ("", 0.0),
     }
     assert replay(healthy, Rules()) == []
+
+
+@pytest.mark.parametrize("value", [math.inf, 1.0])
+def test_non_finite_names_an_output_layer_that_nobody_else_reads(monkeypatch, value) -> None:
+    monkeypatch.setattr(wide_output, "_WIDE", VOCABULARY)
+    monkeypatch.setattr(wide_output, "AT_ONCE", 1)
+    monkeypatch.setattr(cross_entropy, "ROWS", 1)
+    model, batch = _model(tie_word_embeddings=False), _tokens()
+    head = next(n for n, m in model.named_modules() if getattr(m, "out_features", 0) == VOCABULARY)
+    with torch.no_grad():
+        model.get_submodule(head).weight[3, 0] = value
+    watch = Watch([NonFinite()])
+    watch.bind(model)
+    watch.begin_step(0)
+    seen = run_pass(model, Batch(inputs=batch, labels=batch.roll(-1, 1)))
+    assert not seen.output.is_made
+    seen.total.backward()
+    watch.after_backward(Moment(step=0, model=model, loss=float(seen.loss.detach())))
+    assert seen.output.is_made is False
+    named = head if value == math.inf else ""
+    assert list(_of(watch.readings, "non_finite_modules")) == [named]
 
 
 def test_non_finite_gradients_are_found_where_backward_met_them_first() -> None:

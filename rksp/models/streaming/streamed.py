@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from torch import nn
 
 from rksp.models.anatomy.chains import Chain, find_chains
 from rksp.models.streaming.rehearsal import rehearse
 from rksp.models.streaming.stream import Stream
+from rksp.wide_output import UnmadeOutputs
 
 
 def stream_of(model: nn.Module) -> Stream | None:
@@ -41,6 +42,6 @@ def locate_chains(
 
 
 def computing(model: nn.Module) -> AbstractContextManager[object]:
-    """Return the context for a pass of a streamed model; an empty context for one in memory."""
+    """Return the context for a pass: what computes large products, streamed or in memory."""
     stream = stream_of(model)
-    return nullcontext() if stream is None else stream.computing()
+    return UnmadeOutputs() if stream is None else stream.computing()

@@ -14,6 +14,7 @@ from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.watch.groups import gradient_norms
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
+from rksp.wide_output import Unmade
 
 
 class NonFinite(Monitor):
@@ -98,7 +99,8 @@ class NonFinite(Monitor):
             if tensor is not None:
                 self._is_half |= tensor.dtype is torch.float16
                 self._pending.append((name, tensor.detach()))
-                if not is_inner:
+                # What is not made yet waits for the loss, which tells of it without making it.
+                if not is_inner and not isinstance(tensor, Unmade):
                     self._flush(tensor.detach())
 
         return after
