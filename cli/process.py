@@ -105,7 +105,7 @@ def reading(what: str, seconds: float = MOST_READING) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while libraries load: they make objects and no garbage."""
+    """Pause the garbage collector while objects are made that stay, as by loading libraries."""
     gc.disable()
     try:
         yield

@@ -318,6 +318,11 @@ class Recipe(Finite):
         return self.peft != "none" or self.objective in _AFTER_TRAINING
 
     @property
+    def but_for_rate(self) -> tuple[object, ...]:
+        """All settings but the peak learning rate, in a form that recipes can be compared by."""
+        return tuple(value for name, value in self.__dict__.items() if name != "learning_rate")
+
+    @property
     def late_share(self) -> float:
         """Mean rate over the last tenth of the run, as a share of the highest rate reached.
 
