@@ -43,11 +43,9 @@ Objective = Literal[
 ]
 
 _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
-_SCHEDULE = frozenset(
-    {
-        *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
-        *("decay_power", "decay_milestones", "decay_factor"),
-    }
+_SCHEDULE = (
+    *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
+    *("decay_power", "decay_milestones", "decay_factor"),
 )
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
@@ -329,8 +327,7 @@ class Recipe(Finite):
         1 for a constant schedule, 0.1 for a cosine that falls to a tenth, 0.55 for a wsd that falls
         to it over the last tenth. It changes little where the decay changes by a few steps.
         """
-        names = (name for name in type(self).model_fields if name in _SCHEDULE)
-        return _late_share(tuple((name, getattr(self, name)) for name in names))
+        return _late_share(tuple((name, getattr(self, name)) for name in _SCHEDULE))
 
     def _share(self, step: float) -> float:
         if step < self.warmup_steps:
