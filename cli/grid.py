@@ -23,9 +23,10 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
-from rksp.cli.process import collector_paused, reading
+from rksp.cli.process import reading
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
