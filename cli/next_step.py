@@ -12,7 +12,6 @@ from rksp.cli.commands import CommandTable
 from rksp.cli.rendering import command_line
 from rksp.ground.model import definite
 from rksp.ground.text import short
-from rksp.optimizers.table import optimizer_spec
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport, SeedReport
@@ -68,9 +67,8 @@ def _again(context: typer.Context, changed: Mapping[str, str | None]) -> str:
 def _trial(context: typer.Context, report: ScoreReport) -> str:
     """Return the short run of the same recipe; empty where rksp cannot train it."""
     target, recipe = report.target, report.recipe
-    can_step = optimizer_spec(recipe.optimizer).make is not None
     size = math.inf if target.parameters is None else target.parameters
-    if recipe.learning_rate is None or recipe.peft != "none" or not can_step:
+    if recipe.learning_rate is None or recipe.peft != "none" or not recipe.can_be_stepped:
         return ""
     if recipe.objective not in _LIKELIHOODS:
         return ""

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from rksp.ground.flags import Flag, checked
 from rksp.ground.model import Finite
-from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class
+from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
     Optimizer = str  # a checker of types cannot read the table
@@ -319,6 +319,11 @@ class Recipe(Finite):
     def but_for_rate(self) -> tuple[object, ...]:
         """All settings but the peak learning rate, in a form that recipes can be compared by."""
         return tuple(value for name, value in self.__dict__.items() if name != "learning_rate")
+
+    @property
+    def can_be_stepped(self) -> bool:
+        """True if rksp can take a step of the optimizer, which the response and trials do."""
+        return optimizer_spec(self.optimizer).make is not None
 
     @property
     def late_share(self) -> float:

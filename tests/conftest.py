@@ -59,6 +59,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture
+def one_thread(_threads: None) -> None:
+    """A stream multiplies on one thread, so what it is compared with does: sums have an order."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return the number of processes of `-n auto`; a file is the work of one."""

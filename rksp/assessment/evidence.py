@@ -123,7 +123,7 @@ class Evidence:
         """Return whether there is a response: the model has a loss, and rksp can take the step."""
         if self.tier < Tier.RESPONSE or not definite(self.measurement).is_judged:
             return False
-        return optimizer_spec(recipe.optimizer).make is not None
+        return recipe.can_be_stepped
 
     def has_response(self, recipe: Recipe) -> bool:
         """Return whether nothing is left to measure for a recipe."""

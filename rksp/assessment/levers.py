@@ -65,7 +65,7 @@ def _reports(
 ) -> Iterator[LeverReport]:
     """Yield the levers that the data cover, that are not on, and that raise the edge."""
     kind, spec = kind_of(declared), optimizer_spec(recipe.optimizer)
-    if "adamw" not in (spec.name, spec.counts_as) and not spec.is_adam_kin:
+    if not spec.is_adam_kin:
         return  # every pair was trained with AdamW
     for lever in LEVERS:
         size = table.size(kind, lever.name)

@@ -231,7 +231,7 @@ def _one_factor(sizes: LeverTable, rows: Sequence[Row]) -> str:
 def _is_kin(row: Row) -> bool:
     """Return whether a run was trained with AdamW or its kin, as every pair of the lab was."""
     spec, _ = optimizer_named(row["recipe"]["optimizer"])
-    return spec is not None and (spec.name == "adamw" or spec.is_adam_kin)
+    return spec is not None and spec.is_adam_kin
 
 
 def _failing(rows: Sequence[Row]) -> float:

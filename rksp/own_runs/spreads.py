@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
+from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.rates import RateMixture
 from rksp.documents.own_runs import Level
-from rksp.optimizers.table import optimizer_spec
 
 SEED = 0.06  # decades by which another seed moves the edge of the same run
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -55,7 +55,7 @@ class Spreads:
             optimizer: Of the runs.
             carried: `EDGE_CARRIED` or `BEST_CARRIED`.
         """
-        shares = _KIN if optimizer_spec(optimizer).is_adam_kin else _OTHERS
+        shares = _KIN if optimizer in ADAM_FAMILY else _OTHERS
         pairs = zip(rates.weights, rates.parts, strict=True)
         usual = math.sqrt(sum(weight * part.between**2 for weight, part in pairs))
         return cls(

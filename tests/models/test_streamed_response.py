@@ -34,6 +34,8 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PUBLISHED = [
     path
     for path in sorted(CONFIGS.glob("*.json"))

@@ -34,11 +34,7 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 
-
-@pytest.fixture(autouse=True)
-def _one_thread(_threads: None) -> None:
-    """A stream multiplies on one thread, so what it is compared with does: sums have an order."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def states_of(model: nn.Module, batch: Batch) -> tuple[list, Collected]:

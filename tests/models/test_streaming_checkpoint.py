@@ -17,6 +17,8 @@ from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import slices
 from rksp.models.streaming.opening import open_stream
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def saved(family: str, folder: Path) -> Path:
     resolve_tiny(family).build(0).save_pretrained(folder, max_shard_size="200KB")
