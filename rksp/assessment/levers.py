@@ -50,9 +50,11 @@ def with_levers(
         found = _reports(declared, recipe, applied, predict, table or load_lever_table())
         return sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST]
 
-    # No lever, and no edge, depends on the rate of the run.
-    is_shared = table is None and isinstance(model, Remembered)
-    found = model.once((declared, recipe.but_for_rate), most) if is_shared else most()
+    if isinstance(model, Remembered) and table is None:
+        # No lever depends on the rate of the run; what it keeps tells the evidence by its estimate.
+        found = model.once((declared, recipe.but_for_rate, id(predict(recipe, {}))), most)
+    else:
+        found = most()
     return assessment.model_copy(update={"levers": list(found), "applied": list(applied)})
 
 
