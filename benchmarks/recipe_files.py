@@ -33,8 +33,9 @@ assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the sam
 one table of fields in this folder and one line in `registry.py`; `--as NAME` chooses a reader.
 
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
-read as a syntax tree of literal assignments, and shell scripts as words. A value behind `!include`
-or an unknown reference counts as "set elsewhere".
+read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
+(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), a notebook as the script of its cells;
+shell scripts as words. A value behind `!include` or an unknown reference counts as "set elsewhere".
 
 ## Readers
 

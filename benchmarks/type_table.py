@@ -25,9 +25,11 @@ from typing import Annotated
 import typer
 
 from rksp.cli.process import quiet_transformers
+from rksp.ground.errors import RkspError
 from rksp.models import type_table
 from rksp.models.auto import transformers_heads
 from rksp.models.configuration import make_config, model_types
+from rksp.models.resolve import resolve
 from rksp.models.table_config import ACTIVATIONS, rope_parameters, table_config
 from rksp.models.type_table import TypeRow, type_names, type_row
 
@@ -146,8 +148,17 @@ def row_of(kind: str, asked: tuple[str, ...]) -> tuple[dict[str, object], Seen]:
         "fixed_parts": fixed_parts(prober),
         "has_rope": rope_is_plain(prober, default),
         "heads": transformers_heads(kind),
+        "counted": counted(kind),
     }
     return row, seen
+
+
+def counted(kind: str) -> int | None:
+    """Return the parameters of the default model, built without storage; None if it cannot be."""
+    try:
+        return resolve(kind).num_parameters
+    except RkspError:
+        return None
 
 
 def rule_of(prober, name, sources, seen, default) -> list | None:

@@ -15,6 +15,7 @@ from rksp.optimizers.table import optimizer_spec
 Norm = Literal["pre", "post", "none"]
 
 _LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
+_FIRST_STEPS = 30  # of a warm-up, below which its length hardly counts
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
@@ -26,7 +27,7 @@ _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long one
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 _TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
 _FEW_STEPS = 100  # from which what builds up over a run counts
-_DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
+_DEPTH = 4  # blocks, from which the depth counts apart where no branch is normalized before
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
 
@@ -124,16 +125,17 @@ def horizon_share(steps: float) -> float:
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
     """Return the columns that need no measurement; logarithms are decimal.
 
-    The width counts down to the narrowest that runs of this length show; a narrower model has
-    no higher edge. The warm-up counts in steps, up to half of the run, since what follows it
-    must decay, and up to the longest of the public ladders. A schedule that does not decay
-    counts by its mean over the last tenth of the run, squared: one that ends at a tenth of its
-    peak costs hardly anything. A rate that still rises at the end is a thing of its own. Depth
-    costs more where no block normalizes, since what each adds is multiplied by the next. The
-    memories of Adam's moments count where the first is long (β₁ > 0.95), is short (β₁ < 0.9) in
-    an optimizer that looks ahead, the more the longer the run, or outlasts the second. The best
-    rate follows the batch up to `CRITICAL_BATCH`. An initial deviation counts above √(2/5
-    width) (Nguyen and Salazar, 2019), in short runs only.
+    The width counts down to the narrowest that runs of this length show; a narrower model has no
+    higher edge. The warm-up counts in steps, up to half of the run, since what follows it must
+    decay, and up to the longest of the public ladders. A schedule that does not decay counts by its
+    mean over the last tenth of the run, squared: one that ends at a tenth of its peak costs hardly
+    anything. A rate that still rises at the end is a thing of its own. Depth costs more where
+    blocks normalize after the sum (Xiong et al., 2020), and most where none normalizes, since what
+    each adds is multiplied by the next. The memories of Adam's moments count where the first is
+    long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the
+    run, or outlasts the second. The best rate follows the batch up to `CRITICAL_BATCH`, and the
+    length of the run up to `LONG` steps. An initial deviation counts above √(2/5 width) (Nguyen and
+    Salazar, 2019), in short runs only.
     """
     spec = optimizer_spec(inputs.optimizer)
     warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
@@ -147,15 +149,17 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     features = {
         "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
-        "warmup": math.log10(100 + warmup),
+        "warmup": math.log10(_FIRST_STEPS + warmup),
         "undecayed": inputs.late_share**2,
         "climbing": inputs.climbing,
+        "length": horizon_share(inputs.steps),
         "batch_tokens": math.log10(min(inputs.batch_tokens, _TOY_BATCH)),
         "large_batch": math.log10(
             min(max(inputs.batch_tokens, _TOY_BATCH), CRITICAL_BATCH) / _TOY_BATCH
         ),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
+        "post_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "post" else 0.0,
         "no_norm": float(inputs.norm == "none"),
         "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
         "short_memory": max(0.0, _SHORT_MEMORY - definite(first)) * lasting if looks_ahead else 0.0,
@@ -196,6 +200,7 @@ class Column:
 
 
 _CLIMBING = 1.0  # decades: what a rate that never stops rising does, which one source shows
+_LENGTH = 0.3  # decades: by how much the best rate of long runs differs, beside all else
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
@@ -203,10 +208,12 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="warmup", meaning="the warm-up", sign=1),
     Column(name="undecayed", meaning="the end of the schedule"),
     Column(name="climbing", meaning="a rate that rises to the end", sign=-1, prior=_CLIMBING),
+    Column(name="length", meaning="the length of the run", of_edge=False, prior=_LENGTH),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
     Column(name="large_batch", meaning="the tokens of a large batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
+    Column(name="post_norm_depth", meaning="blocks normalized after the sum", sign=-1, prior=_KIND),
     Column(name="no_norm", meaning="no normalization", sign=-1),
     Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
     Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),

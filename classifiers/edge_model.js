@@ -14,6 +14,7 @@ const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
 const KINDS = ["parallel", "branch_norm"];
 const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
 const DEPTH = 4;
+const FIRST_STEPS = 30;
 const SHORT_MEMORY = -Math.log10(1 - 0.9);
 const LONG_MEMORY = -Math.log10(1 - 0.95);
 const LARGEST_VOCABULARY = 1024;
@@ -151,13 +152,15 @@ function featuresOf(run, optimizers, measured) {
   const features = {
     width: Math.log10(run.width) + narrowness(run),
     depth: Math.log10(run.depth),
-    warmup: Math.log10(100 + warmup),
+    warmup: Math.log10(FIRST_STEPS + warmup),
     undecayed: late ** 2,
     climbing: climbing(run),
+    length: horizonShare(steps),
     batch_tokens: Math.log10(Math.min(batch, TOY_BATCH)),
     large_batch: Math.log10(clip(batch, TOY_BATCH, CRITICAL_BATCH) / TOY_BATCH),
     vocabulary: Math.log10(Math.min(run.vocabulary, LARGEST_VOCABULARY)),
     post_norm: Number(run.norm === "post"),
+    post_norm_depth: run.norm === "post" ? Math.log10(run.depth / DEPTH) : 0,
     no_norm: Number(run.norm === "none"),
     no_norm_depth: run.norm === "none" ? Math.log10(run.depth / DEPTH) : 0,
     short_memory: looksAhead ? Math.max(0, SHORT_MEMORY - first) * lasting : 0,

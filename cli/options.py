@@ -198,6 +198,7 @@ class _Group:
                 *flag.aliases,
                 help=self.panel.helps.get(name, flag.help),
                 metavar=flag.unit.upper() or None,
+                case_sensitive=False,
                 show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
     from rksp.recipe_files.said.origin import Origin
 
-_RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch")
+_RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,9 @@ _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
 def _optimizer(value: Any) -> Any:
-    """Return the name of a class of optimizers, such as `torch.optim.AdamW`."""
+    """Return the name of a class of optimizers, such as `torch.optim.AdamW`, or of `AdamW`."""
+    if isinstance(value, str) and any(spec.name == value.lower() for spec in OPTIMIZERS):
+        return value.lower()
     if not isinstance(value, type):
         return value
     spec = optimizer_of_class(value)

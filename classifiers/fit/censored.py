@@ -43,9 +43,9 @@ def fit_censored(
     kinds: np.ndarray,
     groups: Sequence[str],
     signs: Sequence[int],
+    group_spread: float,
     ridge: float = 1.0,
     priors: Sequence[float | None] = (),
-    group_spread: float = 0.3,
 ) -> CensoredFit:
     """Maximize the penalized likelihood of normal values seen as intervals.
 
@@ -61,9 +61,9 @@ def fit_censored(
         groups: `[rows]`; "" has no offset.
         signs: `[columns]`: 1 and -1 keep a coefficient from changing sign.
         ridge: Weight of the squared standardized coefficients.
+        group_spread: Standard deviation of the offsets.
         priors: `[columns]`: standard deviation of a coefficient, which replaces the ridge; None
             keeps it. Empty keeps all.
-        group_spread: Standard deviation of the offsets.
     """
     from scipy.optimize import minimize  # only fitting needs it
 

@@ -42,6 +42,9 @@ KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
 _PAIR_LADDERS = 100.0
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
+# Decades: deviation of the offsets of public sources, which differ more in their best rates, that
+# flat ladders leave open, than in their edges.
+_EDGE_OFFSETS, _BEST_OFFSETS = 0.15, 0.3
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
@@ -189,6 +192,7 @@ def _fit_line(
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
         priors=[c.prior for c in columns],
+        group_spread=_BEST_OFFSETS if best else _EDGE_OFFSETS,
     )
 
 

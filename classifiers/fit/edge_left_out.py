@@ -18,7 +18,10 @@ from rksp.classifiers.fit.metrics import auroc, difference, ece
 from rksp.ground.model import definite
 
 Key = Callable[[EdgeLadder], str]
-_NEW = ("large_batch", "parallel", "branch_norm", "large_init", "other_objective", "made_up")
+_NEW = (
+    *("large_batch", "parallel", "branch_norm", "large_init", "other_objective", "made_up"),
+    *("length", "post_norm_depth"),
+)
 # The columns of version 0.6, which knew neither kinds nor families.
 BEFORE = Design(config=tuple(c for c in CONFIG_COLUMNS if c.name not in _NEW), has_families=False)
 FOLDS = 8

@@ -183,7 +183,10 @@ def _split(text: str, value: str) -> list[str]:
             start = i + 1
     if depth or quote:
         raise InputError(f"{text!r}: a bracket or quote is not closed.")
-    return [part.strip() for part in (*parts, value[start:])]
+    found = [part.strip() for part in (*parts, value[start:])]
+    if not all(found):
+        raise InputError(f"{text!r} has an empty value; write its values, such as lr=1e-4,3e-4.")
+    return found
 
 
 def flat_parameters(parameters: Any, prefix: str = "") -> dict[str, Mapping[str, Any]]:

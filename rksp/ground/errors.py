@@ -56,13 +56,17 @@ def nearest(
 ) -> str:
     """Return `"; did you mean a, b?"` for the known names closest to `name`, or `""`.
 
+    Capitals do not count.
+
     Args:
         name: What was typed.
         known: All names.
         count: Name at most this many.
         same: Alias → name; of two spellings only the closer one is named.
     """
-    found = difflib.get_close_matches(name, list(known), n=2 * count, cutoff=0.5)
+    plain = {one.lower(): one for one in known}
+    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.5)
+    found = [plain[one] for one in matches]
     spellings: dict[str, str] = {}
     for one in found:
         spellings.setdefault((same or {}).get(one, one), one)

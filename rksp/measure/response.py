@@ -23,7 +23,7 @@ from rksp.measure.response_profile import (
 )
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks
-from rksp.models.streaming.scales import square_sum
+from rksp.models.streaming.scales import as_real, square_sum
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
@@ -106,7 +106,7 @@ def measure_response(
 
 def _largest(values: Tensor) -> float:
     """Return the largest absolute entry of a tensor that is not empty."""
-    low, high = torch.aminmax(values)  # makes no second tensor
+    low, high = torch.aminmax(as_real(values))  # makes no second tensor
     return max(-float(low), float(high))
 
 
@@ -155,7 +155,9 @@ def first_direction(
     direction, descent = [], 0.0
     for p in params:
         gradient, p.grad = definite(p.grad), None
-        kind, weight = kinds[names[id(p)]], p.detach()
+        kind, weight = kinds[names[id(p)]], as_real(p.detach())
+        direction.append(gradient)
+        gradient = as_real(gradient)
         rows = chunks(tuple(p.shape)) if is_by_rows(kind) else [(0, len(p) if p.dim() else 1)]
         for start, stop in rows:  # a whole embedding would stand beside its update
             part = gradient[start:stop] if p.dim() else gradient
@@ -163,7 +165,6 @@ def first_direction(
             update = step_of(kind, part * clip, here)
             descent -= float((part * update).sum())
             part.copy_(update)
-        direction.append(gradient)
     return direction, descent
 
 

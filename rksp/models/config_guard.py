@@ -66,7 +66,10 @@ def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
     try:
         stored = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON ({error}); give a config.json.") from error
+        raise InputError(
+            f"{path} is not valid JSON ({error}); give a config.json (of a trainer's run file, the "
+            "command line makes a target: rksp score FILE)."
+        ) from error
     if not isinstance(stored, dict):
         raise InputError(f"{path} holds a JSON {type(stored).__name__}, not an object of settings.")
     return sanitize(stored)

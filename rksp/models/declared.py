@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from rksp.models.families import Family, family_of
+from rksp.models.type_table import TypeRow, type_row
 
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
@@ -28,6 +29,7 @@ _EXPERTS = (
     *("moe_num_experts", "num_moe_experts"),
 )
 _CHOSEN = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk")
+_EMBEDDED = ("embedding_size", "word_embed_proj_dim")  # where tokens have a width of their own
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _BLOCKS = ("ffn_config", "attn_config")  # DBRX and MPT keep the settings of blocks there
 
@@ -226,29 +228,64 @@ class Declared:
         width, depths = self.width, self.depths
         if not width or not depths or not sum(depths):
             return None
+        blocks, active, ends = self._computed(width, depths)
+        share = self._counted_share
+        return DeclaredShape(
+            width=width,
+            depth=sum(depths),
+            parameters=blocks * share + ends,
+            block_parameters=blocks * share,
+            active_parameters=active * share + ends,
+        )
+
+    @cached_property
+    def _counted_share(self) -> float:
+        """How many parameters the type's blocks have for each that the formula gives them.
+
+        The formula is a transformer's. Other blocks (Mamba's, RWKV's), shared ones (ALBERT's), and
+        parts beside the stack keep their proportion to it as a model grows; it is taken from the
+        default model, which is counted.
+        """
+        row = type_row(str(self.get("model_type")))
+        if row is None or row.counted is None:
+            return 1.0
+        default = Declared({**row.attributes, **_by_all_names(row)}, self.task)
+        if not default.width or not default.depths or not sum(default.depths):
+            return 1.0
+        blocks, _, ends = default._computed(default.width, default.depths)
+        rest = row.counted - ends
+        return rest / blocks if rest > 0 else 1.0
+
+    def _computed(self, width: int, depths: tuple[int, int]) -> tuple[float, float, float]:
+        """Return a transformer's parameters: of the blocks, of those in use, of both ends."""
         attention, experts = self._attention(width), self.experts
         matrices = 3 if self.is_gated else 2
         dense = matrices * width * (self.inner or 4 * width)
         depth = sum(depths)
         # A decoder's block attends twice: to itself and to the encoder.
         attentions = (depth + depths[1]) * attention
-        embedding = (self._size("vocab_size") or 0) * width
+        embedding = (self._size("vocab_size") or 0) * (self._size(*_EMBEDDED) or width)
         ends = embedding if self.is_tied else 2 * embedding
         if not experts:
-            blocks = active = attentions + depth * dense
+            blocks = active = (attentions + depth * dense) * self._narrowing
         else:
             shared, expert = self._expert(width)
             first = int(self._size("first_k_dense_replace") or 0)
             common = attentions + first * dense + (depth - first) * shared
             blocks = common + (depth - first) * experts * expert
             active = common + (depth - first) * (self.experts_per_token or 1) * expert
-        return DeclaredShape(
-            width=width,
-            depth=depth,
-            parameters=blocks + ends,
-            block_parameters=blocks,
-            active_parameters=active + ends,
-        )
+        return blocks, active, ends
+
+    @cached_property
+    def _narrowing(self) -> float:
+        """Mean square of the widths of the blocks over that of the last ones.
+
+        A pyramid (Swin) doubles its width from stage to stage.
+        """
+        stages = setting(self.part, "depths")
+        if not isinstance(stages, list | tuple) or not sum(stages):
+            return 1.0
+        return sum(count * 4.0**-i for i, count in enumerate(reversed(stages))) / sum(stages)
 
     def _attention(self, width: float) -> float:
         heads = self.heads or 1
@@ -282,6 +319,12 @@ def setting(config: object, name: str) -> object | None:
         return getattr(config, name, None)
     except RuntimeError:
         return None
+
+
+def _by_all_names(row: TypeRow) -> dict[str, object]:
+    """Return a type's default settings under all their names."""
+    others = {alias: row.settings.get(name) for alias, name in row.aliases.items()}
+    return {**others, **row.settings}
 
 
 def _first(parts: tuple[object, ...], names: tuple[str, ...]) -> object | None:

@@ -86,6 +86,7 @@ _WORDS: dict[str, str] = {
     "dots1": "bias_balanced",
     "electra": "encoder two_matrices post_norm learned_positions",
     "ernie": "post_norm",
+    "esm": "two_matrices",
     "exaone4": "branch_norm",
     "falcon": "two_matrices parallel",
     "flex_olmo": "qk_norm branch_norm",

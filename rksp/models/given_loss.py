@@ -96,7 +96,8 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     """Split a batch into the model's inputs and the target.
 
     The target of a tuple is its last entry. The target of a dict is its `labels` (or `targets`,
-    `y`, …); the model also receives it if its `forward` takes it.
+    `y`, …); the model also receives it if its `forward` takes it. A `forward` of one argument that
+    has no such name takes the dict as a whole, as Lightning's modules often do.
 
     Args:
         model: The model.
@@ -118,6 +119,8 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     if isinstance(given, Mapping):
         name = next((name for name in _TARGETS if name in given), None)
         taken = inspect.signature(model.forward).parameters
+        if len(taken) == 1 and not _takes_any(taken, given):
+            return (given,), given.get(name)
         takes_it = name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
         inputs = {key: part for key, part in given.items() if key != name or takes_it}
         return inputs, given.get(name)
@@ -125,6 +128,11 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
         return (given[0] if isinstance(given[0], Tensor) else tuple(given)), None
     first = given[0] if len(given) == 2 else tuple(given[:-1])
     return first, given[-1] if isinstance(given[-1], Tensor) else None
+
+
+def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> bool:
+    """Tell whether a `forward` takes a dict's entries by name, and not the dict as a whole."""
+    return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
 def _own_loss(output: Any) -> Tensor | None:

@@ -35,7 +35,8 @@ def hub_folder(target: str, allow_hub: bool) -> Path:
         )
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
         where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
-        advice = "check the name" if allow_hub else "pass --allow-hub to fetch it"
+        other = "or give its config.json, or a type such as llama, as the target"
+        advice = "check the name" if allow_hub else f"pass --allow-hub to fetch it, {other}"
         raise InputError(
             f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
         ) from error

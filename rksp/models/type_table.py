@@ -36,6 +36,7 @@ class TypeRow:
         has_rope: `rope_theta`, `partial_rotary_factor` and `rope_scaling` become its
             `rope_parameters`.
         heads: Task, `base` or `whole` → names of transformers' classes.
+        counted: Parameters of the model that rksp builds from the defaults; None where it cannot.
     """
 
     settings: Mapping[str, Any]
@@ -52,6 +53,7 @@ class TypeRow:
     fixed_parts: tuple[str, ...] = ()
     has_rope: bool = False
     heads: Mapping[str, list[str]] = field(default_factory=dict)
+    counted: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

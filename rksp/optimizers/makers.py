@@ -147,7 +147,7 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
         )
     params = _trainable(model)
     edges = _embeddings_and_head(model)
-    matrices = [p for p in params if p.dim() == 2 and id(p) not in edges]
+    matrices = [p for p in params if p.dim() == 2 and not p.is_complex() and id(p) not in edges]
     if not matrices:
         raise InputError("Optimizer 'muon' found no matrix to train; choose adamw.")
     taken = {id(p) for p in matrices}

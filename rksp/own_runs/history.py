@@ -128,12 +128,6 @@ def read_history(
     """
     words = Words(None if question.source is None else question.source.target, metric)
     runs, left_out = words.read(read_raw_runs(paths))
-    if not runs:
-        first = left_out[0]
-        raise InputError(
-            f"None of the {len(left_out)} runs can be used; {first.name} of {first.file}: "
-            f"{first.reason}."
-        )
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
@@ -145,10 +139,17 @@ def read_history(
         except InputError as error:
             reason = str(error).rstrip(".")
             broken += [LeftOut(name=r.raw.name, file=r.raw.file, reason=reason) for r in members]
+    left_out += broken
+    if not ladders:
+        first = left_out[0]
+        raise InputError(
+            f"None of the {len(left_out)} runs can be used; {first.name} of {first.file}: "
+            f"{first.reason}."
+        )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
     return History(
         ladders=ladders,
-        left_out=[*left_out, *broken],
+        left_out=left_out,
         ignored=sorted(words.ignored),
         doubt=_doubt_of(ladders),
     )

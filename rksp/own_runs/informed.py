@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,8 @@ from rksp.own_runs.spreads import (
 )
 from rksp.own_runs.tuned import InformedTuning, Tuned
 
+# What the data know little of and all models of a team share: it carries whole.
+_OF_THE_RECIPE = ("climbing", "objective", "optimizer")
 _USUAL_LOSS = 0.1  # nats below the best rate that the prior counts as, beside those of own ladders
 
 
@@ -96,12 +99,13 @@ class InformedModel:
             return said
         bare = self.prior.predict(inputs) if measured else said
         path = path_of(self.family, inputs)
+        unlike = math.hypot(*(said.unlike.get(name, 0.0) for name in _OF_THE_RECIPE))
         learned = []
         for seen, rates, center, carried in (
             (self._likelihoods[0], said.edge, bare.log_edge, EDGE_CARRIED),
             (self._likelihoods[1], said.best, bare.log_best, BEST_CARRIED),
         ):
-            spreads = Spreads.of(rates, inputs.optimizer, carried)
+            spreads = Spreads.of(rates, inputs.optimizer, carried, unlike)
             likelihoods = seen.for_target(inputs, path, spreads, rates.location - center)
             learned.append(Tree(likelihoods, path, spreads).posterior())
         edge, best = learned

@@ -15,7 +15,7 @@ import numpy as np
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
 from rksp.own_runs.labels import Ended, ended, final_loss
-from rksp.own_runs.metrics import in_nats, is_loss, is_rate, loss_among
+from rksp.own_runs.metrics import in_nats, is_gain, is_loss, is_rate, loss_among
 from rksp.own_runs.run import Curve, RawRun, number_of
 from rksp.own_runs.shape import PREFIX, Shape
 from rksp.recipe_files.columns import canonical, in_our_words
@@ -34,6 +34,7 @@ _BOOKKEEPING = frozenset(
     }
 )
 _STEPS = ("_step", "global_step", "train/global_step", "trainer/global_step", "step")
+_NAMED = 8  # columns, where none of them is known
 _FEW = 0.5  # of the runs: a text with more values than this share is a name, not a setting
 _NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "train/grad_norm_step")
 
@@ -116,9 +117,12 @@ class Words:
         return kept, others
 
     def _run(self, raw: RawRun, texts: frozenset[str]) -> PastRun:
+        if self.metric is not None and is_gain(self.metric):
+            raise InputError(f"{self.metric} is no loss: more of it is better; name a loss")
         name = self.metric or loss_among((*raw.curves, *raw.finals))
         if name is None:
-            raise InputError("it has no loss; name it with --metric")
+            names = ", ".join(sorted({*raw.curves, *raw.finals})[:_NAMED]) or "none"
+            raise InputError(f"it has no loss among its columns ({names}); name it with --metric")
         if name not in raw.curves and name not in raw.finals:
             raise InputError(f"it has no metric {name!r}")
         fields, target, overrides = self._setup(raw, texts)
@@ -128,6 +132,8 @@ class Words:
         loss = _curve(raw, name)
         last = number_of(raw.finals.get(name))
         final = in_nats(name, last) if last is not None else math.nan
+        if last is not None and math.isnan(last):  # written down, and not just missing
+            final = math.inf
         if loss is not None:
             final = float(loss.values[-1])
         elif last is None and not _says_it_failed(raw):
@@ -157,7 +163,13 @@ class Words:
         said = {
             name: value
             for name, value in raw.said.items()
-            if not (is_loss(name) or _is_bookkeeping(name) or name in texts or name in _STEPS)
+            if not (
+                is_loss(name)
+                or name == self.metric
+                or _is_bookkeeping(name)
+                or name in texts
+                or name in _STEPS
+            )
             and isinstance(value, int | float | str | bool | list)
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Iterable
 
+from rksp.recipe_files.columns import without_unit
+
 # The first that a run has counts. Hugging Face's `train_loss` is a mean over the whole run, and
 # stands beside `train/loss`, the last one.
 _TRAINING = (
@@ -27,15 +29,26 @@ _RATES = (
 )
 _RANK = {name: place for place, name in enumerate(LOSSES)}
 _PREFIXES = ("metrics.", "summary.", "metric.")
-_PER_BYTE = re.compile(r"(^|[/_.\s-])(bpb|bpc|bits[_ ]per[_ ](byte|char\w*))([/_.\s-]|$)", re.I)
-_BITS = re.compile(r"(^|[/_.\s-])bits?([/_.\s-]|$)", re.I)
-_PERPLEXITY = re.compile(r"(^|[/_.\s-])(ppl|perplexity)([/_.\s-]|$)", re.I)
+_EDGE = r"[/_.\s()\[\]-]"  # of a word in a name
+_PER_BYTE = re.compile(rf"(^|{_EDGE})(bpb|bpc|bits[_ ]per[_ ](byte|char\w*))({_EDGE}|$)", re.I)
+_BITS = re.compile(rf"(^|{_EDGE})bits?({_EDGE}|$)", re.I)
+_PERPLEXITY = re.compile(rf"(^|{_EDGE})(ppl|perplexity)({_EDGE}|$)", re.I)
+
+_GAIN = re.compile(
+    rf"(^|{_EDGE}|_)(acc|accuracy|f1|bleu|rouge\w*|auc|auroc|reward\w*|mfu|throughput)({_EDGE}|$)",
+    re.I,
+)
+
+
+def is_gain(name: str) -> bool:
+    """Tell by its name whether more of a metric is better, so that it is no loss."""
+    return _GAIN.search(name) is not None
 
 
 def _plain(name: str) -> str:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    return name.strip().lower().replace(" ", "_").replace("-", "_")
+    return without_unit(name).lower().replace(" ", "_").replace("-", "_")
 
 
 def is_loss(name: str) -> bool:

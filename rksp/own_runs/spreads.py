@@ -47,23 +47,26 @@ class Spreads:
     own: float = 0.0
 
     @classmethod
-    def of(cls, rates: RateMixture, optimizer: str, carried: float) -> Spreads:
+    def of(cls, rates: RateMixture, optimizer: str, carried: float, unlike: float = 0.0) -> Spreads:
         """Return how a distribution of the shipped model divides for an optimizer.
 
         Args:
             rates: The distribution.
             optimizer: Of the runs.
             carried: `EDGE_CARRIED` or `BEST_CARRIED`.
+            unlike: Standard deviation of what the data know little of in the recipe, such as a rate
+                that rises to the end. It is in the distribution, and carries whole.
         """
         shares = _KIN if optimizer in ADAM_FAMILY else _OTHERS
         pairs = zip(rates.weights, rates.parts, strict=True)
-        usual = math.sqrt(sum(weight * part.between**2 for weight, part in pairs))
+        variance = sum(weight * part.between**2 for weight, part in pairs)
+        own = (1 - carried) * max(variance - unlike**2, 0.0)
         return cls(
             weights=rates.weights,
             between=tuple(part.between for part in rates.parts),
-            outer=tuple(carried * share for share in shares),
-            within=max(math.hypot(rates.within, math.sqrt(1 - carried) * usual), 2 * SEED),
-            own=(1 - carried) * usual**2,
+            outer=tuple((1 - own / variance) * share for share in shares),
+            within=max(math.hypot(rates.within, math.sqrt(own)), 2 * SEED),
+            own=own,
         )
 
     @property

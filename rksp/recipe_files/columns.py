@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from rksp.recipe import Recipe
@@ -41,6 +42,15 @@ _ALIASES = {
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
+_UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
+# Sections of nested settings that hold a recipe: a name below them means what it means alone.
+_SECTIONS = re.compile(r"optim|sched|train|hyper_?param|^args$|^data")
+_KINDS = ("name", "type", "class_path", "_target_")  # below them, what the section itself names
+
+
+def without_unit(name: str) -> str:
+    """Return a column's name without the unit behind it: `loss (nats)`, `lr [1/step]`."""
+    return _UNIT.sub("", name.strip())
 
 
 @lru_cache(maxsize=4096)
@@ -51,7 +61,7 @@ def canonical(name: str) -> tuple[str, str]:
     The names of `Recipe`'s fields, their usual short forms and the prefixes of exports
     (`config.lr`, `params_lr`) are known. `set.X` and every other name is a setting of the model.
     """
-    plain = name.strip().lstrip("+")
+    plain = without_unit(name).lstrip("+")
     if plain.startswith("set."):
         return "set", plain.removeprefix("set.")
     for prefix in _PREFIXES:
@@ -61,12 +71,12 @@ def canonical(name: str) -> tuple[str, str]:
         return "target", ""
     if plain == "seed":
         return "seed", ""
-    for known in (plain, plain.rsplit(".", 1)[-1]):
-        field = _ALIASES.get(known, known)
-        if field in Recipe.model_fields and (
-            known == plain or "optim" in plain or "sched" in plain
-        ):
-            return "recipe", field
+    *sections, last = plain.lower().replace(" ", "_").split(".")
+    if sections and last in _KINDS:
+        *sections, last = sections
+    field = _ALIASES.get(last, last)
+    if field in Recipe.model_fields and all(_SECTIONS.search(part) for part in sections):
+        return "recipe", field
     return "set", plain
 
 

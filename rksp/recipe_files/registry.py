@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from rksp.recipe_files.readers import (
     nanotron,
     nemo,
     olmo,
+    scripts,
     torchtitan,
     torchtune,
     trl,
@@ -65,6 +67,8 @@ READERS: tuple[Reader, ...] = (
     deepspeed.READER,
 )
 _FEW = 0.2  # share of understood settings below which the reader is told
+_OTHER_RATE = re.compile(r"(^|_)(lr|learning_rate)s?(_(ratio|groups?|mult\w*|scale|factor))?$")
+_NO_OTHER = re.compile(r"min|max|init|warmup|start|end|final|load")
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -124,6 +128,7 @@ def read_document(
     try:
         _launched(draft)
         reader.read(draft)
+        _note_other_rates(draft)
         read = dataclasses.replace(draft.finish(), keys=reader.keys)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(
@@ -136,11 +141,13 @@ def read_document(
 
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
-    """Unwrap a W&B run's configuration, a registry's choice or Megatron's arguments."""
+    """Unwrap a W&B run's configuration, a registry's choice, a script or Megatron's arguments."""
     if torchtitan.is_registry(document):
         return torchtitan.choose(document, part), ()
     if part is not None:
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
+    if scripts.is_script(document):
+        return scripts.of_script(document)
     if _is_wandb(document):
         return _of_wandb(document), ("Read from the configuration that W&B logged.",)
     arguments = document.data.get("MODEL_ARGS")
@@ -169,7 +176,7 @@ def recognize(document: Document) -> Reader:
             f"{f' (found {document.program})' if document.program else ''}; "
             "give the trainer's configuration file, or --as NAME."
         )
-    if document.path.suffix == ".py":
+    if document.syntax == "python":
         raise InputError(
             f"{document.path} is Python that matches no trainer that rksp reads; for a model of "
             "your own, write a function that returns (model, batch) and give "
@@ -214,6 +221,20 @@ def _launched(draft: Draft) -> None:
         ):
             draft.devices = counts[0] * (counts[1] if len(counts) > 1 else 1)
             draft.devices_text = " × ".join(f"--{name}" for name in (key, *others) if name in flags)
+
+
+def _note_other_rates(draft: Draft) -> None:
+    """Note rates of some weights (LoRA+, groups, embeddings), which no reader reads."""
+    for key in draft.unread():
+        name = key.rsplit(".", 1)[-1].lower()
+        found = draft.document.find(key) if _OTHER_RATE.search(name) else None
+        if found is None or _NO_OTHER.search(name) or not found.value:
+            continue
+        if isinstance(found.value, int | float | str | list) and not isinstance(found.value, bool):
+            draft.note(
+                f"{key} is {found.value!s:.60}, which rksp does not read: it judges one rate for "
+                "all weights."
+            )
 
 
 def _is_wandb(document: Document) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from functools import lru_cache
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -14,6 +15,8 @@ from rksp.recipe_files.parse.document import parse_yaml
 from rksp.recipe_files.parse.values import read_number
 
 _LARGEST = 64 * 2**20  # bytes
+_SEPARATORS = (",", ";", "\t")  # the first of those that a header has as often
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+([eE][-+]?[0-9]+)?\s*")
 _MOST_ROWS, _MOST_COLUMNS = 100_000, 10_000
 
 
@@ -48,10 +51,25 @@ def _parsed(text: str) -> object:
 
 
 def _csv(path: Path) -> list[dict[str, object]]:
+    """Read a table of commas; or of semicolons or tabs, whose numbers may have decimal commas."""
+    lines = _lines(path)
+    header = lines.readline()
+    lines.seek(0)
+    mark = max(_SEPARATORS, key=header.count)
     try:
-        return list(csv.DictReader(_lines(path)))
+        rows = list(csv.DictReader(lines, delimiter=mark))
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV, {error}.") from error
+    if mark == ",":
+        return rows
+    return [{name: _with_point(value) for name, value in row.items()} for row in rows]
+
+
+def _with_point(value: object) -> object:
+    """Write a number with a decimal comma with a point."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+        return value.replace(",", ".")
+    return value
 
 
 def _json_lines(path: Path) -> list[dict[str, object]]:
@@ -89,5 +107,11 @@ def _lines(path: Path) -> StringIO:
     return StringIO(read_text(path, _LARGEST), newline="")
 
 
-_READ = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
+_READ = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".parquet": _parquet,
+}
 ROWS = tuple(_READ)

@@ -33,6 +33,13 @@ def test_fields_bear_the_names_of_the_json(result):
     assert result.grad_norm == seed["response"]["grad_norm"]
 
 
+def test_a_printed_result_names_fields_of_the_recipe_and_no_options(result):
+    last = str(result).splitlines()[-1]
+    assert "assumed: 1000 steps" in last and "--" not in last
+    fields = last.split("takes ")[1].split(", ")
+    assert {"max_steps", "warmup_steps", "adam_beta1"} <= {*fields} <= {*rksp.Recipe.model_fields}
+
+
 def test_it_is_frozen_and_knows_no_other_field(result):
     with pytest.raises(FrozenInstanceError):
         result.report = None

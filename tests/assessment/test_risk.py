@@ -59,7 +59,7 @@ def test_advice_never_names_the_rate_it_corrects():
         named = "Start at" in answer.counterfactual
         assert not named
         assert "only below" in answer.counterfactual
-    sure = _assess(3 * start, SHORT, threshold=0.3)
+    sure = _assess(10 * start, SHORT, threshold=0.3)
     assert sure.counterfactual.startswith("Start at")
 
 

@@ -62,13 +62,14 @@ def test_a_lever_saves_a_run_that_ends_as_low_as_at_the_lower_rate(
     (row,) = train({"warmup=48": loss})
     assert (row.lever, row.saved, row.trained, row.failed) == ("warmup=48", count, trained, 1)
     said = printed([row])
-    assert f"saves {count} of 1 setups" in said and f"and {trained} do not fail" in said
+    assert f"saves {count} of 1 setups" in said and f"with it {trained} do not fail" in said
 
 
-def test_the_first_lever_of_a_setup_is_the_one_that_counts(train) -> None:
+def test_every_lever_is_counted_by_itself(train) -> None:
     rows = train({"qk_norm": 4.0, "warmup=48": 3.0})
     assert [row.lever for row in rows] == ["qk_norm", "warmup=48", "qk_norm+warmup=48"]
-    assert "saves 0 of 1 setups" in printed(rows)
+    said = printed(rows)
+    assert "`qk_norm` saves 0 of 1 setups" in said and "`warmup=48` saves 1 of 1 setups" in said
 
 
 def test_a_setup_without_a_lever_is_not_saved_and_one_that_never_fails_is_none(train) -> None:

@@ -126,6 +126,7 @@ def _fit(low, high, x=None):
         weights=np.ones(count),
         kinds=np.zeros(count, int),
         groups=[""] * count,
+        group_spread=0.3,
         signs=[-1],
     )
 
@@ -525,6 +526,7 @@ def test_a_column_of_a_kind_that_few_ladders_show_stays_near_its_prior():
         weights=np.ones(40),
         kinds=np.zeros(40, int),
         groups=[""] * 40,
+        group_spread=0.3,
         signs=[0],
         priors=priors,
     )

@@ -67,6 +67,8 @@ def test_overrides_agree_with_hydras_own_parser():
         "lr=range(1e12)",
         "lr=logspace(1,999,3)",
         "lr=@",
+        "lr=",
+        "lr=1,,2",
         "lr=[1",
     ],
 )
@@ -78,6 +80,10 @@ def test_bad_overrides_are_refused(text):
 def test_names_reach_the_recipe_the_model_and_the_seed():
     assert canonical("lr") == ("recipe", "learning_rate")
     assert canonical("optimizer.lr") == ("recipe", "learning_rate")
+    assert canonical("config.train.batch_size") == ("recipe", "batch_size")
+    assert canonical("config.optimizer.name") == ("recipe", "optimizer")
+    assert canonical("Learning Rate (peak)") == ("recipe", "learning_rate")
+    assert canonical("encoder.batch_size") == ("set", "encoder.batch_size")
     assert canonical("params_warmup") == ("recipe", "warmup_steps")
     assert canonical("model") == ("target", "")
     assert canonical("seed") == ("seed", "")

@@ -13,7 +13,7 @@ from support.commands import left_with
 
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, flags_of
 from rksp.models.streaming.opening import Streaming
 from rksp.options import MeasureOptions
@@ -70,6 +70,15 @@ def test_what_was_typed_is_told_from_what_was_not():
 def test_choices_are_those_of_the_type():
     with pytest.raises(typer.BadParameter.__mro__[1], match="'a', 'b'"):
         call(parts, "--kind", "c")
+
+
+def test_capitals_do_not_count(capsys):
+    command = ["score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--format", "json"]
+    assert left_with([*command, "--optimizer", "AdamW", "--precision", "BF16"]) == 0
+    recipe = json.loads(capsys.readouterr().out)["recipe"]
+    assert (recipe["optimizer"], recipe["precision"]) == ("adamw", "bf16")
+    assert Recipe.parse({"optimizer": "Lion"}).optimizer == "lion"
+    assert "did you mean gpt2" in nearest("GPT2", ["llama", "gpt2"])
 
 
 def test_every_field_of_the_recipe_and_of_the_measurement_has_a_flag():

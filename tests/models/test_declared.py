@@ -89,6 +89,27 @@ def test_the_computed_size_is_near_the_counted_one(name):
     assert computed == pytest.approx(source.num_parameters, rel=0.08)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("albert", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
+        ("clip", {}),
+        ("dinov2", {"hidden_size": 384, "num_attention_heads": 6}),
+        ("hubert", {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}),
+        ("mamba", {"num_hidden_layers": 12}),
+        ("mamba", {"hidden_size": 2048}),
+        ("openai-gpt", {}),
+        ("swin", {}),
+        ("swin", {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32]}),
+        ("xlnet", {"n_layer": 12}),
+    ],
+)
+def test_what_is_no_plain_transformer_has_the_size_that_is_counted(name, settings):
+    source = resolve(name, overrides=settings)
+    computed = Declared(source.config, source.task).shape().parameters
+    assert computed == pytest.approx(source.num_parameters, rel=0.16)
+
+
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_file_says_the_same_as_the_configuration_made_from_it(file):
     raw = Declared(json.loads(file.read_text()))

@@ -11,6 +11,7 @@ import torch
 from support.commands import left_with
 from support.given_models import (
     CLASSES,
+    TOKENS,
     HandGPT,
     NanoGPT,
     Recurrent,
@@ -308,6 +309,43 @@ def test_targets_go_to_a_forward_that_takes_them():
     assert "targets" in inputs and target is ids
     inputs, target = split_batch(HandGPT(), {"idx": ids, "targets": ids})
     assert "targets" not in inputs and target is ids
+
+
+class OfAWholeBatch(HandGPT):
+    def forward(self, batch):
+        return super().forward(batch["tokens"])
+
+
+def test_a_forward_of_one_batch_gets_the_dict_as_a_whole():
+    ids = tokens()
+    torch.manual_seed(0)
+    model = OfAWholeBatch()
+    given = {"tokens": ids, "labels": ids}
+    inputs, target = split_batch(model, given)
+    assert inputs == (given,) and target is ids
+    assert loss_of(model, given) == pytest.approx(math.log(TOKENS), rel=0.2)
+
+
+class Filtered(nn.Module):
+    """Filters by complex numbers, one a channel and frequency, as models of states do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(TOKENS, 16), nn.Linear(16, TOKENS)
+        self.mix = nn.Linear(16, 16)
+        self.filter = nn.Parameter(torch.randn(5, 16, dtype=torch.complex64) * 0.1 + 1)
+
+    def forward(self, ids):
+        x = self.mix(self.embed(ids[:, :8]))
+        return self.head(torch.fft.irfft(torch.fft.rfft(x, dim=1) * self.filter, dim=1))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon", "sgd"])
+def test_complex_weights_are_pairs_of_numbers(optimizer):
+    torch.manual_seed(0)
+    ids = tokens()[:, :8]
+    result = rksp.score(Filtered(), ids, lr=1e-3, recipe={"optimizer": optimizer}, **FAST)
+    assert result.verdict == "cannot tell" and "residual stream" in str(result)
 
 
 class Lightning:

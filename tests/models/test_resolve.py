@@ -124,7 +124,7 @@ def test_unknown_type_names_three_nearest():
 
 
 def test_a_hub_id_is_not_fetched_unasked():
-    with pytest.raises(InputError, match="--allow-hub"):
+    with pytest.raises(InputError, match=r"--allow-hub .* or a type such as llama"):
         resolve("nobody/nothing-of-this-name")
 
 

@@ -92,6 +92,41 @@ def test_runs_that_say_nothing_are_left_out_with_a_reason(tmp_path):
     assert found.runs == 6 or "odd" in reasons  # 256 is no multiple of 7
 
 
+def test_a_loss_that_is_written_as_nan_diverged_and_a_missing_one_did_not(tmp_path):
+    path = tmp_path / "runs.csv"
+    rows = ["lr,loss,state", "1e-4,3.2,finished", "1e-3,3.1,finished", "1e-2,nan,crashed"]
+    path.write_text("\n".join(rows))
+    assert [label.label for label in history(path).ladders[0].labels][-1] == "diverged"
+    path.write_text("\n".join([*rows[:-1], "1e-2,,crashed"]))
+    assert len(history(path).left_out) == 1
+
+
+@pytest.mark.parametrize("metric", ["val/accuracy", "eval_f1", "rewards", "test.BLEU"])
+def test_what_is_better_when_more_is_no_loss(metric, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"lr,{metric}\n1e-3,0.4\n1e-2,0.1\n")
+    with pytest.raises(InputError, match="is no loss"):
+        history(path, metric=metric)
+
+
+def test_the_metric_that_counts_is_no_ignored_column(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("lr,bpb,colour\n1e-3,1.1,red\n1e-2,1.2,blue\n")
+    assert history(path, metric="bpb").ignored == ["colour"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("lr,Verlust\n1e-3,3\n", r"no loss among its columns \(Verlust, lr\)"),
+     ("lr,loss,steps\n1e-3,3,2k\n1e-2,4,2k\n", "None of the 2 runs .* .max_steps. is .2k.")],
+)  # fmt: skip
+def test_no_run_that_can_be_used_is_an_error(text, said, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        history(path)
+
+
 def test_a_run_may_name_no_factory(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("target,lr,loss\nos:getcwd,1e-3,3.0\ngpt2,1e-3,3.0\n")

@@ -91,4 +91,6 @@ def test_the_loss_is_found_among_metrics():
 def test_other_units_become_nats():
     assert in_nats("train/loss", 2.0) == 2.0
     assert in_nats("loss_bits", 2.0) == pytest.approx(2 * math.log(2))
+    assert in_nats("loss (bits)", 2.0) == pytest.approx(2 * math.log(2))
+    assert is_loss("Loss (nats)") and is_loss("summary.train/loss [bits]")
     assert in_nats("val/perplexity", math.e**2) == pytest.approx(2.0)

@@ -224,3 +224,15 @@ def test_a_ladder_of_the_model_itself_covers_it():
     assert verdict(team_ladder(0.3, **far)) is not Verdict.CANNOT_TELL
     open_above = team_ladder(0.3, **far, rungs=range(-6, -1))
     assert verdict(open_above) is Verdict.CANNOT_TELL  # it never failed, so its edge is not known
+
+
+def test_what_is_unlike_the_data_in_a_recipe_carries_whole():
+    rates = RateMixture(
+        weights=(1.0,), parts=(RateDistribution(location=0.0, within=0.1, between=0.5),)
+    )
+    of = lambda unlike: Spreads.of(rates, "adamw", 0.5, unlike)
+    owns = [of(unlike).own for unlike in (0.0, 0.3, 0.5)]
+    assert owns == pytest.approx([0.5 * 0.25, 0.5 * (0.25 - 0.09), 0.0])
+    for unlike in (0.0, 0.3, 0.5, 0.6):  # what carries and what is the model's own make the whole
+        found = of(unlike)
+        assert sum(found.outer) * 0.25 + found.own == pytest.approx(0.25)

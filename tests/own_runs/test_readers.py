@@ -30,6 +30,17 @@ def test_tables_are_read_row_by_row(tmp_path):
     assert [run.said["lr"] for run in read(tmp_path / "runs.jsonl")] == list(RATES)
 
 
+def test_a_table_of_semicolons_has_decimal_commas(tmp_path):
+    lines = ["learning_rate;loss;name", "0,001;3,25;a,1", "1e-2;7,5e0;b"]
+    (tmp_path / "runs.csv").write_text("\ufeff" + "\r\n".join(lines), "utf-8")
+    runs = read(tmp_path / "runs.csv")
+    assert [run.said["learning_rate"] for run in runs] == [1e-3, 1e-2]
+    assert [run.finals["loss"] for run in runs] == [3.25, 7.5]
+    assert [run.name for run in runs] == ["a,1", "b"]
+    (tmp_path / "runs.csv").write_text("lr\tloss\n1e-3\t3,25\n", "utf-8")
+    assert read(tmp_path / "runs.csv")[0].finals == {"lr": 1e-3, "loss": 3.25}
+
+
 def test_parquet_is_a_table_too(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

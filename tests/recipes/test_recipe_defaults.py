@@ -39,6 +39,16 @@ NANOTRON = (
 )
 
 CASES = [
+    # YAML 1.1, by which PyYAML reads: on and yes are true
+    ("a.yaml", HF.replace("true", "on"), "precision", "bf16"),
+    ("a.yaml", f"{HF.replace('true', 'off')}fp16: yes\n", "precision", "fp16"),
+    # fairseq 0.12.2, fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: zero from there on
+    (
+        "a.sh",
+        f"{FAIRSEQ}polynomial_decay --lr 3e-5 --total-num-update 20000 --warmup-updates 500",
+        "max_steps",
+        20000,
+    ),
     # huggingface/transformers 5.23.0, src/transformers/optimization.py, get_scheduler
     ("a.yaml", f"{HF}lr_scheduler_type: constant\nwarmup_steps: 10\n", "warmup_steps", 0),
     (
@@ -154,6 +164,38 @@ def test_the_length_of_completions_is_assumed_for_grpo(tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.write_text(f"{TRL}num_generations: 8\nmax_completion_length: 256\n", encoding="utf-8")
     assert read_recipe_file(path).field("sequence_length").origin.kind == "assumed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HF}warmup_steps: ${{oc.env:WARM}}\n",
+        f"{HF}warmup_ratio: ${{warm}}\n",
+        f"{LITGPT}".replace("{global", "{lr_warmup_steps: '${warm}', global"),
+    ],
+)
+def test_a_warm_up_that_is_set_elsewhere_is_no_default(text, tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert read_recipe_file(path).field("warmup_steps").origin.kind == "assumed"
+
+
+def test_a_length_of_null_is_no_default(tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{TRL}max_length: null\n", encoding="utf-8")
+    field = read_recipe_file(path).field("sequence_length")
+    assert field.origin.kind == "assumed" and "null" in field.origin.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_said"),
+    [("loraplus_lr_ratio: 16.0", True), ("lr_groups: [{name: x, lr: 1e-5}]", True),
+     ("loraplus_lr_ratio: null", False), ("warmup_init_lr: 1e-7", False)],
+)  # fmt: skip
+def test_another_rate_of_some_weights_is_said(setting, is_said, tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{AXOLOTL}{setting}\n", encoding="utf-8")
+    assert any("one rate for all" in note for note in read_recipe_file(path).notes) is is_said
 
 
 def test_a_warm_up_by_a_logarithm_is_said(tmp_path: Path):

@@ -71,6 +71,14 @@ def test_a_foreign_file_is_nobodys_and_named_where_that_is_plain(name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["timm", "Lightning", "ESPnet"])
+def test_the_file_of_a_run_that_is_not_read_is_not_asked_for_again(name, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(FOREIGN[name]), encoding="utf-8")
+    with pytest.raises(InputError, match="type the recipe"):
+        read_recipe_file(path)
+
+
 # The same in their own syntax, as they look: file name → text. None of them is a run of a trainer
 # that rksp reads, though several hold a learning rate, a batch size and a number of steps.
 FOREIGN_FILES = {

@@ -114,6 +114,15 @@ def test_a_registry_holds_several_and_one_is_chosen(tmp_path):
     assert read.target.name == "llama"
 
 
+def test_processes_stand_in_variables_of_swift(tmp_path):
+    path = tmp_path / "a.sh"
+    text = "NPROC_PER_NODE=4 swift sft --model gpt2 --learning_rate 1e-4 --train_type full "
+    path.write_text(f"export NNODES=2\n{text}--per_device_train_batch_size 3\n", encoding="utf-8")
+    assert read_recipe_file(path).recipe().batch_size == 24
+    path.write_text("NPROC_PER_NODE=4 python run_clm.py --learning_rate 1e-4 --bf16 --do_train\n")
+    assert "devices" in read_recipe_file(path).field("batch_size").origin.assumes
+
+
 def test_python_is_not_run_and_powers_are_bounded():
     data, _ = read_python(
         "a = 2**10\nb = 9**9**9\nc = open('x', 'w')\nclass H:\n    d: int = 3 * 4\n"

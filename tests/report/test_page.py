@@ -95,6 +95,12 @@ def test_the_three_rates_are_whole_at_every_width(case, width):
     assert ("nats" in rates) == (width >= 100)
 
 
+def test_a_narrow_terminal_keeps_the_three_rates():
+    risk = made("ok").seeds[0].risk
+    rates = [words.rate(x) for x in (risk.start_here, risk.likely_edge, risk.do_not_exceed)]
+    assert f"  S {rates[0]} · E {rates[1]} · X {rates[2]}" in printed(made("ok"), 40)
+
+
 def test_a_verdict_without_numbers_to_rely_on_draws_no_scale():
     lines = printed(made("cannot tell"), 100)
     assert "the labelled runs contain no peft" in lines[0]

@@ -177,16 +177,28 @@ def test_masks_caps_and_groups_of_a_call() -> None:
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
     call = {"query": q, "key": k, "scale": 0.5}
     additive = torch.where(future, torch.finfo(torch.float32).min, 0.25)[None, None]
+    bias = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    moderate = (bias - 100.0 * future)[None, None]  # Swin's, in its shifted windows
     cases = [
         ({"mask": None, "is_causal": True}, wide),
         ({"mask": ~future, "is_causal": False}, wide),
         ({"mask": additive, "is_causal": False}, wide + 0.25),
+        ({"mask": moderate, "is_causal": False}, wide + bias),
         ({"mask": None, "is_causal": True, "softcap": 2.0}, 2 * torch.tanh(wide / 2)),
     ]
     for given, expected in cases:
         logits, visible = visible_logits(AttentionCall(**call, **given))
         assert visible.equal((~future).expand_as(visible))
         torch.testing.assert_close(logits, expected.masked_fill(future, -math.inf))
+
+
+def test_a_bias_by_distance_hides_no_key() -> None:
+    q = torch.zeros(1, 1, 200, 2)
+    distance = (torch.arange(200.0)[None, :] - torch.arange(200.0)[:, None]).clamp(max=0)
+    future = torch.ones(200, 200, dtype=torch.bool).triu(1)
+    mask = distance.masked_fill(future, -math.inf)[None, None]
+    logits, visible = visible_logits(AttentionCall(query=q, key=q, mask=mask))
+    assert visible.equal(~future[None, None]) and logits[0, 0, -1, 0] == -199
 
 
 def test_long_sequences_are_sampled_at_late_queries() -> None:

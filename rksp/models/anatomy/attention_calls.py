@@ -18,6 +18,7 @@ from rksp.ground.model import definite
 from rksp.models.anatomy.weight_view import at_least_float
 
 _HIDDEN = -1e4  # an additive mask at or below this hides a key
+_NOTHING = 20.0  # nats below every other key: its weight is lost in float32's rounding
 _EAGER = "eager_attention_forward"  # transformers' name for unfused attention
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
@@ -115,9 +116,24 @@ def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Ten
         if mask.dtype == torch.bool:
             visible &= mask
         else:
-            visible &= mask > _HIDDEN
+            visible &= _seen(mask)
             logits = logits + mask.to(logits.dtype)
     return logits.masked_fill(~visible, -torch.inf), visible
+
+
+def _seen(mask: Tensor) -> Tensor:
+    """Return where an additive mask, `[..., queries, keys]`, shows a key (bool, the same shape).
+
+    A mask that hides by a moderate number (Swin: −100) leaves a gap between its levels; a bias by
+    distance (ALiBi), however far it falls, falls in small steps.
+    """
+    seen = mask > _HIDDEN
+    if bool((seen & (mask <= -_NOTHING)).any()):
+        levels = mask[seen].unique()  # rising
+        is_hidden = (levels[:-1] <= -_NOTHING) & (levels.diff() >= _NOTHING)
+        if bool(is_hidden.any()):
+            seen &= mask > levels[:-1][is_hidden].max()
+    return seen
 
 
 def logit_deviations(logits: Tensor, visible: Tensor) -> Tensor:

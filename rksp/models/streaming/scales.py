@@ -44,10 +44,15 @@ def root_mean_square(weight: Tensor) -> float:
     return math.sqrt(square_sum(weight.detach()) / weight.numel())
 
 
+def as_real(values: Tensor) -> Tensor:
+    """View a complex tensor as pairs of real numbers, as torch's optimizers do; others as is."""
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
 @torch.no_grad()
 def square_sum(weight: Tensor, pool: ThreadPoolExecutor | None = None) -> float:
     """Compute the sum of squares; it is the same for any number of threads."""
-    flat = weight.reshape(-1)
+    flat = as_real(weight).reshape(-1)
     edges = pairwise([*range(0, len(flat), _CHUNK), len(flat)])
 
     def part(start: int, stop: int) -> float:

@@ -18,6 +18,7 @@ import yaml
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.recipe_files.parse.python_calls import CALLS, read_calls
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
@@ -49,7 +50,7 @@ class Document:
 
     Attributes:
         path: The file.
-        syntax: `yaml`, `json`, `toml`, `python` or `shell`.
+        syntax: `yaml`, `json`, `toml`, `python`, `shell`, or `script` for one that calls a trainer.
         data: Nested settings as written; `find` follows references.
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
@@ -332,13 +333,33 @@ def _toml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
 def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
         data, lines = read_python(text)
+        calls = read_calls(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
-    return "python", data, lines
+    return "python", data | ({CALLS: calls} if calls else {}), lines
+
+
+def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+    """Read the code of a Jupyter notebook as one script, without lines: a cell has its own."""
+    _, notebook, _ = _json(path, text)
+    cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
+    code = [
+        "".join(map(str, source)) if isinstance(source, list) else str(source)
+        for cell in (cells if isinstance(cells, list) else [])
+        if isinstance(cell, Mapping) and cell.get("cell_type") == "code"
+        for source in [cell.get("source", "")]
+    ]
+    lines = "\n".join(code).splitlines()
+    commands = [line for line in lines if not line.lstrip().startswith(("%", "!"))]
+    syntax, data, _ = _python(path, "\n".join(commands))
+    if CALLS in data:
+        data[CALLS] = [call.without_lines() for call in data[CALLS]]
+    return syntax, data, {}
 
 
 _PARSERS = {
+    ".ipynb": _notebook,
     ".yaml": _yaml,
     ".yml": _yaml,
     ".json": _json,

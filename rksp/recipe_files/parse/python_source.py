@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rksp.ground.text import words
@@ -22,6 +22,14 @@ _ARITHMETIC = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Pow: operator.pow,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "int": int,
+    "float": float,
+    "round": lambda number: round(number),
+    "abs": abs,
+    "min": lambda *given: min(given),
+    "max": lambda *given: max(given),
 }
 _OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
@@ -37,14 +45,18 @@ class _Source:
         self.lines: dict[str, int] = {}
 
     def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
-        target = value = None
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target, value = statement.targets[0], statement.value
-        elif isinstance(statement, ast.AnnAssign):
-            target, value = statement.target, statement.value
-        if isinstance(target, ast.Name) and value is not None:
-            home[target.id] = literal(value, {**self.data, **home})
-            self.lines[f"{prefix}{target.id}"] = statement.lineno
+        """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
+        if isinstance(statement, ast.Assign):
+            targets, node = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets, node = [statement.target], statement.value
+        else:
+            return
+        value = literal(node, {**self.data, **home})
+        for target in targets:
+            for name, part in _named(target, value):
+                home[name] = part
+                self.lines[f"{prefix}{name}"] = statement.lineno
 
     def function(self, node: ast.FunctionDef) -> None:
         """Read the configuration that a function returns, with its changes to another's."""
@@ -148,6 +160,19 @@ def read_python(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     return source.data, source.lines
 
 
+def _named(target: ast.expr, value: Any) -> list[tuple[str, Any]]:
+    """Return what an assignment gives each name; a tuple of names shares out a list."""
+    if isinstance(target, ast.Name):
+        return [(target.id, value)]
+    if not isinstance(target, ast.Tuple | ast.List):
+        return []
+    is_list = isinstance(value, list) and len(value) == len(target.elts)
+    parts = value if is_list else [Unresolved(ast.unparse(target))] * len(target.elts)
+    return [
+        pair for one, part in zip(target.elts, parts, strict=True) for pair in _named(one, part)
+    ]
+
+
 def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
     """Return the functions of a module, each after those it calls without arguments."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -174,12 +199,14 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.List | ast.Tuple):
-        return [literal(part, known) for part in node.elts]
+        return [flat(part, known) for part in node.elts]
     if isinstance(node, ast.Name):
         return known.get(node.id, Unresolved(node.id))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = literal(node.operand, known)
         return -value if isinstance(value, int | float) else Unresolved(ast.unparse(node))
+    if isinstance(node, ast.Call) and not node.keywords:
+        return _computed(node, known)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = literal(node.left, known), literal(node.right, known)
         is_power = isinstance(node.op, ast.Pow)
@@ -191,6 +218,25 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
                         return value
             except (ZeroDivisionError, OverflowError):
                 pass
+    return Unresolved(ast.unparse(node))
+
+
+def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """Evaluate a part as `literal` does; a name of parts again could double at every step."""
+    value = literal(node, known)
+    doubles = isinstance(node, ast.Name) and isinstance(value, list | Mapping)
+    return Unresolved(ast.unparse(node)) if doubles else value
+
+
+def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
+    """Evaluate `int(0.1 * n)` and the other functions of numbers; `Unresolved` otherwise."""
+    function = _FUNCTIONS.get(ast.unparse(node.func))
+    given = [literal(part, known) for part in node.args]
+    if function is not None and given and all(isinstance(part, int | float) for part in given):
+        try:
+            return function(*given)
+        except (TypeError, ValueError, OverflowError):
+            pass
     return Unresolved(ast.unparse(node))
 
 

@@ -10,7 +10,7 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rksp.recipe_files.parse.shell_words import ASSIGNMENT, Word, balanced, statements
 from rksp.recipe_files.parse.values import Unresolved, read_number
@@ -59,6 +59,9 @@ class CommandLine:
     launcher: Mapping[str, object]
 
 
+_PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
+
+
 class _Variables(dict[str, list[Word]]):
     """The values of a script's variables, and the number of characters expanded so far."""
 
@@ -92,8 +95,16 @@ def read_shell(text: str) -> CommandLine:
         if words:
             found = _command(_expand(words, variables))
             if len(found.data) > len(best.data):
-                best = found
+                best = replace(found, launcher=_counts(found, variables) | dict(found.launcher))
     return best
+
+
+def _counts(command: CommandLine, variables: _Variables) -> dict[str, object]:
+    """Return the processes that ms-swift and LLaMA-Factory start, from their variables."""
+    if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
+        return {}
+    texts = {name: variables[name][0].text for name in _PROCESSES if variables.get(name)}
+    return {_PROCESSES[name]: int(text) for name, text in texts.items() if text.isdecimal()}
 
 
 def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:

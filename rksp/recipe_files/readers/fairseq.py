@@ -34,11 +34,19 @@ def _schedule(draft: Draft) -> None:
     put_schedule(draft, Found(key=found.key, value=name, line=found.line))
 
 
+_END = ("lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update")
+
+
+def _until_the_end(draft: Draft) -> None:
+    """Set the steps of a run without `max_update`: nothing is learned once the rate is zero."""
+    end = draft.number(*_END) if draft.value("schedule") == "polynomial" else None
+    if end is not None and not draft.knows("max_steps"):
+        draft.put("max_steps", int(end.value), end, text="where the rate ends")
+
+
 def _fall(draft: Draft) -> None:
     """Set the schedule; polynomial_decay ends at `total_num_update`, tri_stage has a plateau."""
-    end = draft.number(
-        "lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update"
-    )
+    end = draft.number(*_END)
     total = int(draft.value("max_steps"))
     if end is not None and int(end.value) != total and draft.value("schedule") != "inverse_sqrt":
         put_decay_until(draft, int(end.value), end)
@@ -230,6 +238,7 @@ READER = Reader(
         _batch,
         Row("max_steps", "optimization.max_update max_update"),
         _schedule,
+        _until_the_end,
         Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_warmup),
         _fall,
         switches(

@@ -60,6 +60,27 @@ _ADVICE = {
     ),
     "a verl configuration": "It trains by reinforcement learning, which rksp does not judge.",
 }
+_TYPE_IT = (
+    "rksp does not read it; name the model as TARGET, and type the recipe: --lr, --warmup-steps, "
+    "--max-steps, --batch-size."
+)
+_ADVICE |= dict.fromkeys(
+    (
+        "a timm configuration",
+        "a configuration of Lightning's command line",
+        "an Ultralytics YOLO configuration",
+        "a Detectron2 configuration",
+        "a configuration of kohya's sd-scripts",
+        "an ESPnet configuration",
+        "an OpenNMT configuration",
+        "a JoeyNMT configuration",
+        "a Marian configuration",
+        "a SpeechBrain configuration",
+        "a spaCy configuration",
+        "an OpenRLHF configuration",
+    ),
+    _TYPE_IT,
+)
 _USUAL = "Give the file of the run that trains the model."
 _FOREIGN = [line.split(": ") for line in _FORMATS.strip().splitlines()]
 

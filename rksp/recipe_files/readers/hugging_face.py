@@ -38,7 +38,8 @@ _LENGTHS = "max_seq_length max_length cutoff_len block_size seq_length model_max
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
 _STAGES = {"dpo": "dpo", "kto": "kto", "orpo": "orpo", "simpo": "dpo", "cpo": "dpo", "rm": "reward",
            "reward": "reward", "ppo": "ppo", "grpo": "grpo", "rloo": "ppo", "gkd": "distillation",
-           "pt": "lm", "sft": "lm"}  # fmt: skip
+           "pt": "lm", "sft": "lm", "classification": "classification", "mlm": "mlm",
+           "seq2seq": "seq2seq", "other": "other"}  # fmt: skip
 
 
 def arguments(
@@ -80,10 +81,16 @@ def arguments(
 
 
 def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Set the sequence length; `max_length` next to model settings belongs to generation."""
+    """Set the sequence length; `max_length` next to model settings belongs to generation.
+
+    TRL cuts nothing where `max_length` is null.
+    """
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
     positive(draft, name, keys)
+    null = next((key for key in keys if draft.document.has(key)), None)
+    if null is not None and draft.document.find(*keys) is None:
+        draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
 
 
 # Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
@@ -107,6 +114,8 @@ def _warmup(draft: Draft) -> None:
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
         put_warmup(draft, found, math.ceil)
+    else:
+        draft.stands_elsewhere("warmup_steps", ["warmup_steps", "warmup_ratio"])
 
 
 def _shape(draft: Draft) -> None:
@@ -212,7 +221,7 @@ def _precision(draft: Draft) -> None:
 
 def objective(draft: Draft) -> None:
     """Set the objective from the stage, the subcommand, the script's name or typical keys."""
-    for key in ("stage", "rlhf_type"):
+    for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
         means("objective", key, _STAGES)(draft)
     program = draft.document.program.lower()
     for word, meaning in _STAGES.items():
@@ -381,6 +390,7 @@ READER = Reader(
         Marks(all="learning_rate", some=_STRONG, none=NOT_PLAIN),
         Marks(all="learning_rate", some=_WEAK, least=2, none=NOT_PLAIN),
         Marks(some=f"{_STRONG} {_WEAK}", least=4, none=NOT_PLAIN),
+        Marks(program=r"TrainingArguments$", syntax="script"),
     ),
     steps=(*adapters, *arguments(), objective, model),
 )

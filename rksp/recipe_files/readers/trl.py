@@ -55,6 +55,7 @@ READER = Reader(
             none=f"{NOT_PLAIN} template finetuning_type",
         ),
         Marks(program=r"^trl |^(sft|dpo|kto|grpo|reward_modeling|orpo)(_\w+)?\.py$"),
+        Marks(program=r"Config$", syntax="script"),
     ),
     steps=(
         objective,

@@ -14,6 +14,8 @@ from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.assumptions import assumed, flag_of, left_out
 from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
 
+# Words of YAML 1.1, which most trainers read files by, and of command lines.
+_ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
 
 
@@ -34,6 +36,7 @@ class Draft:
     ) -> None:
         self.document = document
         self.trainer = trainer
+        self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
         self._given = {
@@ -102,14 +105,14 @@ class Draft:
         """Return the first of these keys that is switched on."""
         for key in keys:
             found = self.get(key)
-            if found is not None and str(found.value).lower() in ("true", "1", "yes"):
+            if found is not None and str(found.value).lower() in _ON:
                 return found
         return None
 
     def false(self, key: str) -> Found | None:
         """Return the key if it is there and switched off."""
         found = self.get(key)
-        is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
+        is_off = found is not None and str(found.value).lower() in _OFF
         return found if is_off else None
 
     def mapping(self, *keys: str) -> Mapping[str, Any]:
@@ -162,8 +165,8 @@ class Draft:
         self._set(field.name, field.value, field.origin)
 
     def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
-        """Set a field to the trainer's default if the file does not state it."""
-        if name in self._fields:
+        """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
+        if name in self._fields or self.stands_elsewhere(name, self.keys.get(name, "").split()):
             return
         shown = f"default of {self.trainer}"
         roots = self.roots(*after)
@@ -230,6 +233,10 @@ class Draft:
         """Add a note for the user, once."""
         if sentence not in self._notes:
             self._notes.append(sentence)
+
+    def unread(self) -> list[str]:
+        """Return the dotted keys of the settings that nothing asked for."""
+        return [key for key in self.document.leaves() if key not in self._seen]
 
     def start_trained(self) -> None:
         """Record that the run starts from trained weights, not from a random initialization."""

@@ -109,6 +109,7 @@ class Reader:
 
     def read(self, draft: Draft) -> None:
         """Fill a draft from its document."""
+        draft.keys = self.keys
         for step in self.steps:
             if not isinstance(step, Row):
                 step(draft)

@@ -146,6 +146,7 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
         f"  start here (S) {start} ({after}){rest}",
         f"  start here (S) {start}{rest}",
         f"  start here {start} · edge {edge} · do not exceed {most}",
+        f"  S {start} · E {edge} · X {most}",
     )
     yield _line(*(_scale(report, risk, length) for length in _SCALES))
     if crossed := words.crossed(risk):

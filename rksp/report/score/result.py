@@ -16,6 +16,8 @@ from rksp.documents.score import (
 )
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.recipe import Recipe
+from rksp.recipe_files.said.assumptions import flag_of
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.score.html import framed
@@ -95,7 +97,7 @@ class Result:
             left = len(findings) - _MOST_FINDINGS
             lines.append(f"  and {left} more finding{'s' * (left > 1)}")
         if self.report.assumed:
-            lines.append(f"  {self.report.assumed}")
+            lines.append(f"  {_in_python(self.report.assumed)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -135,3 +137,11 @@ class Result:
         axes.set_title(self.report.target.name)
         axes.legend()
         return axes
+
+
+def _in_python(assumed: str) -> str:
+    """Return the line of assumptions with fields of `recipe` in place of options."""
+    said, _, options = assumed.partition("; pass ")
+    names = {flag_of(name): name for name in Recipe.model_fields}
+    fields = [names[option] for option in options.split(", ") if option in names]
+    return f"{said}; recipe={{…}} takes {', '.join(fields)}" if fields else assumed

@@ -1,0 +1,127 @@
+"""Scripts around Hugging Face's trainers are read by their calls, and never run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rksp.ground.errors import InputError
+from rksp.recipe_files.parse.python_calls import read_calls
+from rksp.recipe_files.parse.python_source import read_python
+from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.said.origin import RecipeFile
+
+UNSLOTH = """
+from unsloth import FastLanguageModel, is_bfloat16_supported
+max_seq_length = 2048
+raise SystemExit("this must not run")
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name = "unsloth/Llama-3.2-1B", max_seq_length = max_seq_length)
+model = FastLanguageModel.get_peft_model(
+    model, r = 16, target_modules = ["q_proj", "v_proj"], lora_alpha = 32)
+trainer = SFTTrainer(model = model, args = TrainingArguments(
+    per_device_train_batch_size = 2, gradient_accumulation_steps = 4, warmup_steps = 5,
+    max_steps = 60, learning_rate = 2e-4, fp16 = not is_bfloat16_supported(),
+    bf16 = is_bfloat16_supported(), optim = "adamw_8bit"))
+"""
+CLASSIFIER = """
+def main():
+    rank = 4
+    model = AutoModelForSequenceClassification.from_pretrained("bert-base-cased", num_labels=2)
+    tokenizer = AutoTokenizer.from_pretrained("another")
+    model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=rank, use_rslora=True))
+    TrainingArguments(learning_rate=args.lr, per_device_train_batch_size=2 * 8, max_steps=100)
+"""
+
+
+def read(folder: Path, text: str) -> RecipeFile:
+    path = folder / "train.py"
+    path.write_text(text, "utf-8")
+    return read_recipe_file(path)
+
+
+def test_a_script_of_unsloth(tmp_path):
+    found = read(tmp_path, UNSLOTH)
+    recipe = found.recipe()
+    assert (recipe.learning_rate, recipe.warmup_steps, recipe.max_steps) == (2e-4, 5, 60)
+    assert (recipe.batch_size, recipe.sequence_length, recipe.precision) == (8, 2048, "bf16")
+    assert (recipe.peft, recipe.lora_rank, recipe.lora_alpha) == ("qlora", 16, 32)
+    assert recipe.lora_targets == ("q_proj", "v_proj")
+    assert found.target.name == "unsloth/Llama-3.2-1B" and found.starts_trained
+    assert found.field("learning_rate").origin.line == 11
+
+
+def test_what_a_script_computes_elsewhere_is_assumed(tmp_path):
+    found = read(tmp_path, CLASSIFIER)
+    recipe = found.recipe()
+    assert recipe.learning_rate is None
+    assert found.field("learning_rate").origin.kind == "assumed"
+    assert (recipe.batch_size, recipe.objective) == (16, "classification")
+    assert (recipe.peft, recipe.lora_rank, recipe.lora_alpha) == ("rslora", 4, 8)
+    assert found.target.name == "bert-base-cased"
+
+
+@pytest.mark.parametrize(
+    ("call", "trainer", "objective", "rate"),
+    [
+        ("trl.DPOConfig()", "TRL", "dpo", 1e-6),
+        ("SFTConfig(max_length=512)", "TRL", "lm", 2e-5),
+        ("GRPOConfig(learning_rate=3e-6)", "TRL", "grpo", 3e-6),
+        ("Seq2SeqTrainingArguments()", "Hugging Face", "seq2seq", 5e-5),
+        ("SentenceTransformerTrainingArguments()", "Hugging Face", "lm", 5e-5),
+    ],
+)
+def test_the_class_of_the_arguments_names_the_trainer(call, trainer, objective, rate, tmp_path):
+    found = read(tmp_path, f"args = {call}\n")
+    assert found.trainer.startswith(trainer)
+    assert (found.recipe().objective, found.recipe().learning_rate) == (objective, rate)
+
+
+def test_other_arguments_of_a_script_are_named(tmp_path):
+    notes = read(tmp_path, "a = TrainingArguments()\nb = TrainingArguments()\n").notes
+    assert any("of line 1, the first of 2" in note for note in notes)
+
+
+def test_a_notebook_is_the_script_of_its_cells(tmp_path):
+    code = UNSLOTH.replace('raise SystemExit("this must not run")', "%pip install unsloth")
+    cells = [{"cell_type": "markdown", "source": ["# a = TrainingArguments("]}]
+    cells += [{"cell_type": "code", "source": [f"{x}\n" for x in code.splitlines()]}]
+    path = tmp_path / "train.ipynb"
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}), "utf-8")
+    found = read_recipe_file(path)
+    assert found.recipe().learning_rate == 2e-4 and found.recipe().peft == "qlora"
+    assert found.field("learning_rate").origin.line is None
+
+
+def test_a_loop_of_ones_own_is_refused(tmp_path):
+    with pytest.raises(InputError, match="matches no trainer"):
+        read(tmp_path, "opt = torch.optim.AdamW(model.parameters(), lr=3e-4)\n")
+
+
+def test_names_of_parts_do_not_double_at_every_step():
+    lines = ["a0 = [1, 1]", "d0 = {'a': 1}"]
+    lines += [f"a{i + 1} = [a{i}, a{i}]\nd{i + 1} = {{'x': d{i}, 'y': d{i}}}" for i in range(60)]
+    lines += ["TrainingArguments(learning_rate=a60, lr_scheduler_kwargs=d60, x=round(1, -10**12))"]
+    begun = time.process_time()
+    (call,) = read_calls("\n".join(lines))
+    read_python("\n".join(lines))
+    assert time.process_time() - begun < 5
+    assert all(isinstance(part, Unresolved) for part in call.given["learning_rate"])
+
+
+def test_assignments_of_nanogpt_that_share_a_line(tmp_path):
+    text = (
+        "n_layer, n_head, n_embd = 24, 16, 1024\nmax_iters = lr_decay_iters = 5_000\n"
+        "block_size = 64\nwarmup_iters = int(0.01 * max_iters)\n"
+    )
+    found = read(tmp_path, text)
+    shape = found.target.overrides
+    assert (shape["n_layer"], shape["n_head"], shape["n_embd"]) == (24, 16, 1024)
+    recipe = found.recipe()
+    assert (recipe.max_steps, recipe.warmup_steps, recipe.decay_steps) == (5000, 50, None)
+    text = text.replace("int(0.01 * max_iters)", "steps()")
+    assert read(tmp_path, text).field("warmup_steps").origin.kind == "assumed"
