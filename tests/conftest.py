@@ -59,6 +59,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let Python free all objects at its end; libraries complain of those that stay."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def one_thread(_threads: None) -> None:
     """A stream multiplies on one thread, so what it is compared with does: sums have an order."""
