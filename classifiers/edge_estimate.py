@@ -79,7 +79,8 @@ class EdgeEstimate(EdgeAndBest):
 
     def interval(self, rate: float) -> tuple[float, float]:
         """Return P(failed) for nine in ten sources: their edges lie higher, or lower, than most."""
-        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL)
+        point = self.failed(rate)
+        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL, point=point)
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -71,11 +70,14 @@ class RateMixture:
 
     weights: tuple[float, ...]
     parts: tuple[RateDistribution, ...]
+    _solved: dict[tuple[float, _Below], float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def location(self) -> float:
         """The median of the logarithm."""
-        return _solve(self, 0.5, RateDistribution.below_log)
+        return self._where(0.5, RateDistribution.below_log)
 
     @property
     def within(self) -> float:
@@ -95,11 +97,18 @@ class RateMixture:
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the values lies."""
-        return 10 ** _solve(self, share, RateDistribution.below_log)
+        return 10 ** self._where(share, RateDistribution.below_log)
 
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
-        return _solve(self, share, RateDistribution.source_below_log)
+        return self._where(share, RateDistribution.source_below_log)
+
+    def _where(self, share: float, below: _Below) -> float:
+        """Return where the mean of `below` over the parts is this share."""
+        asked = (share, below)
+        if asked not in self._solved:
+            self._solved[asked] = _solve(self, share, below)
+        return self._solved[asked]
 
     def moved(self, by: float, unsure: float) -> RateMixture:
         """Return the mixture moved by some decades, which are known to this standard deviation."""
@@ -114,7 +123,6 @@ class RateMixture:
         return math.fsum(w * of(part) for w, part in zip(self.weights, self.parts, strict=True))
 
 
-@lru_cache(maxsize=4096)
 def _solve(mixture: RateMixture, share: float, below: _Below) -> float:
     """Return where the mean of `below` over the parts is this share, by bisection."""
     parts = mixture.parts
@@ -154,11 +162,12 @@ def failed(edge: RateDistribution | RateMixture, lapse: Lapse, rate: float) -> f
 
 
 def failed_interval(
-    edge: RateDistribution | RateMixture, lapse: Lapse, rate: float, *, tail: float
+    edge: RateDistribution | RateMixture, lapse: Lapse, rate: float, *, tail: float, point: float
 ) -> tuple[float, float]:
     """Return P(failed) if this source's edges lie higher, or lower, than all but `tail` of them.
 
-    The ends take the ends of the chance to lapse, so the interval is never empty.
+    The ends take the ends of the chance to lapse, so the interval is never empty. `point` is what
+    `failed` says, which lies within.
     """
     log_rate = math.log10(rate)
     low, high = (
@@ -167,7 +176,6 @@ def failed_interval(
     # A lapse lifts what is near 0 and lowers what is near 1.
     ends = [lapsing(low, lapse.low), lapsing(low, lapse.high)]
     tops = [lapsing(high, lapse.low), lapsing(high, lapse.high)]
-    point = failed(edge, lapse, rate)
     return min(*ends, point), max(*tops, point)
 
 

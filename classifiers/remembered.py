@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
 from rksp.classifiers.fine_tuning.model import FineTuningPredictor
+
+T = TypeVar("T")
 
 
 class Remembered:
@@ -22,6 +24,7 @@ class Remembered:
         self._prior = prior
         self._known: dict[object, EdgeEstimate] = {}
         self._strange: dict[object, dict[str, float]] = {}
+        self._made: dict[Hashable, Any] = {}
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -53,3 +56,9 @@ class Remembered:
         if asked not in self._strange:
             self._strange[asked] = self._prior.strangeness(measured)
         return self._strange[asked]
+
+    def once(self, asked: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` made when this was asked for the first time."""
+        if asked not in self._made:
+            self._made[asked] = make()
+        return self._made[asked]

@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from rksp.ground.collector import collector_paused
+
 # name, where it is, what it does: the first line of its docstring
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
@@ -157,7 +159,8 @@ class DeferredCommand(typer.core.TyperCommand):
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Load the command and let it parse the arguments."""
-        return self.loaded.make_context(*arguments, **more)
+        with collector_paused():
+            return self.loaded.make_context(*arguments, **more)
 
 
 class CommandTable(typer.core.TyperGroup):

@@ -26,6 +26,7 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.process import reading
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -88,10 +89,10 @@ def grid(
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
         with intact(Path(source)):
-            with reading(f"the store {one_line(source, 200)}"):
+            with reading(f"the store {one_line(source, 200)}"), collector_paused():
                 stored = read_grid(Path(source))
             return _shown(stored, gate, view)
-    with reading(f"the grid {one_line(source, 200)}"):
+    with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
     options = Options(
         **measure.model_dump(),
@@ -263,10 +264,11 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
 
     is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN
     top = view.top or (_FIRST if is_long else None)
-    document = grid_report(result, gate, conditions=view.where, top=top)
-    for path in view.export:
-        _export(result, gate, path)
-    emit(document, view.output_format, [])
+    with collector_paused():
+        document = grid_report(result, gate, conditions=view.where, top=top)
+        for path in view.export:
+            _export(result, gate, path)
+        emit(document, view.output_format, [])
     return conclude(document, exit_zero=view.exit_zero)
 
 

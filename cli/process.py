@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -101,13 +100,3 @@ def reading(what: str, seconds: float = MOST_READING) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while libraries load: they make objects and no garbage."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

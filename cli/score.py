@@ -29,7 +29,6 @@ from rksp.cli.options import (
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.own_runs import learned_from
 from rksp.cli.process import (
-    collector_paused,
     counted_threads,
     quiet_transformers,
     reading,
@@ -40,6 +39,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.collector import collector_paused
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -109,14 +109,15 @@ def score(
     apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
-    from rksp.checks.selection import select_findings
-    from rksp.report.gate import Gate
+    with collector_paused():
+        from rksp.checks.selection import select_findings
+        from rksp.report.gate import Gate
 
-    files = outputs(output.output_format, output.output)
-    bar = Gate.parse(gate.fail_on)
-    older = None if gate.baseline is None else load(gate.baseline)
-    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
-    run = requested_run(target, recipe, recipe_file, devices, as_format)
+        files = outputs(output.output_format, output.output)
+        bar = Gate.parse(gate.fail_on)
+        older = None if gate.baseline is None else load(gate.baseline)
+        select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
+        run = requested_run(target, recipe, recipe_file, devices, as_format)
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
@@ -144,8 +145,9 @@ def score(
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
-    result = finished(result, older, is_last=True)
-    emit(result, output.format, files)
+    with collector_paused():
+        result = finished(result, older, is_last=True)
+        emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 

@@ -43,11 +43,9 @@ Objective = Literal[
 ]
 
 _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
-_SCHEDULE = frozenset(
-    {
-        *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
-        *("decay_power", "decay_milestones", "decay_factor"),
-    }
+_SCHEDULE = (
+    *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
+    *("decay_power", "decay_milestones", "decay_factor"),
 )
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
@@ -320,6 +318,11 @@ class Recipe(Finite):
         return self.peft != "none" or self.objective in _AFTER_TRAINING
 
     @property
+    def but_for_rate(self) -> tuple[object, ...]:
+        """All settings but the peak learning rate, in a form that recipes can be compared by."""
+        return tuple(value for name, value in self.__dict__.items() if name != "learning_rate")
+
+    @property
     def can_be_stepped(self) -> bool:
         """True if rksp can take a step of the optimizer, which the response and trials do."""
         return optimizer_spec(self.optimizer).make is not None
@@ -331,8 +334,7 @@ class Recipe(Finite):
         1 for a constant schedule, 0.1 for a cosine that falls to a tenth, 0.55 for a wsd that falls
         to it over the last tenth. It changes little where the decay changes by a few steps.
         """
-        names = (name for name in type(self).model_fields if name in _SCHEDULE)
-        return _late_share(tuple((name, getattr(self, name)) for name in names))
+        return _late_share(tuple((name, getattr(self, name)) for name in _SCHEDULE))
 
     def _share(self, step: float) -> float:
         if step < self.warmup_steps:

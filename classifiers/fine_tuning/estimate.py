@@ -63,4 +63,5 @@ class FineTuningEstimate(EdgeAndBest):
 
     def interval(self, rate: float) -> tuple[float, float]:
         """Return P(failed) if this source's edges lie higher, or lower, than nine in ten."""
-        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL)
+        point = self.failed(rate)
+        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL, point=point)

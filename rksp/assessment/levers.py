@@ -11,6 +11,7 @@ from rksp.classifiers.levers.catalogue import LEVERS
 from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
 from rksp.classifiers.levers.lever import SHARED, Lever, kind_of
 from rksp.classifiers.levers.shifted import ShiftedEdgeModel
+from rksp.classifiers.remembered import Remembered
 from rksp.documents.score import LeverReport, RiskAssessment
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
@@ -44,11 +45,17 @@ def with_levers(
     applied = model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
     if assessment.reasons:
         return assessment
-    found = sorted(
-        _reports(declared, recipe, applied, predict, table or load_lever_table()),
-        key=lambda report: (-report.factor, report.name),
-    )
-    return assessment.model_copy(update={"levers": found[:_MOST], "applied": list(applied)})
+
+    def most() -> list[LeverReport]:
+        found = _reports(declared, recipe, applied, predict, table or load_lever_table())
+        return sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST]
+
+    if isinstance(model, Remembered) and table is None:
+        # No lever depends on the rate of the run; what it keeps tells the evidence by its estimate.
+        found = model.once((declared, recipe.but_for_rate, id(predict(recipe, {}))), most)
+    else:
+        found = most()
+    return assessment.model_copy(update={"levers": list(found), "applied": list(applied)})
 
 
 def _reports(

@@ -23,7 +23,7 @@ from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssess
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.features import Tier, extract
+from rksp.spectra.features import UNMEASURED, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
@@ -198,7 +198,7 @@ def _assess(
     """
     seen, rate, steps = evidence.profile, recipe.learning_rate, recipe.max_steps
     if seen is None:
-        features, broken = extract(), None
+        features, broken = UNMEASURED, None
     else:
         from rksp.assessment.measured import doubts_of, not_finite
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.models.declared import Declared
 
 _RESERVED = 2  # rows of a table of positions that positions skip
 _LONG = 32_768
@@ -44,7 +46,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
-    base, is_scaled = _rope(evidence)
+    base, is_scaled = _rope(settings)
     if base is None or is_scaled or not settings.positions or settings.family.no_positions:
         return
     reached = evidence.recipe.sequence_length
@@ -65,11 +67,12 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-def _rope(evidence: CheckEvidence) -> tuple[float | None, bool]:
+@lru_cache(maxsize=8)
+def _rope(settings: Declared) -> tuple[float | None, bool]:
     """Return the largest rotary base, and True if positions are scaled."""
-    scaling = evidence.setting("rope_scaling")
-    parameters = evidence.setting("rope_parameters")
-    bases = [evidence.number("rope_theta", "rotary_emb_base")]
+    scaling = settings.get("rope_scaling")
+    parameters = settings.get("rope_parameters")
+    bases = [settings.number("rope_theta", "rotary_emb_base")]
     kinds = [_part(scaling, "rope_type") or _part(scaling, "type")]
     for part in (parameters, *_parts(parameters)):
         bases.append(_part(part, "rope_theta"))
@@ -89,7 +92,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
-    base, _ = _rope(evidence)
+    base, _ = _rope(evidence.settings)
     recipe = evidence.recipe
     if base is not None and recipe.precision == "bf16-pure" and recipe.sequence_length > _LONG:
         yield Observation(

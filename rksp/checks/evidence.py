@@ -70,7 +70,7 @@ class CheckEvidence:
         return need in self.held
 
     @cached_property
-    def held(self) -> set[Need]:
+    def held(self) -> frozenset[Need]:
         """What the evidence holds of what checks need."""
         held = {
             Need.CONFIG: self.config is not None,
@@ -81,7 +81,7 @@ class CheckEvidence:
             Need.RESPONSE: self.response is not None,
             Need.ANSWER: self.likely_edge is not None,
         }
-        return {need for need, is_held in held.items() if is_held}
+        return frozenset(need for need, is_held in held.items() if is_held)
 
     @cached_property
     def settings(self) -> Declared:

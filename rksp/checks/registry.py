@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from rksp.checks import (
     attention,
@@ -24,7 +25,7 @@ from rksp.checks import (
     shape,
 )
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
@@ -80,8 +81,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     known = {} if seen is None else seen
     observed = [
         (check, observation)
-        for check in CHECKS
-        if evidence.held.issuperset(check.needs)
+        for check in _ready(evidence.held)
         for observation in _look(check, evidence, known)
     ]
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
@@ -90,6 +90,12 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
         check.report(observation, _advice(observation, advice)) for check, observation in observed
     ]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+@cache
+def _ready(held: frozenset[Need]) -> tuple[Check, ...]:
+    """Return the checks that need no more than this."""
+    return tuple(check for check in CHECKS if held.issuperset(check.needs))
 
 
 def _look(check: Check, evidence: CheckEvidence, seen: Seen) -> tuple[Observation, ...]:

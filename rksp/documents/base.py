@@ -119,8 +119,19 @@ class Document(Part):
 
 def _clean(document: Document) -> dict[str, Any]:
     missing: list[str] = []
-    content = _finite(document.model_dump(mode="python"), "", missing)
+    content = document.model_dump(mode="python")
+    if not _is_finite(content):
+        content = _finite(content, "", missing)
     return content | {"non_finite": sorted(set(missing) | set(document.non_finite))}
+
+
+def _is_finite(content: dict[str, Any]) -> bool:
+    """Tell whether JSON can express all of it; its encoder sees that sooner than a loop."""
+    try:
+        json.dumps(content, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _finite(value: Any, path: str, missing: list[str]) -> Any:
@@ -154,7 +165,7 @@ def _by_key(value: Any) -> Any:
     """Sort the keys at every depth."""
     if isinstance(value, dict):
         return {key: _by_key(value[key]) for key in sorted(value)}
-    return [_by_key(part) for part in value] if isinstance(value, list) else value
+    return [_by_key(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def indented(value: Any, depth: int = 0) -> str:

@@ -15,6 +15,8 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 
+_ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would make one a cell
+
 
 class Options(MeasureOptions):
     """How every cell of a grid is measured and judged.
@@ -137,5 +139,4 @@ def unnamed_settings(
 
 
 def _digest(content: Mapping[str, object]) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_ENCODER.encode(content).encode()).hexdigest()[:16]

@@ -148,13 +148,13 @@ def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -
 
 
 def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> None:
-    name = model_name(work.group["target"], work.group["overrides"])
     work.started = True  # the time before this does not count towards the timeout
     if event["kind"] == "started":
         return
     if event["kind"] == "profile":
         work.profiled = True
         store.profiled(work.group["cells"][0][0], event["seconds"])
+        name = model_name(work.group["target"], work.group["overrides"])
         teller.tell(f"{name} seed {work.group['seed']}: profiled")
         return
     keys = [event["cell"]] if "cell" in event else list(work.open)
@@ -163,6 +163,7 @@ def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> N
         teller.tell()
     else:
         store.fail(keys, event["failure"], event["message"])
+        name = model_name(work.group["target"], work.group["overrides"])
         teller.tell_failure(name, event["message"], len(keys))
     for key in keys:
         work.open.pop(key, None)

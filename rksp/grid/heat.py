@@ -29,12 +29,12 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
     columns = _columns(rates)
     ordered = sorted(found, key=lambda r: r["position"])
     others = _axes(ordered, [n for n in axes if canonical(n) != ("recipe", "learning_rate")])
+    names = [place(r, others) for r in ordered]
     seen: dict[tuple[str, int], list[float]] = {}
-    for r in ordered:
+    for name, r in zip(names, ordered, strict=True):
         if r["probability_failed"] is not None and r.get("learning_rate"):
             column = bisect.bisect_right(columns, r["learning_rate"]) - 1
-            seen.setdefault((place(r, others), column), []).append(r["probability_failed"])
-    names = dict.fromkeys(place(r, others) for r in ordered)
+            seen.setdefault((name, column), []).append(r["probability_failed"])
     return RiskMap(
         axes=others,
         rates=columns,
@@ -43,7 +43,7 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
             RiskRow(
                 name=name, probabilities=[_mean(seen.get((name, i))) for i in range(len(columns))]
             )
-            for name in names
+            for name in dict.fromkeys(names)
         ],
     )
 

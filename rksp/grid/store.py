@@ -36,6 +36,9 @@ from rksp.ground.text import safe_json, safe_strings
 SCHEMA = "rksp-grid-2"
 TRIES = 3
 _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
+# json.dumps would make one a cell.
+_RESULT = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_LABELS = json.JSONEncoder(default=str)
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -173,7 +176,7 @@ class GridStore:
                         cell.seed,
                         cell.starts_trained,
                         json.dumps(recipe),
-                        json.dumps(dict(cell.labels), default=str),
+                        _LABELS.encode(dict(cell.labels)),
                     )
                     for position, (key, init, cell, recipe) in enumerate(
                         zip(keys, inits, cells, recipes, strict=True)
@@ -231,7 +234,7 @@ class GridStore:
         done = self._base.execute(
             "UPDATE cells SET state = 'done', result = ?, owner = NULL, lease = NULL,"
             " failure = NULL, message = NULL WHERE key = ? AND state = 'running' AND owner = ?",
-            (json.dumps(result, sort_keys=True, allow_nan=False), key, self.owner),
+            (_RESULT.encode(result), key, self.owner),
         )
         return done.rowcount == 1
 
@@ -303,9 +306,9 @@ class GridStore:
         for values in found:
             row = dict(zip(names, values, strict=True))
             for name, value in row.items():
-                if name in _IN_JSON and value is not None:
-                    row[name] = safe_json(value)
-                else:
+                if name in _IN_JSON:
+                    row[name] = None if value is None else safe_json(value)
+                elif isinstance(value, str):
                     row[name] = safe_strings(value)
             rows.append(Row(**row))
         return rows

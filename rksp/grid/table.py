@@ -96,12 +96,14 @@ def _verdict(row: Row, bar: float) -> str:
 
 
 def _rank(record: Record) -> tuple[float | bool, ...]:
-    rate = record.get("learning_rate")
+    rate, found = record.get("learning_rate"), levels(record)
+    loss, is_warned = _loss(record, found)
     return (
-        _loss(record)[0] == math.inf,
+        loss == math.inf,
         record["failure"] is not None,
-        "error" in levels(record),
-        *_loss(record),
+        "error" in found,
+        loss,
+        is_warned,
         _or_last(record["probability_failed"]),
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
@@ -113,7 +115,7 @@ def levels(record: Record) -> set[str]:
     return {finding["level"] for finding in record["findings"]}
 
 
-def _loss(record: Record) -> tuple[float, bool]:
+def _loss(record: Record, found: set[str]) -> tuple[float, bool]:
     """Return the expected loss, to which a warning adds the width of a tie, then the warning.
 
     Where the model states no losses, as that of fine-tuning, it is the distance from the rate to
@@ -124,7 +126,7 @@ def _loss(record: Record) -> tuple[float, bool]:
         loss = abs(math.log10(rate / start))
     if loss is None:
         return math.inf, False
-    is_warned = not levels(record).isdisjoint(("warning", "error"))
+    is_warned = not found.isdisjoint(("warning", "error"))
     return loss + _TIE * is_warned, is_warned
 
 

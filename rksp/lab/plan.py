@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -143,7 +143,7 @@ class Plan(Strict):
 
     def _draw(self, family: str, index: int) -> LadderSpec:
         rng = np.random.default_rng((self.seed, index))
-        budget = float(rng.choice(self.budgets))
+        budget = float(_one(rng, self.budgets))
         for _ in range(_DRAWS):
             spec = self._candidate(rng, family, index)
             shape: Mapping[str, Any] = spec.shape
@@ -159,8 +159,8 @@ class Plan(Strict):
 
     def _candidate(self, rng: np.random.Generator, family: str, index: int) -> LadderSpec:
         task = {"vit": "digits", "bert": "masked_bytes"}.get(family) or _weighted(rng, self.tasks)
-        length = 16 if task == "digits" else int(rng.choice(self.sequence_lengths))
-        width, steps = int(rng.choice(self.widths)), int(rng.choice(self.steps))
+        length = 16 if task == "digits" else int(_one(rng, self.sequence_lengths))
+        width, steps = int(_one(rng, self.widths)), int(_one(rng, self.steps))
         optimizer = _weighted(rng, self.optimizers)
         vocab = {"synthetic": 512, "bpe": 1024}.get(task, 256)
         options = {} if task == "digits" else {"length": length}
@@ -170,31 +170,31 @@ class Plan(Strict):
         length, vocab = options.get("length", length), options.get("vocab", vocab)
         shape = {
             "hidden_size": width,
-            "num_hidden_layers": int(rng.choice(self.depths)),
-            "num_attention_heads": max(2, width // int(rng.choice([8, 16, 32]))),
+            "num_hidden_layers": int(_one(rng, self.depths)),
+            "num_attention_heads": max(2, width // int(_one(rng, [8, 16, 32]))),
             "vocab_size": vocab,
             "max_position_embeddings": length,
             "init_std": float(f"{10 ** rng.uniform(-2.3, -1.0):.3g}"),
-            "init_scheme": str(rng.choice(["normal", "normal", "normal", "fan_in", "torch"])),
+            "init_scheme": str(_one(rng, ["normal", "normal", "normal", "fan_in", "torch"])),
             "scale_residual_init": bool(rng.random() < 0.3),
             "tie_word_embeddings": bool(rng.random() < 0.3),
-            "activation": str(rng.choice(["gelu", "swiglu"])),
+            "activation": str(_one(rng, ["gelu", "swiglu"])),
             "bias": bool(rng.random() < 0.5),
             "num_experts": 4,
-            "num_experts_per_tok": int(rng.choice([1, 2])),
-            "router_aux_loss_coef": float(rng.choice([0.0, 0.01])),
+            "num_experts_per_tok": int(_one(rng, [1, 2])),
+            "router_aux_loss_coef": float(_one(rng, [0.0, 0.01])),
         }
         recipe = Recipe(
             optimizer=optimizer,
-            schedule=str(rng.choice(["constant", "cosine", "linear"])),
-            warmup_steps=int(rng.choice([0, 0, 0.05, 0.1, 0.25]) * steps),
+            schedule=str(_one(rng, ["constant", "cosine", "linear"])),
+            warmup_steps=int(_one(rng, [0, 0, 0.05, 0.1, 0.25]) * steps),
             max_steps=steps,
-            adam_beta1=float(rng.choice([0.9, 0.9, 0.95])),
-            adam_beta2=float(rng.choice([0.95, 0.99, 0.999])),
-            adam_epsilon=float(rng.choice([1e-8, 1e-8, 1e-6])),
-            weight_decay=float(rng.choice([0.0, 0.0, 0.1])),
+            adam_beta1=float(_one(rng, [0.9, 0.9, 0.95])),
+            adam_beta2=float(_one(rng, [0.95, 0.99, 0.999])),
+            adam_epsilon=float(_one(rng, [1e-8, 1e-8, 1e-6])),
+            weight_decay=float(_one(rng, [0.0, 0.0, 0.1])),
             max_grad_norm=[None, 1.0, 1.0, 0.5][int(rng.integers(4))],
-            batch_size=int(rng.choice(self.batch_sizes)),
+            batch_size=int(_one(rng, self.batch_sizes)),
             sequence_length=length,
         )
         return LadderSpec(
@@ -211,6 +211,11 @@ class Plan(Strict):
 _DRAWS = 10_000  # per ladder, before the budget is reported as infeasible
 # Measured cost of a training step relative to a dense transformer of the same shape.
 _COST = {"zoo_moe": 3.0, "zoo_kan": 5.0, "mamba": 10.0, "mixtral": 2.0, "qwen3_moe": 2.0}
+
+
+def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
+    """Draw what `rng.choice` draws; it makes an array of its options each time."""
+    return options[int(rng.integers(len(options)))]
 
 
 def _weighted(rng: np.random.Generator, weights: dict[str, float]) -> str:

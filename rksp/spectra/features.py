@@ -186,3 +186,6 @@ def _minus(value: float | None) -> float | None:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None or not math.isfinite(value) else float(value)
+
+
+UNMEASURED = extract()  # of a model that was not built

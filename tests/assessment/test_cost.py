@@ -14,8 +14,8 @@ from support.streams import halves
 from rksp.assessment.cost import score_cost
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate
-from rksp.cli.process import collector_paused
 from rksp.ground.allocator import return_freed_memory
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
@@ -114,6 +114,9 @@ def test_freed_pieces_go_back_to_the_system():
 
 def test_the_collector_rests_only_inside():
     with pytest.raises(KeyError), collector_paused():
+        assert not gc.isenabled()
+        with collector_paused():
+            assert not gc.isenabled()
         assert not gc.isenabled()
         raise KeyError
     assert gc.isenabled()

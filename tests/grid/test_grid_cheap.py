@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -89,13 +90,22 @@ def test_cells_judge_alike_with_and_without_a_memory():
     options = MeasureOptions(evidence="config")
     evidence = Evidence(source=source, options=options, tier=Tier.CONFIG)
     memory = Remembered(load_edge_model())
-    for rate in (1e-4, 1e-2, 1e-4):
-        recipe = Recipe(learning_rate=rate, warmup_steps=100)
+    settings = (
+        {"warmup_steps": 0},
+        {"warmup_steps": 100},
+        {"optimizer": "sgd"},
+        {"adam_beta2": 0.9},
+    )
+    levers = set()
+    for rate, changed in itertools.product((1e-4, 1e-2), settings):
+        recipe = Recipe(learning_rate=rate, **changed)
         with_memory, without = (
             judge(evidence, recipe, classifier=classifier, with_details=False)
             for classifier in (memory, None)
         )
         assert with_memory.risk == without.risk and with_memory.findings == without.findings
+        levers.add(tuple((one.name, one.factor) for one in without.risk.levers))
+    assert len(levers) >= 3  # so that one recipe's would be wrong for another
 
 
 @pytest.mark.parametrize(

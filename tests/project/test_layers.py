@@ -21,6 +21,7 @@ GROUND = (
     "errors", "text", "model", "processes", "allocator", "files", "caches", "factory", "sizes",
     "flags",
     "option_lines",
+    "collector",
 )  # fmt: skip
 
 

@@ -6,32 +6,14 @@ import subprocess
 import sys
 
 import yaml
+from support.commands import WITHOUT_POSIX
 from support.places import ROOT
 
-POSIX = ("fcntl", "grp", "posix_ipc", "pwd", "resource", "termios", "tty")
-MINIATURE = (
-    "gpt2 --set n_layer=2 --set n_embd=32 --set n_head=2 --set vocab_size=256 --lr 1e-3 "
-    "--snapshots 128 --exit-zero"
-)
-# psutil has a module of its own for each system, and Linux's reads `resource`.
-BLOCK = f"import sys, psutil\nsys.modules.update(dict.fromkeys({POSIX!r}))\n"
 
-
-def _blocked(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BLOCK + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_nothing_needs_a_module_of_posix():
-    starts_processes = "import rksp.grid.run, rksp.confirm.confirm, rksp.lab.run\n"
-    code = starts_processes + "from rksp.cli import main\nmain(sys.argv[1:])"
-    done = _blocked(code, "score", *MINIATURE.split())
-    assert done.returncode == 0, done.stderr
-    assert "P(failed)" in done.stdout
-
-
-def test_that_check_can_fail():
-    assert _blocked("import resource").returncode == 1
+def test_a_module_of_posix_can_be_taken_away():
+    """tests/cli scores without all of them."""
+    command = [sys.executable, "-c", f"{WITHOUT_POSIX}import resource"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
 
 
 def test_continuous_integration_tries_windows_and_macos():

@@ -26,6 +26,10 @@ def run(monkeypatch, capsys, tmp_path):
     yield from commands_in(tmp_path, monkeypatch, capsys)
 
 
+# At the evidence whose worker starts soonest.
+GRID = "grid {} --evidence config -o g.db"
+
+
 # Input that asks for more work or memory than any configuration
 
 
@@ -94,7 +98,7 @@ def test_a_device_is_not_read(run, device, reader):
 
 
 @pytest.mark.parametrize("name", ["pipe.yaml", "pipe.json", "pipe.py"])
-@pytest.mark.parametrize("command", ["explain-config {}", "score {}", "grid {} -o g.db"])
+@pytest.mark.parametrize("command", ["explain-config {}", "score {}", GRID])
 def test_a_pipe_is_not_waited_for(run, name, command):
     os.mkfifo(name)
     code, _, err = run(command.format(name))
@@ -149,9 +153,9 @@ def test_a_probe_beyond_the_memory_is_refused_before_the_model_is_built(run, mon
 
 
 @pytest.mark.parametrize("target", ["~nosuchuser/x", "x" * 300, "x" * 300 + ".yaml", "a\tb"])
-@pytest.mark.parametrize("command", ["score", "grid"])
+@pytest.mark.parametrize("command", ["score {}", f"{GRID} lr=1e-4"])
 def test_a_name_that_no_system_takes_is_said(run, target, command):
-    code = left_with([command, target, *(["lr=1e-4", "-o", "g.db"] if command == "grid" else [])])
+    code = left_with([part.format(target) for part in command.split()])
     assert code == 2
 
 

@@ -13,6 +13,10 @@ import pytest
 
 from rksp.cli import main
 
+POSIX = ("fcntl", "grp", "posix_ipc", "pwd", "resource", "termios", "tty")
+# Lines in front of a program. psutil has a module for each system, and Linux's reads `resource`.
+WITHOUT_POSIX = f"import sys, psutil\nsys.modules.update(dict.fromkeys({POSIX!r}))\n"
+
 
 def left_with(arguments: list[str]) -> int:
     """Return the exit code of a command."""

@@ -21,7 +21,6 @@ from rksp.watch.training.runner import RunRecord, run
 
 alarms = script("alarms")
 false_alarms, healthy_run = alarms.false_alarms, alarms.healthy_run
-HEALTHY_WARMUP = alarms.WARMUP
 
 STRUCK, STEPS, WARMUP = 60, 80, 10
 MONITORS = (
@@ -104,10 +103,11 @@ def test_a_router_without_its_balance_loss_overloads_experts_beside_its_twin() -
     assert statistics.median(excess) > 1.3
 
 
-def test_false_alarms_are_counted_over_steps_after_the_warm_up() -> None:
-    part = healthy_run("zoo_pre_ln", 0, steps=HEALTHY_WARMUP + 10, densest=5)
+def test_false_alarms_are_counted_over_steps_after_the_warm_up(monkeypatch) -> None:
+    monkeypatch.setattr(alarms, "WARMUP", 5)
+    part = healthy_run("zoo_pre_ln", 0, steps=15, densest=5)
     rows = {row["monitor"]: row for row in false_alarms([part, part])}
-    assert part.steps == 10 and rows["loss"]["readings"] == 2 * 2 * (HEALTHY_WARMUP + 10)
+    assert part.steps == 10 and rows["loss"]["readings"] == 2 * 2 * 15
     assert rows["all"]["readings"] == 2 * len(part.record.readings)
     assert rows["all"]["alarms"] == rows["all"]["per_1000_steps"] == 0
     struck = [

@@ -79,16 +79,14 @@ def word(value: object) -> str:
 
 def _varies(name: str, cells: Iterable[Record]) -> bool:
     """Tell whether cells have two values of a setting, as they are printed."""
-    first = None
-    for cell in cells:
-        value = cell.get(name)
-        if value is None or value is first:
-            continue
-        if first is None:
-            first = value
-        elif (type(value) is not type(first) or value != first) and str(value) != str(first):
-            return True
-    return False
+    values = [value for cell in cells if (value := cell.get(name)) is not None]
+    if not values or (values.count(values[0]) == len(values) and len(set(map(type, values))) == 1):
+        return False
+    first = values[0]
+    return any(
+        (type(value) is not type(first) or value != first) and str(value) != str(first)
+        for value in values
+    )
 
 
 def _is_setting(name: str) -> bool:
