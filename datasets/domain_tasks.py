@@ -12,8 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rksp.batch import Batch
-from rksp.cross_entropy import IGNORED
+from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import digit_images
 from rksp.datasets.domains import (
     MODULES,

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rksp.batch import Batch
-from rksp.cross_entropy import IGNORED
+from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
 from rksp.datasets.local_files import cifar10_images, text_bytes
 from rksp.ground.errors import InputError, nearest

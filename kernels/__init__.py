@@ -5,6 +5,8 @@
     row_cosine          cosines of rows with vectors: signs, moments, histogram
     router_statistics   entropy, load and importance of a router
     normal_fill         counter-based random fills, the same on any device and in any order
+    cross_entropy       of many logits, some rows at a time (plain torch alone)
+    wide_output         a product that is made only when it is read (plain torch alone)
     dispatch            the choice between the two implementations, and its reason
 
 The modules load on first use, so this file costs nothing and cannot fail. When Python runs in the
@@ -16,6 +18,7 @@ from __future__ import annotations
 import importlib
 
 _MODULES = (
+    "cross_entropy",
     "dispatch",
     "newton_schulz",
     "normal_fill",
@@ -23,6 +26,7 @@ _MODULES = (
     "programs",
     "router_statistics",
     "row_cosine",
+    "wide_output",
 )
 
 __all__ = [name for name in _MODULES if name != "programs"]

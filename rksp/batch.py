@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rksp.cross_entropy import loss_of
 from rksp.ground.model import definite
-from rksp.wide_output import UnmadeOutputs
+from rksp.kernels.cross_entropy import IGNORED as IGNORED  # a label that does not count
+from rksp.kernels.cross_entropy import loss_of
+from rksp.kernels.wide_output import UnmadeOutputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

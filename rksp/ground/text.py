@@ -10,7 +10,8 @@ from typing import Any
 # C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text, and surrogates:
 # these move the cursor, start a line, forge a log command, or hide the real text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_DECODER: Any = json.JSONDecoder()  # whose stubs know no `scan_once`
+_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 

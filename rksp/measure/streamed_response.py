@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch, logits_of
-from rksp.cross_entropy import cross_entropy
 from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
+from rksp.kernels.cross_entropy import cross_entropy
 from rksp.measure.first_update import FirstUpdate
 from rksp.measure.response import measure_response, search, without_cache
 from rksp.measure.response_profile import (

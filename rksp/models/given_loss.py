@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import Batch, Pass, tensors
-from rksp.cross_entropy import IGNORED, cross_entropy
+from rksp.batch import IGNORED, Batch, Pass, tensors
 from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
+from rksp.kernels.cross_entropy import cross_entropy
 
 Loss = Callable[[Any, Any], Tensor]
 _TARGETS = ("labels", "label", "targets", "target", "y")

@@ -11,8 +11,8 @@ from experiments.failures import FAILURES, Failures, has_failed
 from experiments.rows import TrialRow
 from rksp.batch import Batch
 from rksp.confirm.onset import departure
-from rksp.cross_entropy import IGNORED
 from rksp.ground.errors import InputError, NotCovered
+from rksp.kernels.cross_entropy import IGNORED
 from rksp.watch.faults.bad_batches import BadBatches
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Reading

@@ -19,9 +19,9 @@ from rksp.confirm.compare import compare, conclude, failed_trials, prediction_he
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.cross_entropy import IGNORED
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError, NotCovered
+from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy

@@ -18,12 +18,12 @@ from support.places import ROOT
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from rksp.cross_entropy import IGNORED
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.grid.cell import Cell, Options
 from rksp.grid.evaluate import gather_cell
 from rksp.ground.errors import ArtifactError, InputError
+from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 

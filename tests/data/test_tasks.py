@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from rksp.cross_entropy import IGNORED
 from rksp.datasets import tasks
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images, shakespeare
 from rksp.datasets.tasks import TASKS, make_task
 from rksp.ground.errors import InputError
+from rksp.kernels.cross_entropy import IGNORED
 
 BUNDLED = ("recall", "synthetic", "bytes", "masked_bytes", "masked_repeats", "bpe", "digits")
 OPTIONS = {"synthetic": {"vocab": 512, "length": 64}}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rksp import cross_entropy
 from rksp.batch import Batch, run_pass
-from rksp.cross_entropy import IGNORED
+from rksp.kernels.cross_entropy import IGNORED
 
 
 @pytest.fixture(autouse=True)

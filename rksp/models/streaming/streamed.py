@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 
 from torch import nn
 
+from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains
 from rksp.models.streaming.rehearsal import rehearse
 from rksp.models.streaming.stream import Stream
-from rksp.wide_output import UnmadeOutputs
 
 
 def stream_of(model: nn.Module) -> Stream | None:

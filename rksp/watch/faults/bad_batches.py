@@ -9,8 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from rksp.batch import Batch
-from rksp.cross_entropy import IGNORED
+from rksp.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault

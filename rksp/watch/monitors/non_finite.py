@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
+from rksp.kernels.wide_output import Unmade
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.watch.groups import gradient_norms
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.wide_output import Unmade
 
 
 class NonFinite(Monitor):

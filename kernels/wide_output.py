@@ -66,7 +66,7 @@ class Unmade(Tensor):
         return self._made
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]  # torch states no types
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operation on the numbers, or on the states if it only chooses rows."""

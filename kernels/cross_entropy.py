@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rksp.wide_output import AT_ONCE, ROWS, Unmade, part_of, row_buffer
+from rksp.kernels.wide_output import AT_ONCE, ROWS, Unmade, part_of, row_buffer
 
 IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
 

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rksp import cross_entropy, wide_output
 from rksp.batch import Batch, logits_of, run_pass, tensors
-from rksp.cross_entropy import IGNORED
 from rksp.datasets.probe import make_probe
+from rksp.kernels import cross_entropy, wide_output
+from rksp.kernels.cross_entropy import IGNORED
+from rksp.kernels.wide_output import Unmade, UnmadeOutputs
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
-from rksp.wide_output import Unmade, UnmadeOutputs
 
 _COLUMNS, _WIDTH = 37, 8
 
