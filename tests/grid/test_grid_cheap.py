@@ -92,6 +92,7 @@ def test_cells_judge_alike_with_and_without_a_memory():
     memory = Remembered(load_edge_model())
     settings = (
         {"warmup_steps": 0},
+        {"warmup_steps": 10},
         {"warmup_steps": 100},
         {"optimizer": "sgd"},
         {"adam_beta2": 0.9},

@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_is_refused_with_the_reason(score, changed, sent
 def test_the_smallest_models_have_an_answer(score, changed) -> None:
     code, report, _ = score("gpt2", *settings(**changed))
     assert code == 0
-    assert report["verdict"] in ("ok", "cannot tell")
+    assert report["verdict"] in ("ok", "caution", "cannot tell")
     risk = report["seeds"][0]["risk"]
     if report["verdict"] == "cannot tell":
         assert risk["reasons"] and risk["probability_failed"] is None

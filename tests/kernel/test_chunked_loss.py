@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rksp import cross_entropy
-from rksp.batch import Batch, run_pass
-from rksp.kernels.cross_entropy import IGNORED
+from rksp.batch import IGNORED, Batch, run_pass
+from rksp.kernels import cross_entropy
 
 
 @pytest.fixture(autouse=True)
