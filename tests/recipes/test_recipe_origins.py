@@ -165,3 +165,11 @@ def test_a_format_can_be_named_for_a_score(tmp_path):
     path.write_text("base_model: gpt2\nlearning_rate: 1e-3\n", encoding="utf-8")
     _, found = asked([str(path), "--as", "axolotl"])
     assert (found.target, found.recipe.learning_rate) == ("gpt2", 1e-3)
+
+
+def test_no_other_run_ends_within_its_warm_up():
+    for warmup, shortest in ((0, 100), (99, 100), (100, 10_000), (20_000, 100_000)):
+        recipe = Recipe(warmup_steps=warmup)
+        origins = origins_of_flags(recipe, {"warmup_steps": "--warmup-steps"})
+        others = {other.max_steps for _, other in alternatives(recipe, origins)}
+        assert min(others - {recipe.max_steps}) == shortest

@@ -178,8 +178,9 @@ def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[st
     """Return other recipes that the same input could mean, each with its assumption.
 
     Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
-    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps, and a warm-up of none to a tenth
-    of the run. The assumption decides a verdict that differs among these.
+    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and a
+    warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
+    these.
     """
     found = []
     roots = {root for origin in origins.values() for root in origin.assumes}
@@ -193,7 +194,7 @@ def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[st
     for name, values in (
         ("batch_size", (8, 256, 2048)),
         ("sequence_length", (256, 2048, 8192)),
-        ("max_steps", (100, 10_000, 100_000)),
+        ("max_steps", [n for n in (100, 10_000, 100_000) if n > recipe.warmup_steps]),
         ("warmup_steps", (0, steps // 100, steps // 10)),
     ):
         if name in roots:
