@@ -203,7 +203,6 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
             source="Raffel et al., 2020, and PaLM: 1e-2 times the weights' size, then 1/√t"
         ),
         labelled="lab",
-        is_warmed=True,
     ),
     OptimizerSpec(
         name="muon",
