@@ -25,9 +25,11 @@ _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
 _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeEstimate(EdgeAndBest):
     """What the model says of one model and recipe; rates are nominal peak rates.
+
+    An estimate equals itself alone.
 
     Attributes:
         edge: Of the rate from which a run fails.
@@ -50,8 +52,8 @@ class EdgeEstimate(EdgeAndBest):
     below: np.ndarray
     above: np.ndarray
     learned: LearnedReport | None = None
-    _lost: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _failed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lost: dict[float, float] = field(default_factory=dict, init=False, repr=False)
+    _failed: dict[float, float] = field(default_factory=dict, init=False, repr=False)
 
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate."""

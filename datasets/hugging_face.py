@@ -69,7 +69,7 @@ def _imported(home: Path) -> ModuleType:
     sys.modules[_NAME] = library
     try:
         spec.loader.exec_module(library)
-    except BaseException:
-        _taken()  # half an import is no library
+    except BaseException:  # an interrupt too: half an import is no library
+        _taken()
         raise
     return library

@@ -92,7 +92,7 @@ def answer(case: Case) -> Answer:
             rksp(list(case.command))
         except SystemExit as left:
             code = left.code
-        except BaseException as error:
+        except BaseException as error:  # whatever gets past rksp is what is looked for
             err.write(f"Traceback: {error!r}")
     seconds = time.process_time() - started
     known = {"evil.py", *case.files, *case.writes}

@@ -68,7 +68,7 @@ class Child:
             while data:
                 data = data[os.write(writer, data) :]
             code = 0
-        except BaseException as error:
+        except BaseException as error:  # a forked child must not run on as its parent
             frames = "".join(traceback.format_tb(error.__traceback__)[-4:])
             print(f"{frames}{error!r:.500}", file=sys.stderr, flush=True)
         finally:

@@ -37,7 +37,7 @@ def forked(work: Callable[[], object]) -> int:
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1
-    except BaseException:
+    except BaseException:  # a forked child must not run on as its parent
         Path(f"{os.environ.get('RKSP_FAULTS_TRACE', os.devnull)}").write_text(
             traceback.format_exc()
         )

@@ -51,8 +51,8 @@ def with_levers(
         return sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST]
 
     if isinstance(model, Remembered) and table is None:
-        # No lever depends on the rate of the run; what it keeps tells the evidence by its estimate.
-        found = model.once((declared, recipe.but_for_rate, id(predict(recipe, {}))), most)
+        # No lever depends on the rate of the run; the estimate, which it keeps, tells the evidence.
+        found = model.once((declared, recipe.but_for_rate, predict(recipe, {})), most)
     else:
         found = most()
     return assessment.model_copy(update={"levers": list(found), "applied": list(applied)})

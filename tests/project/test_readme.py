@@ -27,16 +27,15 @@ def _commands() -> list[list[str]]:
     return [part.split() for part in found if part.startswith("rksp ")]
 
 
-def _parse(words: list[str]) -> None:
+def _faults(words: list[str]) -> list[str]:
+    """Return what is wrong with a command: options it does not have, or no such command."""
     command = typer.main.get_command(app)
     path = words[1:]
     while path and path[0] in getattr(command, "commands", {}):
         command = command.commands[path.pop(0)]
     options = {name for p in command.params for name in p.opts}
-    for word in path:
-        if word.startswith("-"):
-            assert word in options, f"{' '.join(words)}: no option {word}"
-    assert not getattr(command, "commands", {}), f"{' '.join(words)}: no such command"
+    found = [f"no option {w}" for w in path if w.startswith("-") and w not in options]
+    return found + ["no such command"] * bool(getattr(command, "commands", {}))
 
 
 def test_the_readme_has_commands():
@@ -45,14 +44,12 @@ def test_the_readme_has_commands():
 
 @pytest.mark.parametrize("words", _commands(), ids=" ".join)
 def test_every_command_parses(words):
-    _parse(words)
+    assert _faults(words) == []
 
 
 def test_that_check_can_fail():
-    with pytest.raises(AssertionError, match="no option --speed"):
-        _parse(["rksp", "score", "gpt2", "--speed"])
-    with pytest.raises(AssertionError, match="no such command"):
-        _parse(["rksp", "scores", "gpt2"])
+    assert _faults(["rksp", "score", "gpt2", "--speed"]) == ["no option --speed"]
+    assert _faults(["rksp", "scores", "gpt2"]) == ["no such command"]
 
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")

@@ -201,12 +201,12 @@ def test_a_typed_factory_runs_and_its_exit_is_a_failure(run):
 
 @pytest.mark.parametrize("target", ["sys:exit", "builtins:exit"])
 def test_foreign_code_cannot_choose_the_exit_code(run, target):
-    refused(run(f"score {target} --format json"), "tried to end the program")
+    assert "tried to end the program" in refused(run(f"score {target} --format json"))
 
 
 def test_an_exit_at_import_is_a_failure(run):
     Path("evil2.py").write_text("raise SystemExit(0)")
-    refused(run("score evil2:run"), "tried to end the program")
+    assert "tried to end the program" in refused(run("score evil2:run"))
 
 
 # A stranger's defaults

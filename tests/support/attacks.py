@@ -44,10 +44,11 @@ def commands_in(
     sys.modules.pop("evil", None)
 
 
-def refused(done: Answer, sentence: str = "") -> None:
-    """Check exit code 2, one sentence on stderr and nothing on stdout."""
+def refused(done: Answer, sentence: str = "") -> str:
+    """Check exit code 2 and nothing on stdout; return the one sentence on stderr."""
     code, out, err = done
     assert (code, out) == (2, ""), err
     assert len(err.splitlines()) == 1, err
     assert sentence in err
     assert len(err) < 1200
+    return err
