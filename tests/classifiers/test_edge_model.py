@@ -13,13 +13,11 @@ from support.edge_cases import SLOPE, inputs, ladder, ladders
 
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
-from rksp.classifiers.fit.censored import fit_censored
 from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_ladder import log_rates
 from rksp.classifiers.fit.edge_scores import shown_the_probe, single_run_auroc
 from rksp.classifiers.fit.edge_spreads import Miss, node_weights, posterior
 from rksp.classifiers.fit.edge_transfer import transfer
-from rksp.classifiers.fit.real_ladders import read_real_ladders
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError
 from rksp.lab.edge_ladders import edge_ladders
@@ -117,34 +115,6 @@ def test_an_open_ladder_below_its_prediction_widens_no_spread_and_one_above_does
     assert posterior([*closed, *one(1.0)]).between[3] > 1.3 * posterior(closed).between[3]
 
 
-def _fit(low, high, x=None):
-    count = len(low)
-    return fit_censored(
-        np.zeros((count, 1)) if x is None else x,
-        np.array(low),
-        np.array(high),
-        weights=np.ones(count),
-        kinds=np.zeros(count, int),
-        groups=[""] * count,
-        group_spread=0.3,
-        signs=[-1],
-    )
-
-
-def test_a_ladder_that_never_failed_raises_the_edge_and_no_more():
-    closed = _fit([0.0] * 20, [1.0] * 20)
-    open_above = _fit([0.0] * 20 + [3.0] * 5, [1.0] * 20 + [math.inf] * 5)
-    vacuous = _fit([0.0] * 20 + [-9.0] * 5, [1.0] * 20 + [math.inf] * 5)
-    assert closed.intercept == pytest.approx(0.5, abs=0.01)
-    assert open_above.intercept > 1
-    assert vacuous.intercept == pytest.approx(0.5, abs=0.01)
-
-
-def test_a_coefficient_does_not_change_the_sign_it_may_have():
-    x = np.linspace(0, 1, 30)[:, None]
-    assert _fit(x[:, 0].tolist(), (x[:, 0] + 0.5).tolist(), x).coefficients[0] == 0
-
-
 @pytest.mark.parametrize(
     ("field", "small", "large"), [("batch_tokens", 1e3, 1e6), ("warmup_steps", 0, 80)]
 )
@@ -207,80 +177,6 @@ def test_a_rate_is_carried_by_the_shift_of_the_edge(model):
     assert found.rules["1/width"] == pytest.approx(1e-2 / 16)
 
 
-def test_a_public_ladder_is_read_with_its_edge(tmp_path):
-    row = {
-        "id": "one",
-        "group": "lab-of-someone",
-        "parametrization": "SP",
-        "arch": {"hidden_size": 64, "layers": 2, "vocab": 256, "seq_len": 32, "norm": "rmsnorm"},
-        "recipe": {
-            "optimizer": "adamw",
-            "betas": [0.9, 0.95],
-            "warmup_steps": 200,
-            "schedule": "cosine",
-            "min_lr": None,
-            "batch_tokens": 1024,
-            "steps": 100,
-        },
-        "rates": [0.01, 0.1, 1.0],
-        "final_loss": [3.0, 3.1, None],
-        "diverged": [False, False, True],
-    }
-    path = tmp_path / "ladders.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    (read,) = read_real_ladders([path])
-    assert read.inputs.peak_share == 0.5
-    assert (read.low, read.high) == pytest.approx((math.log10(0.05), math.log10(0.5)))
-    assert read.best == pytest.approx(math.log10(0.005))
-    path.write_text('{"rates": [1]}\n')
-    with pytest.raises(ArtifactError, match="line 1"):
-        read_real_ladders([path])
-
-
-def _warmup_row(losses: list[float]) -> dict[str, object]:
-    arch = {"hidden_size": 96, "layers": 4, "heads": 4, "vocab": 256, "seq_len": 32}
-    recipe = {"optimizer": "adamw", "betas": [0.9, 0.95], "learning_rate": 0.003}
-    recipe |= {"schedule": "cosine", "min_lr": 3e-5, "batch_tokens": 1024, "steps": 5000}
-    row = {"arch": arch | {"norm": "layernorm pre"}, "recipe": recipe}
-    return row | {"warmup_steps": [100, 200, 400], "final_loss": losses}
-
-
-def test_a_warmup_that_is_too_short_fails_and_one_that_is_too_long_does_not(tmp_path):
-    path = tmp_path / "warmups.jsonl"
-    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
-    short, best, long = read_real_ladders([path])
-    assert [x.inputs.warmup_steps for x in (short, best, long)] == [100, 200, 400]
-    assert (short.low, short.high) == (-math.inf, pytest.approx(math.log10(0.003)))
-    assert (long.low, long.high) == (pytest.approx(math.log10(0.003)), math.inf)
-    assert [bool(x.failed[0]) for x in (short, best, long)] == [True, False, False]
-    assert long.excess[0] == pytest.approx(0.5)
-
-
-def test_a_run_that_decays_less_than_its_base_fails_only_if_it_diverges(tmp_path):
-    row = json.loads(
-        '{"ladder": "marin-scion-130m-1x", "changed": "decay=0.0", "arch": {"hidden_size": 512, '
-        '"layers": 32, "vocab": 1000, "seq_len": 4096, "norm": "rmsnorm pre"}, "recipe": '
-        '{"optimizer": "scion", "betas": [0.9, 0.98], "warmup_steps": 0, "schedule": "linear", '
-        '"decay_fraction": 0.0, "min_lr": 0.0, "batch_tokens": 1000, "steps": 5120, '
-        '"learning_rate": 0.016}, "final_loss": 3.78, "baseline_loss": 3.48, "diverged": false, '
-        '"failed": true}'
-    )
-    read = lambda **changes: read_real_ladders([_written(tmp_path, row | changes)])
-    assert read() == []
-    (diverged,) = read(diverged=True)
-    assert diverged.failed[0] and diverged.inputs.late_share == 1.0
-    (passed,) = read(failed=False, changed="decay=0.2")
-    assert not passed.failed[0]
-    (other,) = read(changed="beta1=0.98")  # it decays as its base does
-    assert other.failed[0]
-
-
-def _written(folder, row):
-    path = folder / "runs.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    return path
-
-
 def _gpt2(**changes):
     """What the shipped model says of GPT-2 with a constant rate."""
     recipe = {"steps": 4000, "warmup_steps": 500, "late_share": 1.0, "beta2": 0.999} | changes
@@ -311,12 +207,6 @@ def test_what_a_long_run_or_warmup_does_stops_at_the_data():
     assert _gpt2(steps=10**6).start_here > 0.5 * _gpt2(steps=5000).start_here
     warmed = [_gpt2(steps=10**5, warmup_steps=steps).log_edge for steps in (400, 4000, 40_000)]
     assert warmed[0] < warmed[1] == warmed[2]
-
-
-def test_warmups_at_one_rate_are_never_fitted(model, tmp_path):
-    path = tmp_path / "warmups.jsonl"
-    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
-    assert fit_edge_model([*ladders(), *read_real_ladders([path])]).to_json() == model.to_json()
 
 
 def test_a_memory_counts_beyond_the_usual_ones():
@@ -515,57 +405,6 @@ def test_a_deviation_that_raises_the_edge_of_toy_runs_does_nothing_in_long_ones(
     assert config_features(inputs(64, init_std=0.8, steps=10_000))["large_init"] == 0
 
 
-def test_a_column_of_a_kind_that_few_ladders_show_stays_near_its_prior():
-    x = np.zeros((40, 1))
-    x[0] = 1.0
-    low = np.where(x[:, 0] == 1, 2.0, -0.1)
-    fit = lambda priors: fit_censored(
-        x,
-        low,
-        low + 0.2,
-        weights=np.ones(40),
-        kinds=np.zeros(40, int),
-        groups=[""] * 40,
-        group_spread=0.3,
-        signs=[0],
-        priors=priors,
-    )
-    assert fit([0.01]).coefficients[0] < 0.2 < 1.0 < fit([10.0]).coefficients[0]
-
-
-def test_ladders_of_more_sources_are_read_from_what_they_say(tmp_path):
-    row = {
-        "id": "study/one",
-        "group": "muon-study",
-        "method": "pretrain",
-        "metric": "validation loss",
-        "arch": {"family": "small transformer", "hidden_size": 128, "layers": 2, "vocab": None},
-        "recipe": {
-            "optimizer": "muon+adamw (momentum 0.9)",
-            "betas": None,
-            "warmup_steps": None,
-            "schedule": None,
-            "batch_sequences": 32,
-            "batch_tokens": None,
-            "seq_len": 256,
-            "steps": 1500,
-        },
-        "rates": [0.03, 0.06, 0.12],
-        "final_loss": [4.4, 4.5, 4.9],
-        "failed": [False, False, False],
-    }
-    (read,) = read_real_ladders([_written(tmp_path, row)])
-    assert (read.source, read.inputs.optimizer) == ("muon_study", "muon")
-    scale = 0.2 * math.sqrt(128)  # a rate of Jordan's scale counts as one of AdamW's size
-    ends = (math.log10(0.06 / scale), math.log10(0.12 / scale))
-    assert (read.low, read.high) == pytest.approx(ends)
-    assert (
-        read_real_ladders([_written(tmp_path, row | {"arch": {**row["arch"], "layers": 0}})]) == []
-    )
-    run = {name: value for name, value in row.items() if name != "rates"}
-    assert read_real_ladders([_written(tmp_path, run | {"rate": 0.1})]) == []
-
-
 def test_the_lab_says_what_its_models_are():
     found = {x.inputs.family: x.inputs for x in edge_ladders() if x.source == "lab"}
     assert found["bert"].norm == found["opt_post"].norm == "post"
@@ -573,3 +412,27 @@ def test_the_lab_says_what_its_models_are():
     assert found["olmo2"].normalizes_branches and not found["llama"].normalizes_branches
     assert not found["llama"].is_parallel
     assert any(x.inputs.is_made_up for x in edge_ladders() if x.source == "lab")
+
+
+def test_depth_costs_more_where_blocks_normalize_after_the_sum():
+    said = load_edge_model().predict
+    fall = {
+        norm: said(inputs(norm=norm, depth=4)).log_edge - said(inputs(norm=norm, depth=24)).log_edge
+        for norm in ("pre", "post")
+    }
+    assert fall["post"] > fall["pre"] + 0.02
+
+
+def test_the_best_rate_follows_the_length_of_the_run_up_to_the_data_and_the_edge_does_not():
+    runs = {steps: inputs(steps=steps) for steps in (300, 1000, 5000, 100_000)}
+    length = {steps: config_features(run)["length"] for steps, run in runs.items()}
+    assert 0 == length[300] < length[1000] < length[5000] == length[100_000] == 1
+    model = load_edge_model()
+    assert model.best.weights["length"] > 0.1 and "length" not in model.edge.weights
+
+
+def test_a_warm_up_does_not_move_adafactor():
+    edge = lambda **run: load_edge_model().predict(inputs(steps=10_000, **run)).log_edge
+    without, with_one = ({"warmup_steps": n} for n in (0, 1000))
+    assert edge(optimizer="adafactor", **without) == edge(optimizer="adafactor", **with_one)
+    assert edge(**without) < edge(**with_one) - 0.1
