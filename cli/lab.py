@@ -236,7 +236,7 @@ def evaluate(
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
     from rksp.classifiers.fit.edge_card import edge_markdown
     from rksp.classifiers.fit.edge_fit import fit_edge_model
-    from rksp.lab.edge_ladders import edge_ladders, model_pairs
+    from rksp.lab.edge_ladders import edge_ladders, model_pairs, repeated_ladders
     from rksp.own_runs.evaluation import reveal_markdown
 
     ladders = edge_ladders(collection, measurements, real or [])
@@ -246,7 +246,7 @@ def evaluate(
 
         deployed = deployed_features(ladders, probes, collection)
     model = fit_edge_model(ladders)
-    typer.echo(edge_markdown(ladders, model, deployed, model_pairs()))
+    typer.echo(edge_markdown(ladders, model, deployed, model_pairs(), repeated_ladders()))
     typer.echo(reveal_markdown(ladders, model), nl=False)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.fit.edge_ceiling import ceiling_table
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_learners import learner_guesses
 from rksp.classifiers.fit.edge_left_out import (
@@ -40,6 +41,7 @@ def edge_markdown(
     model: EdgeModel,
     deployed: Mapping[str, Mapping[str, float]] | None = None,
     pairs: Sequence[tuple[str, str, str, str]] = (),
+    repeats: Sequence[Sequence[str]] = (),
 ) -> str:
     """Return all tables; those of public sources only where their ladders are given.
 
@@ -48,8 +50,15 @@ def edge_markdown(
         model: Fitted on all ladders; its spreads are used where it is left out.
         deployed: Features of lab ladders with the probe of `rksp score`, by name.
         pairs: Pairs of ladders, as `edge_left_out.pair_table` takes them.
+        repeats: Names of lab ladders that differ in the seed alone.
     """
-    lead = [left_out_table(ladders, model), pair_table(ladders, pairs)]
+    in_fold = keys(ladders)["ladders of the lab"]
+    judged = [x for x in ladders if in_fold(x) and x.best is not None]
+    lead = [
+        left_out_table(ladders, model),
+        ceiling_table(ladders, judged, repeats, pairs),
+        pair_table(ladders, pairs),
+    ]
     parts = [_lab(ladders, model), predictors_table(ladders, model)]
     if deployed:
         parts.append(_probes(ladders, model, deployed))

@@ -59,11 +59,16 @@ def edge_ladders(
 
 def _pairs(measured: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[EdgeLadder]:
     """Return the shipped ladders of plans of pairs without an intervention, each once."""
-    folder = Path(str(files("rksp.datasets") / "runs"))
-    paths = [path for name in PAIR_PLANS if (path := folder / f"{name}.parquet").exists()]
-    runs = {run.spec.id: run for run, _ in stored_ladders(paths) if not run.spec.interventions}
+    packed = stored_ladders(_shipped(PAIR_PLANS))
+    runs = {run.spec.id: run for run, _ in packed if not run.spec.interventions}
     found = lab_ladders([run for name, run in runs.items() if name not in known], measured)
     return [replace(x, group=PAIRS) for x in found]
+
+
+def _shipped(names: Sequence[str]) -> list[Path]:
+    """Return the packed ladders of these plans that are shipped."""
+    folder = Path(str(files("rksp.datasets") / "runs"))
+    return [path for name in names if (path := folder / f"{name}.parquet").exists()]
 
 
 def model_pairs() -> list[tuple[str, str, str, str]]:
@@ -71,6 +76,15 @@ def model_pairs() -> list[tuple[str, str, str, str]]:
     design = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "models.yaml")))
     assert isinstance(design, LadderPairs)
     return [(p.model, p.lever, p.plain.id, p.changed.id) for p in design.pairs()]
+
+
+def repeated_ladders() -> list[list[str]]:
+    """Return the names of the shipped ladders that differ in the seed alone, by what they share."""
+    found: dict[str, set[str]] = {}
+    for run, _ in stored_ladders(_shipped(("collection", *PAIR_PLANS))):
+        shared = run.spec.model_copy(update={"seed": 0}).model_dump_json()
+        found.setdefault(shared, set()).add(run.spec.id)
+    return [sorted(names) for names in found.values() if len(names) > 1]
 
 
 def lab_ladders(
