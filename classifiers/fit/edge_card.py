@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from rksp.classifiers.fit.edge_predictors import predictors_table
 from rksp.classifiers.fit.edge_scores import (
     CONFIG_ONLY,
     Prediction,
+    PublishedRecipe,
     published,
     rule_guesses,
     shown_the_probe,
@@ -322,13 +324,28 @@ def _transfer(ladders: Sequence[EdgeLadder]) -> str:
 
 def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     found = published(ladders, model)
-    near = np.mean([1 / 3 <= x.start <= 3 for x in found])
-    above = np.mean([x.ceiling > 1 for x in found])
+    counts = Counter(x.kind for x in found)
+    parts = {kind: [x for x in found if x.kind == kind] for kind, _ in counts.most_common()}
+    return "\n".join(
+        [
+            f"### {len(found)} published recipes that trained well, their developer left out",
+            "",
+            "*Start here* and *do not exceed* over the published rate, and the highest P(failed) "
+            "at that rate.",
+            "",
+            "| kind | recipes | start here: median | within a factor of 3 | do not exceed is above "
+            "| P(failed), most | end of its interval, most |",
+            "|---|---|---|---|---|---|---|",
+            *(f"| {kind.replace('_', '–')} {_recipes(part)}" for kind, part in parts.items()),
+            f"| all {_recipes(found)}",
+        ]
+    )
+
+
+def _recipes(found: Sequence[PublishedRecipe]) -> str:
+    start = np.array([x.start for x in found])
     return (
-        f"### {len(found)} published recipes that trained well, their developer left out\n\n"
-        f"*Start here* is within a factor of 3 of the published rate for {near:.0%}, *do not "
-        f"exceed* above it for {above:.0%}; the median of *start here* over the published rate is "
-        f"{np.median([x.start for x in found]):.2f}. P(failed) at the published "
-        f"rate is at most {max(x.failed for x in found):.0%}, and the upper end of its interval at "
-        f"most {max(x.failed_high for x in found):.0%}."
+        f"| {len(found)} | {np.median(start):.2f} | {np.mean((start >= 1 / 3) & (start <= 3)):.0%} "
+        f"| {np.mean([x.ceiling > 1 for x in found]):.0%} | {max(x.failed for x in found):.0%} "
+        f"| {max(x.failed_high for x in found):.0%} |"
     )

@@ -15,6 +15,7 @@ from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.fit.metrics import auroc
 from rksp.ground.model import definite
+from rksp.models.families import family_of
 
 FOLDS = 8
 FACTORS = ("warmup", "beta1", "beta2", "train_batch_size")  # settings that single runs change
@@ -146,15 +147,24 @@ class PublishedRecipe:
     """What a model that saw nothing of a recipe's developer says of the published rate.
 
     Attributes:
+        kind: Of the model, as in `rksp.models.families.KINDS`; or the optimizer where that is no
+            kin of Adam.
         start, ceiling: *Start here* and *do not exceed*, over the published rate.
         failed, failed_high: P(failed) at the published rate, and the upper end of its interval.
     """
 
     name: str
+    kind: str
     start: float
     ceiling: float
     failed: float
     failed_high: float
+
+
+def _kind(inputs: EdgeInputs) -> str:
+    if inputs.optimizer not in ADAM_FAMILY:
+        return inputs.optimizer
+    return "decoder" if inputs.predicts_next else definite(family_of((inputs.family,)).kind)
 
 
 def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[PublishedRecipe]:
@@ -169,6 +179,7 @@ def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Published
                 found.append(
                     PublishedRecipe(
                         name=x.name,
+                        kind=_kind(x.inputs),
                         start=read.start_here / rate,
                         ceiling=read.do_not_exceed() / rate,
                         failed=read.failed(rate),
