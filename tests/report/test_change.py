@@ -54,7 +54,7 @@ def test_what_was_measured_stands_beside_the_range_of_the_model_s_artifact():
     assert len(brief) < len(long)
     low, high = load_edge_model().measured_ranges["grad_norm"]
     norm = scored().seeds[0].response.grad_norm
-    assert f"gradient norm {norm:.2g} ({10**low:.2g} to {10**high:.2g})" in long
+    assert f"gradient norm {norm:.2g} ({10**low:.2g} – {10**high:.2g})" in long
 
 
 def test_a_forward_pass_gives_the_configuration_s_rates_and_says_so():

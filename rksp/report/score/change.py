@@ -59,7 +59,7 @@ def measured_line(seed: SeedReport) -> tuple[str, ...]:
         if value is None or name not in known:
             continue
         low, high = sorted(of(end) for end in known[name])
-        usual = f"{short(low, 2)} to {short(high, 2)}"
+        usual = f"{short(low, 2)} – {short(high, 2)}"
         parts.append([f"{word} {short(value, 2)} ({usual})" for word in (long, brief)])
     return tuple("measured: " + ", ".join(forms) for forms in zip(*parts, strict=True))
 
