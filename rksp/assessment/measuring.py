@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
 _STREAMED_ADAPTERS = "adapters are built only on a model in memory"
 _OLD_SEQUENCES, _OLD_LENGTH = 4, 64  # of the text on which the drift is read
-_RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
+_GRADIENT_SHARE = 8  # the first gradient is that of an eighth of the probe's sequences
 
 
 def measured(
@@ -105,7 +105,7 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
                 source, options.seed, workers=options.workers, max_memory=options.max_memory
             )
         )
-        stream.response_batch = _halves(probe.batch)[0] if responds else None
+        stream.response_batch = _parts(probe.batch)[0] if responds else None
     else:
         if is_there and responds:
             check_response_whole(source, options.max_memory)
@@ -155,7 +155,7 @@ def _responded(
     built: Built, evidence: Evidence, step: Recipe, progress: Progress
 ) -> ResponseProfile:
     """Return the response of what the recipe trains, and the drift of trained weights."""
-    same, fresh = _halves(built.probe.batch)
+    same, fresh = _parts(built.probe.batch)
     model = built.model
     if step.peft != "none" and adapters_of(model) is None:
         if built.stream is not None:
@@ -212,14 +212,15 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
     return make_probe(source, num_sequences=sequences, text=options.probe)
 
 
-def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Return two disjoint batches from the probe, together a quarter of its sequences.
+def _parts(batch: Batch) -> tuple[Batch, Batch]:
+    """Return two disjoint batches from the probe: of the gradient, and of the passes after it.
 
-    A batch that came with the model is used whole, because its owner chose its size.
+    The second is half as large, because ten passes run over it and its loss only tells whether a
+    step went too far. A batch that came with the model is used whole, because its owner chose its
+    size.
     """
-    share = 1 if batch.objective is not None else _RESPONSE_SHARE
-    size = max(1, batch.count // (2 * share))
-    return batch.rows(0, size), batch.rows(size, 2 * size)
+    size = max(1, batch.count // (2 if batch.objective is not None else _GRADIENT_SHARE))
+    return batch.rows(0, size), batch.rows(size, size + max(1, size // 2))
 
 
 @contextmanager

@@ -46,13 +46,14 @@ def measure_response(
     Args:
         model: Freshly initialized, in any mode; the mode is restored afterwards.
         same: The batch of the gradient.
-        fresh: An equally large batch that the gradient has not seen.
+        fresh: A batch that the gradient has not seen.
         recipe: The recipe; its learning rate is ignored.
 
     Returns:
         The profile; it holds only a reason if the gradient is zero or not finite.
     """
     params = [p for p in model.parameters() if p.requires_grad]
+    share = same.count / (same.count + fresh.count)
     same, fresh = without_cache(model, same), without_cache(model, fresh)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
@@ -63,9 +64,9 @@ def measure_response(
         count = sum(p.numel() for p in present)
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not math.isfinite(norm):
-            return unmeasured(GRADIENT_NOT_FINITE, 1.5)
+            return unmeasured(GRADIENT_NOT_FINITE, 3 * share)
         if norm == 0:
-            return unmeasured("the gradient is zero", 1.5)
+            return unmeasured("the gradient is zero", 3 * share)
         grad_max = max(_largest(definite(p.grad)) for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
@@ -102,8 +103,8 @@ def measure_response(
         update_rms=update_rms,
         descent=descent,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
-        # One half of the data forward, backward and for the slope; the other per point and before.
-        forward_passes=1.5 + 0.5 + 0.5 * (1 + len(found.points)),
+        # The data of the gradient three times and for the slope; the other before and per point.
+        forward_passes=4 * share + (1 - share) * (1 + len(found.points)),
         **found.fields(),
     )
 

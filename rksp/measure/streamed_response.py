@@ -53,7 +53,7 @@ def respond(
         model: The model, or the skeleton of a streamed one.
         stream: The closed stream of a streamed model, else None.
         same: The batch of the gradient.
-        fresh: An equally large batch that the gradient has not seen.
+        fresh: A batch that the gradient has not seen.
         recipe: The recipe; its learning rate is ignored.
         progress: Called as the work proceeds; the first label states the expected cost.
 
@@ -86,7 +86,7 @@ def measure_streamed_response(
     Args:
         stream: An open stream, rehearsed on a batch like these.
         same: The batch of the gradient.
-        fresh: An equally large batch that the gradient has not seen.
+        fresh: A batch that the gradient has not seen.
         recipe: The recipe; its learning rate is ignored.
         progress: Called as the work proceeds; the first label states the expected cost.
 
@@ -98,6 +98,7 @@ def measure_streamed_response(
             large to hold.
     """
     model = stream.model
+    share = same.count / (same.count + fresh.count)
     same, fresh = without_cache(model, same), without_cache(model, fresh)
     meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
@@ -107,9 +108,9 @@ def measure_streamed_response(
             gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
         if not math.isfinite(norm):
-            return unmeasured(GRADIENT_NOT_FINITE, 1.5)
+            return unmeasured(GRADIENT_NOT_FINITE, 3 * share)
         if norm == 0:
-            return unmeasured("the gradient is zero", 1.5)
+            return unmeasured("the gradient is zero", 3 * share)
         update = FirstUpdate(model, gradients, recipe, norm)
         _check_whole(stream, update)
         sums: dict[str, Any] = _sums(stream, update)
@@ -121,8 +122,8 @@ def measure_streamed_response(
         output_slope=None if math.isnan(sweeps.output_slope) else sweeps.output_slope,
         grad_norm=norm,
         grad_rms=norm / math.sqrt(sums.pop("count")),
-        # Half of the data forward and backward, then all of it for every lane.
-        forward_passes=1.5 + sweeps.passes,
+        # The data of the gradient forward and backward; then every lane.
+        forward_passes=3 * share + sweeps.passes,
         **sums,
         **found.fields(),
     )
@@ -267,7 +268,8 @@ class _Sweeps:
         lanes = [0.0, *rates] if is_first else list(rates)
         self._on_both = (0.0, rates[0]) if is_first else ()
         found = Lanes(self.stream, self.update, lanes, self.meter.add).run(self._pass)
-        self.passes += (len(lanes) + len(self._on_both)) / 2
+        share = self.fresh.count / self.both.count
+        self.passes += share * len(lanes) + (1 - share) * len(self._on_both)
         self._output = None
         return [
             ResponsePoint(rate=rate, fresh=loss - self.base)
@@ -280,7 +282,8 @@ class _Sweeps:
             logits, _ = logits_of(self.stream.model, self.fresh)
             return float(cross_entropy(logits.float(), definite(self.fresh.labels)))
         logits = logits_of(self.stream.model, self.both)[0].float()
-        loss = float(cross_entropy(logits[len(logits) // 2 :], definite(self.fresh.labels)))
+        of_fresh = len(logits) * self.fresh.count // self.both.count
+        loss = float(cross_entropy(logits[-of_fresh:], definite(self.fresh.labels)))
         if self._output is None:  # the first lane is the unmoved model and ends first
             self._output, self.base = logits, loss
         else:
