@@ -129,10 +129,7 @@ class ForwardWatch:
             tokens: The input token of each row of the logits, if tokens went in.
         """
         missing: dict[str, str] = {}
-        output = _output_stats(logits, labels, missing)
-        copied = (
-            None if output["loss"] is None else _copied(definite(logits), definite(labels), tokens)
-        )
+        output = _output_stats(logits, labels, tokens, missing)
         if not self.statistics:
             missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
         else:
@@ -148,7 +145,6 @@ class ForwardWatch:
                 missing["aligned_response"] = "no linear layer took part"
         return ForwardStats(
             **output,
-            copied=copied,
             blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
             attention=tuple(self.attention),
             routers=tuple(self.routers),
@@ -201,14 +197,15 @@ def _geometric_mean(values: list[float]) -> float | None:
 
 
 def _output_stats(
-    logits: Tensor | None, labels: Tensor | None, missing: dict[str, str]
+    logits: Tensor | None, labels: Tensor | None, tokens: Tensor | None, missing: dict[str, str]
 ) -> dict[str, float | None]:
-    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std"))
+    """Return what `ForwardStats` says of the output, in one read of the logits."""
+    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "copied"))
     if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
         missing["loss"] = missing["logit_std"] = "the model returns no logits"
         return result
     flat = logits.reshape(-1, logits.shape[-1])
-    target = None
+    target = own = None
     if labels is None:
         missing["loss"] = "the probe has no labels"
     elif labels.numel() != len(flat):
@@ -217,45 +214,53 @@ def _output_stats(
         missing["loss"] = "a label lies outside of the logits' classes"
     else:
         target = labels.flatten().to(flat.device)
-    spread = loss = 0.0
+        own = _own_tokens(flat, tokens)
+    spread = loss = cost = 0.0
     counted = 0
     for start in range(0, len(flat), _CHUNK):
         part = flat[start : start + _CHUNK].float()
         spread += float(_spread(part).sum(dtype=torch.float64))
         if target is not None:
             here = target[start : start + _CHUNK]
-            keep = here >= 0
+            keep, total = here >= 0, part.logsumexp(-1)
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
-            loss += float((part.logsumexp(-1) - chosen)[keep].sum(dtype=torch.float64))
+            loss += float((total - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
+            if own is not None:
+                cost += float(_copied(part, total, own[start : start + _CHUNK, None])[keep].sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
     result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:
         result["loss"] = _finite(loss / counted)
         if result["loss"] is None:
             missing["loss"] = LOGITS_NOT_FINITE
+        elif own is not None:
+            result["copied"] = _finite(cost / counted)
     return result
 
 
-def _copied(logits: Tensor, labels: Tensor, tokens: Tensor | None) -> float | None:
-    """Return the nats of the loss that the input tokens' own logits cost, as in `ForwardStats`."""
-    flat = logits.reshape(-1, logits.shape[-1])
+def _own_tokens(flat: Tensor, tokens: Tensor | None) -> Tensor | None:
+    """Return the input token of each row; None where rows have none, or no logit of it."""
     if tokens is None or tokens.is_floating_point() or tokens.numel() != len(flat):
         return None
-    own, target = tokens.flatten().to(flat.device), labels.flatten().to(flat.device)
-    if int(own.min()) < 0 or int(own.max()) >= flat.shape[-1]:
-        return None
-    cost = 0.0
-    for start in range(0, len(flat), _CHUNK):
-        part, here = flat[start : start + _CHUNK].float(), own[start : start + _CHUNK, None]
-        keep = target[start : start + _CHUNK] >= 0
-        share = (part.gather(1, here).squeeze(1) - part.logsumexp(-1)).double().exp()
-        without = -torch.log1p(-share)
-        if bool((most := share > _MOST).any()):  # the rest is round-off of the share
-            rest = part[most].scatter(1, here[most], -math.inf).logsumexp(-1)
-            without[most] = (part[most].logsumexp(-1) - rest).double()
-        cost += float(without[keep].sum())
-    return _finite(cost / max(int((target >= 0).sum()), 1))
+    own = tokens.flatten().to(flat.device)
+    return own if int(own.min()) >= 0 and int(own.max()) < flat.shape[-1] else None
+
+
+def _copied(part: Tensor, total: Tensor, own: Tensor) -> Tensor:
+    """Return the nats that the input tokens' own logits cost, `[rows]`, as in `ForwardStats`.
+
+    Args:
+        part: Logits, `[rows, classes]`.
+        total: Their log-sum-exp, `[rows]`.
+        own: The input token of each row, `[rows, 1]`.
+    """
+    share = (part.gather(1, own).squeeze(1) - total).double().exp()
+    without = -torch.log1p(-share)
+    if bool((most := share > _MOST).any()):  # the rest is round-off of the share
+        rest = part[most].scatter(1, own[most], -math.inf).logsumexp(-1)
+        without[most] = (total[most] - rest).double()
+    return without
 
 
 def _spread(rows: Tensor) -> Tensor:
