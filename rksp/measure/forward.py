@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.ground.model import definite
 from rksp.measure.attention_stats import attention_stats
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.measure.attention_stats import attention_stats
-from rksp.measure.forward import _copied, _spread, block_stats, router_stats
+from rksp.measure.forward import ForwardWatch, _spread, block_stats, router_stats
 from rksp.measure.snapshots import collect
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.resolve import resolve_tiny
@@ -258,4 +258,5 @@ def test_what_copying_costs_is_that_of_double_precision(lead):
     exact = logits.double()
     others = exact.scatter(2, own.unsqueeze(2), -math.inf)
     cost = (exact.logsumexp(-1) - others.logsumexp(-1))[labels >= 0].mean()
-    assert _copied(logits, labels, own) == pytest.approx(float(cost), rel=1e-5)
+    found = ForwardWatch().finish([], logits, labels, own).copied
+    assert found == pytest.approx(float(cost), rel=1e-5)
