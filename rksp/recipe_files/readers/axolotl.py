@@ -18,10 +18,9 @@ from rksp.recipe_files.table.convert import (
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
+from rksp.recipe_files.table.names import OBJECTIVES
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
-_OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
-               "grpo": "grpo", "gdpo": "grpo", "ebft": "other"}  # fmt: skip
 _ADAPTERS: dict[str, Any] = {
     "rank": "lora_r",
     "alpha": "lora_alpha",
@@ -78,15 +77,10 @@ def _precision(draft: Draft) -> None:
 
 
 def _objective(draft: Draft) -> None:
-    means("objective", "rl", _OBJECTIVES)(draft)
+    means("objective", "rl", OBJECTIVES | {"ebft": "other"})(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
-    if draft.knows("objective"):
-        loss = draft.value("objective")
-        draft.note(
-            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
-        )
 
 
 def _model(draft: Draft) -> None:

@@ -21,12 +21,12 @@ from rksp.recipe_files.table.convert import (
     warmup,
 )
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import OBJECTIVES
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 from rksp.recipe_files.table.shape import read_shape
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 _MULTIPLE = 256
-_OBJECTIVES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
 
 
 def _precision(draft: Draft) -> None:
@@ -213,7 +213,7 @@ READER = Reader(
         _decay,
         _precision,
         Row("precision", "", default="fp32"),
-        means("objective", "train_impl", _OBJECTIVES),
+        means("objective", "train_impl", OBJECTIVES | {"reinforce": "other"}),
         _model,
     ),
 )

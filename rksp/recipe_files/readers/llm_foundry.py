@@ -165,9 +165,6 @@ def _composer_model(draft: Draft) -> None:
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
         draft.put("objective", "mlm", name)
-        draft.note(
-            "The run minimizes another loss (mlm); rksp's estimate is for language modelling."
-        )
     settings = draft.mapping("model.model_config")
     if base is not None and starts is not None and starts.value is True:
         draft.start_trained()
