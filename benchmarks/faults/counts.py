@@ -19,8 +19,8 @@ def table(first: str, rows: Sequence[Any], columns: Columns) -> str:
     found = {row.name: [value(row) for value in columns.values()] for row in rows}
     each = zip(*found.values(), strict=True)
     found["all"] = [max(c) if isinstance(c[0], float) else sum(c) for c in each]
-    lines = [f"{first:<26}" + "".join(f"{name:>10}" for name in columns)]
+    lines = [f"{first:<26}" + "".join(f"{name:>11}" for name in columns)]
     for name, values in found.items():
         texts = [f"{value:.1f}" if isinstance(value, float) else str(value) for value in values]
-        lines.append(f"{name:<26}" + "".join(f"{text:>10}" for text in texts))
+        lines.append(f"{name:<26}" + "".join(f"{text:>11}" for text in texts))
     return "\n".join(lines)
