@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -235,8 +234,3 @@ MEASURED_COLUMNS: tuple[Column, ...] = (
 MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
     "family": "the model's family"
 }
-
-
-def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
-    """Return the measured columns of the features at rate 1; NaN where not measured."""
-    return {c.name: float(at_unit_rate.get(c.name, math.nan)) for c in MEASURED_COLUMNS}

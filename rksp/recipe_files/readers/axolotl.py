@@ -9,16 +9,15 @@ from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     clip,
     lora,
-    means,
     optimizer,
     positive,
     put_warmup,
     schedule,
-    share_of_run,
+    stated_objective,
+    warmup_share,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
-from rksp.recipe_files.table.names import OBJECTIVES
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 _ADAPTERS: dict[str, Any] = {
@@ -77,7 +76,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _objective(draft: Draft) -> None:
-    means("objective", "rl", OBJECTIVES | {"ebft": "other"})(draft)
+    stated_objective("rl", ebft="other")(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
@@ -123,7 +122,7 @@ READER = Reader(
         epochs("num_epochs", 1),
         Row("schedule", "lr_scheduler", schedule, "cosine"),
         _warmup,
-        share_of_run("warmup_steps", 0.03, most=100),
+        warmup_share(0.03, most=100),
         Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
         _fall,
         _precision,

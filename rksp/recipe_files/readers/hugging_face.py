@@ -24,7 +24,6 @@ from rksp.recipe_files.table.convert import (
     clip,
     kind_of_adapters,
     lora,
-    means,
     number,
     optimizer,
     over_peak,
@@ -32,6 +31,7 @@ from rksp.recipe_files.table.convert import (
     put_targets,
     put_warmup,
     schedule,
+    stated_objective,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
@@ -219,7 +219,7 @@ def _precision(draft: Draft) -> None:
 def objective(draft: Draft) -> None:
     """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
-        means("objective", key, OBJECTIVES)(draft)
+        stated_objective(key)(draft)
     program = draft.document.program.lower()
     for word, meaning in OBJECTIVES.items():
         named = (f"{word}.py", f"{word}_", f" {word}", f"_{word}")

@@ -135,9 +135,9 @@ _STEPS = (
     _clip,
     Row("sequence_length", "max_seq_len model.max_seq_len"),
     batch("device_train_microbatch_size", whole="global_train_batch_size"),
-    Row("max_steps", "max_duration", duration("")),
+    Row("max_steps", "max_duration", duration),
     Row("schedule", "scheduler.name", schedule, "constant"),
-    Row("warmup_steps", "scheduler.t_warmup", duration(""), 0),
+    Row("warmup_steps", "scheduler.t_warmup", duration, 0),
     _fall,
 )
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.optimizers.table import OPTIMIZERS
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
+from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
 
 Converter = Callable[[Draft, str, Sequence[str]], None]
 
@@ -191,14 +190,15 @@ def warmup_by(rounding: Callable[[float], int]) -> Converter:
 warmup = warmup_by(round)
 
 
-def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """Return a trainer's default that is a share of the run."""
+def warmup_share(share: float, *, most: int | None = None) -> Callable[[Draft], None]:
+    """Set a trainer's default warm-up, a share of the run."""
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
         steps = int(share * total)
         value = steps if most is None else min(steps, most)
-        draft.default(name, value, f"{share:g} of {total} steps", after=("max_steps",))
+        text = f"{share:g} of {total} steps"
+        draft.default("warmup_steps", value, text, after=("max_steps",))
 
     return step
 
@@ -283,12 +283,13 @@ def _holds(draft: Draft, key: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-def means(field: str, key: str, words: dict[str, Any]) -> Callable[[Draft], None]:
-    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
+def stated_objective(key: str, **more: str) -> Callable[[Draft], None]:
+    """Set the objective from a key's word, one of `OBJECTIVES` or of `more`; no other word does."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)
-        if found is not None and found.value.lower() in words:
-            draft.put(field, words[found.value.lower()], found)
+        meaning = None if found is None else (OBJECTIVES | more).get(found.value.lower())
+        if meaning is not None:
+            draft.put("objective", meaning, found)
 
     return step
