@@ -195,7 +195,7 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _told(name: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Say of how many setups a lever saves most seeds, and in how many most do not fail."""
+    """Say in how many setups a lever saves most seeds, and in how many most seeds do not fail."""
     saved, trained = (
         sum(2 * int(row[name]) > int(row["seeds"]) for row in rows) for name in ("saved", "trained")
     )

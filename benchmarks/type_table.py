@@ -3,9 +3,9 @@
     python benchmarks/type_table.py [--only TYPE …]
 
 With `--only` the rows of other types stay as they are. Each type's default configuration is stored.
-Then each setting is changed alone: what follows it is described by a rule if one of three kinds
-fits, and a setting that the reader of the table does not follow as transformers does is marked, so
-that its change goes to transformers.
+Then each setting is changed alone: a rule of one of three kinds describes what follows it, if one
+fits. A setting whose changes the reader of the table does not follow as transformers does is
+marked, so that its change goes to transformers.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def rope_is_plain(prober: Prober, default: Mapping[str, object]) -> bool:
 def stored_as_given(
     prober: Prober, default: Mapping[str, object], changed: Callable[[object], object]
 ) -> list[str]:
-    """Return the settings whose changed value transformers stores, and changes nothing else.
+    """Return the settings whose new value transformers stores without changing anything else.
 
     Args:
         prober: Asks transformers.

@@ -46,7 +46,7 @@ class Artifact:
             raise ArtifactError(f"The {self.noun} cannot be read: {error}") from None
 
     def parse(self, text: str, build: Callable[[Any], Model]) -> Model:
-        """Build a model of its JSON; what `build` finds amiss it may raise as it comes.
+        """Build a model from its JSON; `build` may raise any error for a value that is wrong.
 
         Raises:
             ArtifactError: The text is not an artifact of this schema, or it is damaged.

@@ -29,7 +29,7 @@ _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that a
 class EdgeEstimate(EdgeAndBest):
     """What the model says of one model and recipe; rates are nominal peak rates.
 
-    An estimate equals itself alone.
+    Two estimates are equal only if they are one object.
 
     Attributes:
         edge: Of the rate from which a run fails.

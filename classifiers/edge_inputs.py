@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +84,7 @@ class EdgeInputs:
 
     @property
     def kind_share(self) -> float:
-        """Share of what toy runs show of a kind of model that counts: half in long runs.
+        """Return the share of a kind's effect in the lab's runs that counts: half in long runs.
 
         No public ladder shows these kinds, and short runs of small models are all there is.
         """
@@ -129,7 +128,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     higher edge. The warm-up counts in steps, up to half of the run, since what follows it must
     decay, and up to the longest of the public ladders. A schedule that does not decay counts by its
     mean over the last tenth of the run, squared: one that ends at a tenth of its peak costs hardly
-    anything. A rate that still rises at the end is a thing of its own. Depth costs more where
+    anything. A rate that still rises at the end has a column of its own. Depth costs more where
     blocks normalize after the sum (Xiong et al., 2020), and most where none normalizes, since what
     each adds is multiplied by the next. The memories of Adam's moments count where the first is
     long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the
@@ -226,7 +225,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )
-# Measured at rate 1 (`rksp.spectra.features`), each less what the configuration lets expect.
+# Measured at rate 1 (`rksp.spectra.features`), each less the value that the configuration predicts.
 MEASURED_COLUMNS: tuple[Column, ...] = (
     Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
 )
@@ -235,8 +234,3 @@ MEASURED_COLUMNS: tuple[Column, ...] = (
 MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
     "family": "the model's family"
 }
-
-
-def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
-    """Return the measured columns of the features at rate 1; NaN where not measured."""
-    return {c.name: float(at_unit_rate.get(c.name, math.nan)) for c in MEASURED_COLUMNS}

@@ -53,13 +53,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the configuration lets a measured column be, and how far it may lie from that."""
+    """What the configuration predicts of a measured column, and the largest difference."""
 
     line: Line
     reach: float
 
     def surplus(self, value: float, features: Mapping[str, float]) -> float:
-        """Return the value less what is expected, clipped; 0 where it was not measured."""
+        """Return the value less the predicted one, clipped; 0 where it was not measured."""
         if not math.isfinite(value):
             return 0.0
         return float(np.clip(value - self.line.at(features), -self.reach, self.reach))
@@ -122,7 +122,7 @@ class EdgePredictor(Protocol):
 
     @property
     def expected(self) -> Mapping[str, Expected]:
-        """What the configuration lets every measured column be."""
+        """What the configuration predicts of every measured column."""
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -171,7 +171,7 @@ class EdgeModel:
     def features(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Return every column, measured ones as surplus over what the configuration lets expect."""
+        """Return every column; a measured one is its difference from the predicted value."""
         features = config_features(inputs)
         measured = measured or {}
         return features | {
@@ -200,7 +200,7 @@ class EdgeModel:
                 where nothing was measured.
 
         Raises:
-            ArtifactError: A predicted rate is beyond all sense, so the model is damaged.
+            ArtifactError: A predicted rate is impossible, so the model is damaged.
         """
         features = self.features(inputs, measured)
         unreached = -math.log10(inputs.peak_share)

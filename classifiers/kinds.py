@@ -33,7 +33,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyOffset:
-    """What the columns leave of a family: the mean and the standard deviation of its posterior."""
+    """The offset of a family from the columns: mean and standard deviation of its posterior."""
 
     mean: Amount
     deviation: Amount

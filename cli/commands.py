@@ -13,89 +13,39 @@ import typer
 
 from rksp.ground.collector import collector_paused
 
-# name, where it is, what it does: the first line of its docstring
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    (
-        "score",
-        "rksp.cli.score:score",
-        "Say how likely the run is to fail, why, and at which learning rate to start.",
-    ),
-    (
-        "grid",
-        "rksp.cli.grid:grid",
-        "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
-    ),
-    (
-        "confirm",
-        "rksp.cli.confirm:confirm",
-        "Train briefly with all monitors: test the prediction, and what would have helped.",
-    ),
-    (
-        "transfer",
-        "rksp.cli.transfer:transfer",
-        "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
-    ),
-    (
-        "playground",
-        "rksp.cli.playground:playground",
-        "Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth.",
-    ),
-    (
-        "calibrate",
-        "rksp.cli.calibrate:calibrate",
-        "Train a short ladder of rates, on the model or its tiny twin, and answer with it.",
-    ),
-    (
-        "runs",
-        "rksp.cli.runs:runs",
-        "Show what past runs say: their labels, their ladders, and how well rksp predicts them.",
-    ),
-    (
-        "report",
-        "rksp.cli.report:report",
-        "Show a stored report in any format.",
-    ),
-    (
-        "diff",
-        "rksp.cli.diff:diff",
-        "Show which issues are new, worse, better, fixed or unchanged.",
-    ),
-    (
-        "checks",
-        "rksp.cli.checks:checks",
-        "List all checks with their codes, worst levels, names and titles.",
-    ),
-    (
-        "explain",
-        "rksp.cli.explain:explain",
-        "Explain a word of the output: what it means, what is healthy, how to fix it.",
-    ),
-    (
-        "explain-config",
-        "rksp.cli.explain_config:explain_config",
-        "Show the recipe in a file: each field, its origin, and all assumptions.",
-    ),
-    (
-        "reproduce",
-        "rksp.cli.reproduce:reproduce",
-        "Print a published experiment beside our results, as Markdown.",
-    ),
-    (
-        "schema",
-        "rksp.cli.report:schema",
-        "Print the JSON Schema of the report that a command makes.",
-    ),
-    (
-        "lab",
-        "rksp.cli.lab:app",
-        "Make labelled training runs and fit models to them.",
-    ),
-    (
-        "bench",
-        "rksp.cli.bench:app",
-        "Measure the cost of rksp on this machine, as ratios within one run.",
-    ),
-)
+# What each does, the first line of its docstring, by where it is in rksp.cli.
+_SUMMARIES = {
+    "score": "Say how likely the run is to fail, why, and at which learning rate to start.",
+    "grid": "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
+    "confirm": "Train briefly with all monitors: test the prediction, and what would have helped.",
+    "transfer": "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
+    "playground": "Write a page whose sliders move the answer: "
+    "rate, warm-up, steps, batch, width, depth.",
+    "calibrate": "Train a short ladder of rates, on the model or its tiny twin, "
+    "and answer with it.",
+    "runs": "Show what past runs say: their labels, their ladders, "
+    "and how well rksp predicts them.",
+    "report": "Show a stored report in any format.",
+    "diff": "Show which issues are new, worse, better, fixed or unchanged.",
+    "checks": "List all checks with their codes, worst levels, names and titles.",
+    "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
+    "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
+    "reproduce": "Print a published experiment beside our results, as Markdown.",
+    "report:schema": "Print the JSON Schema of the report that a command makes.",
+    "lab:app": "Make labelled training runs and fit models to them.",
+    "bench:app": "Measure the cost of rksp on this machine, as ratios within one run.",
+}
+
+
+def _placed(where: str) -> tuple[str, str]:
+    """Return the name of a command and where it is: in a module, mostly as its one function."""
+    module, _, attribute = where.partition(":")
+    name = module if attribute == "app" else attribute or module
+    return name.replace("_", "-"), f"rksp.cli.{module}:{attribute or module}"
+
+
+# name, where it is, what it does
+COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
 AUTHORS = ("reproduce", "schema", "lab", "bench")  # whoever only trains needs none of them
 
 

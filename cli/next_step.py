@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,16 +36,17 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     if report.target.kind == "factory":
         return ""
     if seed.risk is None:
-        return _again(context, {"evidence": None}) if report.target.probe == "nothing" else ""
+        is_unmeasured = report.target.probe == "nothing"
+        return command_line(context, changed={"evidence": None}) if is_unmeasured else ""
     if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
         return f"rksp explain {error.code}"
     better = _better_rate(report, seed)
     if better is not None:
-        return _again(context, {"learning_rate": better})
+        return command_line(context, changed={"learning_rate": better})
     if seed.risk.evidence == "config" and seed.risk.verdict != "cannot tell":
-        return _again(context, {"evidence": None})
+        return command_line(context, changed={"evidence": None})
     return _trial(context, report)
 
 
@@ -58,10 +58,6 @@ def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     start = short(definite(definite(risk).start_here), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
     return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
-
-
-def _again(context: typer.Context, changed: Mapping[str, str | None]) -> str:
-    return command_line(context, changed=changed)
 
 
 def _trial(context: typer.Context, report: ScoreReport) -> str:

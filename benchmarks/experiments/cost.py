@@ -1,8 +1,8 @@
 """The cost of interventions in the settings of the experiments, as a share of a training step.
 
-Steps of every kind alternate in one run, so that a slow minute slows all of them. The cost of a
-kind is the processor time of its cheapest step over that of the cheapest bare step, on one
-thread. `kss-wide` is `kss-batch` at width 256.
+Steps of every kind alternate in one run, so that other work on the machine slows all of them. The
+cost of a kind is the processor time of its cheapest step over that of the cheapest bare step, on
+one thread. `kss-wide` is `kss-batch` at width 256.
 """
 
 from __future__ import annotations

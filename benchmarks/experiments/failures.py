@@ -71,7 +71,7 @@ class Failures:
         return [trial for seed in self.seeds for f in self.failures for trial in f.trials(seed)]
 
     def table(self, rows: Sequence[TrialRow]) -> str:
-        """Return both tables, as Markdown: who spoke first, and what saved the run."""
+        """Return both tables, as Markdown: which monitor alarmed first, and what saved the run."""
         false, steps = _false_alarms([r for f in self.failures for r in _healthy(f, rows)])
         rate = f"{1000 * false / steps:.2f}" if steps else _NONE
         total = f"Alarms in all healthy twins: {false} in {steps:,} steps, {rate} per 1,000.\n"
@@ -200,7 +200,7 @@ def has_failed(row: TrialRow, twins: Mapping[int, TrialRow]) -> bool:
 
 
 def _spoke(failures: Sequence[Failure], rows: Sequence[TrialRow]) -> str:
-    """Show who spoke first in the failing trials, and who spoke in the twins."""
+    """Show which monitor alarmed first in the failing trials, and which alarmed in the twins."""
     cells = []
     for failure in failures:
         failing, twins, _ = _of(failure, rows)
@@ -282,7 +282,7 @@ def _above(rows: Sequence[TrialRow], twins: Mapping[int, TrialRow]) -> str:
 
 
 def _first(rows: Sequence[TrialRow]) -> str | None:
-    """Name the monitor that spoke in most trials, and of these the earliest."""
+    """Name the monitor that alarmed in most trials, and of these the earliest."""
     steps: dict[str, list[int]] = {}
     for row in rows:
         for name, step in row.first_alarms.items():
@@ -292,7 +292,7 @@ def _first(rows: Sequence[TrialRow]) -> str | None:
 
 
 def _lead(monitor: str, rows: Sequence[TrialRow]) -> str:
-    """Return in how many trials a monitor spoke, and the median lead over the loss."""
+    """Return in how many trials a monitor alarmed, and the median lead over the loss."""
     seen = [row for row in rows if monitor in row.first_alarms]
     leads = [row.onset - row.first_alarms[monitor] for row in seen if row.onset is not None]
     lead = f", {statistics.median(leads):+g}" if leads else ""

@@ -55,7 +55,7 @@ def _rows(groups: Mapping[str, Sequence[LeverEffect]]) -> str:
 
 
 def answer(groups: Mapping[str, Sequence[LeverEffect]]) -> str:
-    """Say how many settings save more than clipping does, without a loss that counts."""
+    """Say how many settings save more runs than clipping does and hardly raise the loss."""
     parts = []
     for noun, starts in (("KSS", ("energy", "published")), ("MSign", ("msign",))):
         names = [name for name in groups if name.startswith(starts)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -20,7 +22,10 @@ Results = Annotated[Path, typer.Option(help="File of results; the same command g
 
 @app.callback()
 def faults() -> None:
-    """Keep the name of a command needed."""
+    """Damage, kill, fill and repeat."""
+    from faults.commands import environment
+
+    environment()
 
 
 @app.command()
@@ -31,16 +36,16 @@ def inputs(
     workers: Annotated[int, typer.Option(help="Processes at a time.")] = 2,
 ) -> None:
     """Feed damaged files and words to every command."""
-    from faults.originals import environment
-
-    environment()
-    from faults.inputs import fuzz, timed
+    from faults.inputs import fuzz, table
     from faults.kinds import kinds
 
     chosen = kinds(kind)
     _warm(chosen)
     print(f"{len(chosen)} kinds", file=sys.stderr)
-    typer.echo(timed(lambda: fuzz(chosen, results, share=share, workers=workers)))
+    begun = os.times()
+    tallies = fuzz(chosen, results, share=share, workers=workers)
+    spent = [b - a for a, b in zip(begun[:4], os.times()[:4], strict=True)]  # children's too
+    typer.echo(table(tallies, sum(spent)))
 
 
 @app.command()
@@ -50,20 +55,18 @@ def kills(
     job: Annotated[str, typer.Option(help="Only jobs whose name holds this.")] = "",
 ) -> None:
     """Kill grids, labs, confirmations and streamed scores, and take them up again."""
-    from faults.originals import environment
-
-    environment()
-    from faults.kills import kill, table
-    from faults.scenes import shares
+    from faults.counts import table
+    from faults.kills import COLUMNS, kill
+    from faults.scenes import SHARES
 
     tolls = []
-    for scene, share in shares():
+    for scene, share in SHARES:
         if job in scene.name and scene.name == "Ray grid" and find_spec("ray") is None:
             print("The Ray grid was left out: Ray is not installed.", file=sys.stderr)
         elif job in scene.name:
             tolls.append(kill(scene, max(1, round(share * count)), seed=seed))
-            print(table(tolls[-1:]), file=sys.stderr)
-    typer.echo(table(tolls))
+            print(table("job", tolls[-1:], COLUMNS), file=sys.stderr)
+    typer.echo(table("job", tolls, COLUMNS))
 
 
 @app.command()
@@ -72,9 +75,6 @@ def writes(
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
 ) -> None:
     """Kill whoever writes a file; write on full disks and into closed pipes."""
-    from faults.originals import environment
-
-    environment()
     from faults.disks import on_disks
     from faults.writes import closed_pipes, kill_writers, table
 
@@ -99,10 +99,8 @@ def same(
 
 def _warm(chosen: list) -> None:
     """Import what the commands need, once and not in every process."""
-    import contextlib
-    import json
-
     from faults.answers import Case, answer
+    from faults.commands import CONFIG, RATE
     from faults.originals import configurations
 
     if all(kind.name.startswith("recipe") for kind in chosen):
@@ -110,8 +108,7 @@ def _warm(chosen: list) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for config in configurations():
             files = {"config.json": json.dumps(config).encode()}
-            command = ("score", "config.json", "--lr", "1e-4", "--evidence", "config")
-            answer(Case(command=command, files=files))
+            answer(Case(command=("score", "config.json", *RATE, *CONFIG), files=files))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.cli import main as rksp
 
-CONFIG = ("--evidence", "config")
-JSON = ("--format", "json")
 DRY = ("--dry-run", "--max-cells", "500")
 EXPECTED = (0, 1, 2)
 _OPEN = "cells are not done; run the same command to resume"
@@ -55,16 +53,6 @@ def each(
     )
 
 
-def file_of(name: str, text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, bytes]]:
-    """Return one file of these texts."""
-    return text.map(lambda found: {name: encoded(found)})
-
-
-def encoded(text: str) -> bytes:
-    """Return a text as the bytes of a file, unpaired surrogates included."""
-    return text.encode("utf-8", errors="surrogatepass")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a command said; `seconds` are of the processor."""
@@ -95,8 +83,7 @@ def answer(case: Case) -> Answer:
         except BaseException as error:  # whatever gets past rksp is what is looked for
             err.write(f"Traceback: {error!r}")
     seconds = time.process_time() - started
-    known = {"evil.py", *case.files, *case.writes}
-    known = {Path(name).parts[0] for name in known}
+    known = {Path(name).parts[0] for name in ("evil.py", *case.files, *case.writes)}
     extra = tuple(sorted(p.name for p in Path().iterdir() if p.name not in known))
     return Answer(
         code=code,

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ _VALUE = re.compile(r"(?<=[:=\s])[^\s#,:=}\]\[{]+")
 _WORD = re.compile(r"[A-Za-z_][\w.-]*(?=\s*[:=])")
 _MOST_PLACES = 5000  # of a document, beyond which nothing is changed
 _SPOT = st.integers(0, 2**16 - 1)
-Change = Callable[[str, Sequence[str]], str]
+Change = tuple  # its kind, the spot, and what it needs
 
 
 def damaged_text(originals: Sequence[str], *, least: int = 1) -> st.SearchStrategy[str]:
@@ -66,6 +66,23 @@ def damaged_json(originals: Sequence[object]) -> st.SearchStrategy[str]:
     )
 
 
+def file_of(name: str, text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, bytes]]:
+    """Return one file of these texts."""
+    return text.map(lambda found: {name: encoded(found)})
+
+
+def json_file(name: str, whole: Sequence[object]) -> st.SearchStrategy[dict[str, bytes]]:
+    """Return one file of these documents, two of three times damaged as JSON, else as text."""
+    damaged = damaged_json(whole)
+    texts = damaged_text([json.dumps(document, indent=1) for document in whole])
+    return st.one_of(file_of(name, damaged), file_of(name, damaged), file_of(name, texts))
+
+
+def encoded(text: str) -> bytes:
+    """Return a text as the bytes of a file, unpaired surrogates included."""
+    return text.encode("utf-8", errors="surrogatepass")
+
+
 def words() -> st.SearchStrategy[str]:
     """Return what somebody could type where rksp wants a word or a number."""
     numbers = st.one_of(st.integers().map(str), st.floats().map(repr))
@@ -80,36 +97,47 @@ def _one(originals: Sequence) -> st.SearchStrategy:
 
 def _change() -> st.SearchStrategy[Change]:
     value = st.one_of(_one(TEXTS), st.integers(-2, 10**6).map(str), st.floats().map(str))
+    piece = _one((*TEXTS, "\t", "\r", "\n- ", "---\n", "\ufeff"))
+    how = st.sampled_from(("drop", "double", "indent", "cut"))
     return st.one_of(
-        st.builds(_value, _SPOT, value),
-        st.builds(_value, _SPOT, value),
-        st.builds(_of_other, st.just(_VALUE), _SPOT, _SPOT),
-        st.builds(_line, _SPOT, st.sampled_from(("drop", "double", "indent", "cut"))),
-        st.builds(_of_other, st.just(_WORD), _SPOT, _SPOT),
-        st.builds(_insert, _SPOT, _one((*TEXTS, "\t", "\r", "\n- ", "---\n", "\ufeff"))),
-        st.builds(_splice, _SPOT, _SPOT, _SPOT),
+        st.tuples(st.just("value"), _SPOT, value),
+        st.tuples(st.just("value"), _SPOT, value),
+        st.tuples(st.just("value of another"), _SPOT, _SPOT),
+        st.tuples(st.just("line"), _SPOT, how),
+        st.tuples(st.just("word of another"), _SPOT, _SPOT),
+        st.tuples(st.just("insert"), _SPOT, piece),
+        st.tuples(st.just("splice"), _SPOT, _SPOT, _SPOT),
     )
 
 
 def _all(text: str, changes: Sequence[Change], originals: Sequence[str]) -> str:
     for change in changes:
-        text = change(text, originals)
+        text = _changed(text, change, originals)
     return text
 
 
-def _value(spot: int, value: str) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        return _put(text, _VALUE, spot, value)
-
-    return change
-
-
-def _of_other(pattern: re.Pattern[str], spot: int, other: int) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        found = pattern.findall(originals[other % len(originals)])
-        return _put(text, pattern, spot, found[other % len(found)]) if found else text
-
-    return change
+def _changed(text: str, change: Change, originals: Sequence[str]) -> str:
+    lines = text.splitlines(True)
+    match change:
+        case ("value", spot, value):
+            return _put(text, _VALUE, spot, value)
+        case ("value of another" | "word of another" as kind, spot, other):
+            pattern = _VALUE if kind.startswith("value") else _WORD
+            found = pattern.findall(originals[other % len(originals)])
+            return _put(text, pattern, spot, found[other % len(found)]) if found else text
+        case ("insert", spot, piece):
+            at = spot % (len(text) + 1)
+            return text[:at] + piece + text[at:]
+        case ("splice", spot, other, end):
+            more, at = originals[other % len(originals)].splitlines(True), spot % (len(lines) + 1)
+            return "".join([*lines[:at], *more[: end % (len(more) + 1)], *lines[at:]])
+        case (_, spot, how):
+            lines = lines or [""]
+            at = spot % len(lines)
+            line = lines[at]
+            new = {"drop": "", "double": line * 2, "indent": f"  {line}"}
+            return "".join([*lines[:at], new.get(how, line[: len(line) // 2]), *lines[at + 1 :]])
+    raise ValueError(change)
 
 
 def _put(text: str, pattern: re.Pattern[str], spot: int, value: str) -> str:
@@ -118,34 +146,6 @@ def _put(text: str, pattern: re.Pattern[str], spot: int, value: str) -> str:
         return text + value
     place = places[spot % len(places)]
     return text[: place.start()] + value + text[place.end() :]
-
-
-def _line(spot: int, how: str) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        lines = text.splitlines(True) or [""]
-        at = spot % len(lines)
-        new = {"drop": [], "double": [lines[at]] * 2, "indent": ["  " + lines[at]]}
-        new["cut"] = [lines[at][: len(lines[at]) // 2]]
-        return "".join([*lines[:at], *new[how], *lines[at + 1 :]])
-
-    return change
-
-
-def _insert(spot: int, piece: str) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        at = spot % (len(text) + 1)
-        return text[:at] + piece + text[at:]
-
-    return change
-
-
-def _splice(spot: int, other: int, end: int) -> Change:
-    def change(text: str, originals: Sequence[str]) -> str:
-        lines, more = text.splitlines(True), originals[other % len(originals)].splitlines(True)
-        at = spot % (len(lines) + 1)
-        return "".join([*lines[:at], *more[: end % (len(more) + 1)], *lines[at:]])
-
-    return change
 
 
 def _byte_change() -> st.SearchStrategy[tuple[str, int, bytes]]:

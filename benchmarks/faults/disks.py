@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from faults.processes import exit_code, forked
+from faults.processes import code_of
 from faults.scenes import ConfirmScene, GridScene, LabScene, Scene
-from faults.writes import Writes, attempted, refused, ways, wholes_of
+from faults.writes import Writes, refused, ways, wholes_of
 
 _NEW_NAMESPACE = 0x20000  # CLONE_NEWNS: mounts of this process, which end with it
 _UNABLE = 75
@@ -27,7 +26,7 @@ def on_disks() -> list[Writes]:
     with tempfile.TemporaryDirectory() as place:
         said, disk = Path(place) / "said.json", Path(place) / "disk"
         disk.mkdir()
-        if exit_code(forked(lambda: _with_a_disk(disk, said)), 900) == _UNABLE:
+        if code_of(lambda: _with_a_disk(disk, said), 900) == _UNABLE:
             return []
         return [Writes(**record) for record in json.loads(said.read_text())]
 
@@ -58,13 +57,8 @@ def _files(disk: Path) -> list[Writes]:
         tally = Writes(name=f"{name}, disk")
         pages = -(-len(wholes_of(path, write)[1]) // _PAGE)
         write(0)
-        for room in sorted({0, pages // 2, pages - 1}):
-            with _filled(disk, room):
-                tally.full += 1
-                refused(path, lambda write=write: attempted(write), tally, f"{room} pages of room")
-        with _read_only(disk):
-            tally.read_only += 1
-            refused(path, lambda write=write: attempted(write), tally, "a read-only disk")
+        for where in _without_room(disk, tally, sorted({0, pages // 2, pages - 1})):
+            refused(path, lambda write=write: write(1), tally, where)
         found.append(tally)
     return found
 
@@ -75,40 +69,26 @@ def _job(scene: Scene, disk: Path) -> Writes:
     whole, folder = disk / f"{scene.name}, whole", disk / scene.name
     for place in (whole, folder):
         place.mkdir()
-    assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
-    for room in (0, 2, 6):
-        with _filled(disk, room):
-            tally.full += 1
-            if exit_code(forked(lambda: scene.work(folder))) == 0:
-                tally.wrong += 1
-                tally.said.append(f"{tally.name} ended well with {room} pages of room")
-    with _read_only(disk):
-        tally.read_only += 1
-        if exit_code(forked(lambda: scene.work(folder))) == 0:
+    assert code_of(lambda: scene.work(whole)) == 0, scene.name
+    for where in _without_room(disk, tally, (0, 2, 6)):
+        if code_of(lambda: scene.work(folder)) == 0:
             tally.wrong += 1
-            tally.said.append(f"{tally.name} ended well on a read-only disk")
-    if exit_code(forked(lambda: scene.work(folder))) or scene.rows(folder) != scene.rows(whole):
+            tally.said.append(f"{tally.name} ended well with {where}")
+    if code_of(lambda: scene.work(folder)) or scene.rows(folder) != scene.rows(whole):
         tally.wrong += 1
         tally.said.append(f"{tally.name} did not go on when there was room again")
     return tally
 
 
-@contextlib.contextmanager
-def _filled(disk: Path, room: int) -> Iterator[None]:
-    """Fill a disk but for some pages."""
+def _without_room(disk: Path, tally: Writes, rooms: Iterable[int]) -> Iterator[str]:
+    """Yield while a disk has room for so many pages, then while it is read-only."""
     filler = disk / "filler"
-    free = os.statvfs(disk).f_bavail - room
-    filler.write_bytes(bytes(max(0, free) * _PAGE))
-    try:
-        yield
-    finally:
+    for room in rooms:
+        filler.write_bytes(bytes(max(0, os.statvfs(disk).f_bavail - room) * _PAGE))
+        tally.full += 1
+        yield f"{room} pages of room"
         filler.unlink()
-
-
-@contextlib.contextmanager
-def _read_only(disk: Path) -> Iterator[None]:
     subprocess.run(("mount", "-o", "remount,ro", disk), check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(("mount", "-o", "remount,rw", disk), check=True)
+    tally.read_only += 1
+    yield "a read-only disk"
+    subprocess.run(("mount", "-o", "remount,rw", disk), check=True)

@@ -13,8 +13,9 @@ import yaml
 from hypothesis import strategies as st
 
 from faults import originals
-from faults.answers import DRY, JSON, Case, each, file_of
-from faults.damage import damaged_bytes, damaged_json, damaged_text, words
+from faults.answers import DRY, Case, each
+from faults.commands import JSON
+from faults.damage import damaged_bytes, damaged_json, damaged_text, file_of, words
 from faults.score_kinds import NAMES
 
 _GRIDS = (
@@ -86,17 +87,18 @@ def stores() -> st.SearchStrategy[Case]:
     whole = originals.made()["grid.db"]
     columns = ("init", "target", "overrides", "seed", "recipe", "labels", "state", "tries")
     columns += ("failure", "message", "result", "position", "owner", "lease")
-    result = json.loads(_cell(whole, "result"))
-    recipe = json.loads(_cell(whole, "recipe"))
+    with _opened(whole) as (base, _):
+        cell = base.execute("SELECT result, recipe FROM cells").fetchone()
+    result, recipe = (json.loads(text) for text in cell)
     values = st.one_of(
         damaged_json([result]), damaged_json([recipe]), words(), st.binary(max_size=4), st.none()
     )
     changed = st.builds(
-        lambda changes: {"grid.db": _with_values(whole, changes)},
+        lambda changes: {"grid.db": _with(whole, [_value(*change) for change in changes])},
         st.lists(st.tuples(st.sampled_from(columns), values), min_size=1, max_size=2),
     )
     meta = st.builds(
-        lambda name, text: {"grid.db": _with_meta(whole, name, text)},
+        lambda *change: {"grid.db": _with(whole, [(_META, change)])},
         st.sampled_from(("schema", "made_by", "options", "plan")),
         st.one_of(words(), damaged_json([{"rksp": "0", "classifier": "x"}])),
     )
@@ -106,24 +108,18 @@ def stores() -> st.SearchStrategy[Case]:
     return each(commands, files)
 
 
-def _cell(store: bytes, column: str) -> str:
-    with _opened(store) as (base, _):
-        return base.execute(f"SELECT {column} FROM cells").fetchone()[0]
+_META = "UPDATE meta SET value = ?2 WHERE name = ?1"
 
 
-def _with_values(store: bytes, changes: Sequence[tuple[str, object]]) -> bytes:
+def _value(column: str, value: object) -> tuple[str, tuple[object, ...]]:
+    return f"UPDATE cells SET {column} = ? WHERE position = 1", (value,)
+
+
+def _with(store: bytes, changes: Sequence[tuple[str, tuple[object, ...]]]) -> bytes:
     with _opened(store) as (base, path):
-        for column, value in changes:
+        for change in changes:
             with contextlib.suppress(sqlite3.Error, UnicodeError):  # what SQLite itself refuses
-                base.execute(f"UPDATE cells SET {column} = ? WHERE position = 1", (value,))
-        base.commit()
-        return path.read_bytes()
-
-
-def _with_meta(store: bytes, name: str, text: str) -> bytes:
-    with _opened(store) as (base, path):
-        with contextlib.suppress(sqlite3.Error, UnicodeError):
-            base.execute("UPDATE meta SET value = ? WHERE name = ?", (text, name))
+                base.execute(*change)
         base.commit()
         return path.read_bytes()
 

@@ -5,30 +5,38 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import rksp.lab.run
+from faults import counts
 from faults.answers import Answer, Case, answer, complaint, signature
 from faults.kinds import Kind
-from faults.limits import Child, Ended, Pool
+from faults.limits import Child, Ended, in_processes
 
 CHUNK = 60  # inputs that one process tries
 _SHRINKING = 80  # runs of a command to make one finding small
 
 
+COLUMNS: counts.Columns = {
+    "inputs": attrgetter("inputs"),
+    **{f"exit {code}": lambda tally, code=code: tally.codes[code] for code in "0123"},
+    **counts.named("tracebacks", "wrong", "beyond", "slowest"),
+}
+
+
 @dataclass(slots=True)
 class Tally:
-    """What came of the inputs of one kind."""
+    """What came of the inputs of one kind; `slowest` in processor seconds."""
 
-    kind: str
+    name: str
     inputs: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     tracebacks: int = 0
@@ -88,7 +96,7 @@ def explore(
         number: Seed: the same number gives the same inputs.
         note: Told what is about to run, and None afterwards.
     """
-    tally = Tally(kind=kind.name)
+    tally = Tally(name=kind.name)
     seen: set[str] = set()
     rounds = 0
     with _no_training():
@@ -175,49 +183,39 @@ def fuzz(
     """
     done = _stored(results)
     jobs = [job for job in _jobs(kinds, share) if (job[0].name, job[2]) not in done]
-    pool = Pool(workers)
-    for (kind, _, number), ended in pool.map(jobs, lambda job, child: _work(*job, child)):
+    for (kind, _, number), ended in in_processes(jobs, lambda job, c: _work(*job, c), workers):
         tally = Tally.of(json.loads(ended.result)) if ended.result else _broken(kind, ended)
         line = {"chunk": number, **tally.record()}
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         done[kind.name, number] = tally
-    joined = {kind.name: Tally(kind=kind.name) for kind in kinds}
+    joined = {kind.name: Tally(name=kind.name) for kind in kinds}
     for (name, _), tally in sorted(done.items()):
         if name in joined:
             joined[name].join(tally)
     return list(joined.values())
 
 
-def _jobs(kinds: Sequence[Kind], share: float) -> Iterable[tuple[Kind, int, int]]:
+def _jobs(kinds: Sequence[Kind], share: float) -> Iterator[tuple[Kind, int, int]]:
     for kind in kinds:
-        left = max(1, round(kind.inputs * share))
-        number = 0
-        while left > 0:
-            yield kind, min(CHUNK, left), number
-            left -= CHUNK
-            number += 1
+        count = max(1, round(kind.inputs * share))
+        for number, start in enumerate(range(0, count, CHUNK)):
+            yield kind, min(CHUNK, count - start), number
 
 
 def _work(kind: Kind, count: int, number: int, child: Child) -> str:
+    def note(case: Case | None) -> None:
+        child.note("" if case is None else json.dumps(finding(case, "")))
+
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        tally = explore(kind, count, number, note=lambda case: child.note(_noted(case)))
-        return json.dumps(tally.record())
-
-
-def _noted(case: Case | None) -> str:
-    return "" if case is None else json.dumps(finding(case, ""))
+        return json.dumps(explore(kind, count, number, note=note).record())
 
 
 def _broken(kind: Kind, ended: Ended) -> Tally:
     """Return the tally of a process that an input ended: that input alone is counted."""
-    tally = Tally(kind=kind.name, inputs=1, codes=Counter({"none": 1}), beyond=1)
-    tally.slowest = ended.seconds
-    if ended.note:
-        tally.findings.append(json.loads(ended.note) | {"said": ended.said})
-    else:
-        tally.findings.append({"said": ended.said, "command": [], "files": {}})
-    return tally
+    known = json.loads(ended.note) if ended.note else {"command": [], "files": {}}
+    return Tally(name=kind.name, inputs=1, codes=Counter({"none": 1}), beyond=1,
+                 slowest=ended.seconds, findings=[known | {"said": ended.said}])  # fmt: skip
 
 
 def _stored(results: Path) -> dict[tuple[str, int], Tally]:
@@ -228,7 +226,7 @@ def _stored(results: Path) -> dict[tuple[str, int], Tally]:
     for line in lines:
         with contextlib.suppress(ValueError):  # a line that a kill cut off
             records.append(json.loads(line))
-    return {(record["kind"], record["chunk"]): Tally.of(record) for record in records}
+    return {(record["name"], record["chunk"]): Tally.of(record) for record in records}
 
 
 @contextlib.contextmanager
@@ -244,33 +242,9 @@ def _no_training():
 
 def table(tallies: Sequence[Tally], seconds: float) -> str:
     """Return the tallies as text, with their sum and every finding."""
-    lines = [f"{'kind':<28}{'inputs':>8}{'exit 0':>8}{'1':>6}{'2':>7}  traceback wrong limits  s"]
-    whole = Tally(kind=f"all {len(tallies)} kinds")
-    for tally in tallies:
-        whole.join(tally)
-    for tally in [*tallies, whole]:
-        codes = [tally.codes[code] for code in ("0", "1", "2")]
-        lines.append(
-            f"{tally.kind:<28}{tally.inputs:>8}{codes[0]:>8}{codes[1]:>6}{codes[2]:>7}"
-            f"{tally.tracebacks:>11}{tally.wrong:>6}{tally.beyond:>7}{tally.slowest:>6.1f}"
-        )
-    lines.append(f"{seconds:.0f} processor seconds; s is the slowest input.")
-    for found in whole.findings:
+    lines = [counts.table("kind", tallies, COLUMNS), f"{seconds:.0f} processor seconds."]
+    for found in (found for tally in tallies for found in tally.findings):
         lines += ["", f"{found['said']}", f"  rksp {' '.join(found['command'])}"]
         for name, data in found["files"].items():
-            text = base64.b64decode(data)
-            lines.append(f"  {name}: {len(text)} bytes")
+            lines.append(f"  {name}: {len(base64.b64decode(data))} bytes")
     return "\n".join(lines)
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process and its ended children."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def timed(call: Callable[[], list[Tally]]) -> str:
-    """Return the table of a call, with what it cost."""
-    before = processor_seconds()
-    tallies = call()
-    return table(tallies, processor_seconds() - before)

@@ -9,24 +9,19 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults import cheap
-from faults.processes import (
-    alive,
-    descendants,
-    exit_code,
-    forked,
-    has_ended,
-    name_of,
-    seconds_until_gone,
-)
+import psutil
+
+from faults import cheap, counts
+from faults.processes import alive, code_of, exit_code, forked, has_ended, seconds_until_gone
 from faults.scenes import Scene
 
 ORPHANED = 10.0  # seconds after which a worker without a coordinator counts as an orphan
 _AT_MOST = 6  # kills of one job, before it is left to finish
+COLUMNS = counts.named("kills", "early", "workers", "jobs", "lost", "doubled", "different",
+                       "orphans", "services", "slowest")  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +73,7 @@ def kill(scene: Scene, kills: int, *, seed: int = 0) -> Toll:
         whole.mkdir()
         scene.warm()
         started = time.monotonic()
-        assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
+        assert code_of(lambda: scene.work(whole)) == 0, scene.name
         seconds = time.monotonic() - started
         expected = scene.rows(whole)
         while toll.kills + toll.early < kills * 2 and toll.kills < kills:
@@ -86,8 +81,7 @@ def kill(scene: Scene, kills: int, *, seed: int = 0) -> Toll:
             folder.mkdir()
             _one_job(scene, folder, toll, source, seconds, kills)
             toll.jobs += 1
-            if scene.rows(folder) != expected:
-                toll.different += 1
+            toll.different += scene.rows(folder) != expected
             shutil.rmtree(folder)
     return toll
 
@@ -96,29 +90,28 @@ def _one_job(
     scene: Scene, folder: Path, toll: Toll, source: random.Random, seconds: float, kills: int
 ) -> None:
     """Kill one job up to six times, then let it end."""
-    workers_met = 0
+    has_met_a_worker = False
     for _ in range(_AT_MOST):
         if toll.kills >= kills:
             break
         pid = forked(lambda: scene.work(folder))
-        before = scene.done(folder)
-        judged = len(cheap.judged(folder / "judged"))
+        before, judged = scene.done(folder), len(cheap.judged(folder / "judged"))
         _wait_for_a_moment(scene, folder, pid, before, source, seconds)
         if has_ended(pid):
             exit_code(pid)
             break
-        below = descendants(pid)
-        services = {p: below.pop(p) for p in [*below] if name_of(p) in _services(scene)}
-        is_worker = bool(below) and workers_met < 1 and source.random() < 0.2
-        workers_met += is_worker
-        if is_worker:  # the coordinator goes on, or says that a worker died
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(source.choice(sorted(below)), signal.SIGKILL)
+        below = psutil.Process(pid).children(recursive=True)
+        services = [process for process in below if _name(process) in scene.services]
+        workers = [process for process in below if process not in services]
+        if workers and not has_met_a_worker and source.random() < 0.2:
+            has_met_a_worker = True  # the coordinator goes on, or says that a worker died
+            with contextlib.suppress(psutil.NoSuchProcess):
+                source.choice(workers).kill()
             time.sleep(0.05)
             toll.workers += 1
         _strike(pid, source)
         code = exit_code(pid)
-        lived = seconds_until_gone(below)
+        lived = seconds_until_gone(workers)
         toll.services += len(alive(services))
         seconds_until_gone(services, 0.0)
         after = scene.done(folder)
@@ -130,14 +123,15 @@ def _one_job(
         toll.kills += is_in_flight
         toll.early += not is_in_flight
     kept, judged = scene.done(folder), len(cheap.judged(folder / "judged"))
-    pid = forked(lambda: scene.work(folder))
-    if exit_code(pid) != 0:
-        toll.different += 1
+    toll.different += code_of(lambda: scene.work(folder)) != 0
     toll.doubled += scene.doubled(folder, kept, judged)
 
 
-def _services(scene: Scene) -> tuple[str, ...]:
-    return getattr(scene, "services", ())
+def _name(process: psutil.Process) -> str:
+    """Return the first word of a process's command line; empty once it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return next(iter(process.cmdline()), "").strip()
+    return ""
 
 
 def _wait_for_a_moment(
@@ -167,38 +161,5 @@ def _strike(pid: int, source: random.Random) -> None:
     os.kill(pid, chosen)
     if chosen == signal.SIGINT:  # which Python may have met in a place where it is ignored
         time.sleep(0.2)
-        if not has_ended_if_child(pid):
+        if not has_ended(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def has_ended_if_child(pid: int) -> bool:
-    """Say whether a process has ended, where this process may know."""
-    try:
-        return has_ended(pid)
-    except ChildProcessError:
-        return True
-
-
-def table(tolls: Sequence[Toll]) -> str:
-    """Return the tolls as text, with their sum."""
-    columns = (
-        "kills",
-        "early",
-        "workers",
-        "jobs",
-        "lost",
-        "doubled",
-        "different",
-        "orphans",
-        "services",
-    )
-    lines = [f"{'job':<18}" + "".join(f"{name:>10}" for name in columns) + "   slowest end"]
-    whole = Toll(name="all")
-    for toll in tolls:
-        for name in columns:
-            setattr(whole, name, getattr(whole, name) + getattr(toll, name))
-        whole.slowest = max(whole.slowest, toll.slowest)
-    for toll in [*tolls, whole]:
-        counts = "".join(f"{getattr(toll, name):>10}" for name in columns)
-        lines.append(f"{toll.name:<18}{counts}{toll.slowest:>12.1f} s")
-    return "\n".join(lines)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from faults import grid_kinds, originals, score_kinds, stored_kinds
-from faults.answers import CONFIG, DRY, JSON, Case, file_of
-from faults.damage import damaged_json, damaged_text
-from faults.originals import SCORE
+from faults.answers import DRY, Case
+from faults.commands import CONFIG, JSON, TINY
+from faults.damage import damaged_json, damaged_text, file_of
 
 _CONFIGURATION = re.compile(r"^def ([a-z]\w*)\(\) -> Trainer.Config", re.MULTILINE)
 
@@ -67,8 +67,8 @@ def _reading(name: str, files: Mapping[str, bytes]) -> st.SearchStrategy[Case]:
     commands = (
         ("explain-config", name, "--devices", "8"),
         ("explain-config", name, "--devices", "8", *JSON),
-        (*SCORE[:-2], *CONFIG, *JSON, "--recipe", name, "--devices", "8"),
-        (*SCORE[:-2], *CONFIG, "--recipe", name, "--devices", "3", "--lr", "1e-3"),
+        ("score", *TINY, *CONFIG, *JSON, "--recipe", name, "--devices", "8"),
+        ("score", *TINY, *CONFIG, "--recipe", name, "--devices", "3", "--lr", "1e-3"),
         ("score", name, *CONFIG, *JSON, "--devices", "8"),
         ("grid", name, "lr=1e-4,1e-3", "--devices", "8", *DRY),
     )

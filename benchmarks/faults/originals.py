@@ -6,22 +6,17 @@ import contextlib
 import functools
 import io
 import json
-import os
 import sqlite3
 import tempfile
 from pathlib import Path
 
-from rksp.cli import main as rksp
+from faults.commands import JSON, RATE, SCORE, SHAPE, TINY, said, short
 from rksp.grid.store import GridStore
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe_files.parse.document import parse_file
 
 ROOT = Path(__file__).parents[2]
-RUNS, CONFIGS, PLANS = (ROOT / name for name in ("tests/run_configs", "tests/configs", "datasets"))
-SHAPE = ("n_layer=1", "n_embd=16", "n_head=2", "vocab_size=300")
-TINY = tuple(word for setting in SHAPE for word in ("--set", setting))
-SCORE = ("score", "gpt2", *TINY, "--lr", "1e-3")
-CHECKPOINTS = ("gpt2", "llama")
+RUNS, CONFIGS = (ROOT / "tests" / name for name in ("run_configs", "configs"))
 
 
 def recipes() -> dict[str, dict[str, list[str]]]:
@@ -61,15 +56,16 @@ def checkpoint(family: str) -> dict[str, bytes]:
 def made() -> dict[str, bytes]:
     """Return reports of every command, a store with results, and rows as Parquet."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        _run(*SCORE, "--snapshots", "256", "-o", "score.json")
-        _run(*SCORE, "--snapshots", "256", "--lr", "10", "--seeds", "2", "-o", "risky.json")
-        _write("diff.json", *("diff", "score.json", "risky.json", "--format", "json"))
-        grid = ("grid", "gpt2", *SHAPE, "lr=1e-4,1e-3", "seed=0,1", "--snapshots", "256")
-        options = ("-o", "grid.db", "--workers", "1", "--format", "json")
-        _write("grid.json", *grid, *options)
-        short = ("--steps", "4", "--seeds", "1", "--batch-size", "2", "--sequence-length", "16")
+        few = ("--snapshots", "256")
+        said((*SCORE, *few, "-o", "score.json"))
+        said((*SCORE, *few, "--lr", "10", "--seeds", "2", "-o", "risky.json"))
+        _, text = said(("diff", "score.json", "risky.json", *JSON))
+        Path("diff.json").write_text(text, encoding="utf-8")
+        grid = ("grid", "gpt2", *SHAPE, "lr=1e-4,1e-3", "seed=0,1", *few)
+        _, text = said((*grid, "-o", "grid.db", "--workers", "1", *JSON))
+        Path("grid.json").write_text(text, encoding="utf-8")
         one = ("--evidence", "forward", "--monitor", "loss")
-        _run("confirm", "gpt2", *TINY, "--lr", "1e-3", *short, *one, "-o", "confirm.json")
+        said(("confirm", *TINY, *RATE, *short(), *one, "-o", "confirm.json"))
         with GridStore(Path("grid.db")) as store:
             assert store.counts()["done"] == 4, store.counts()
         base = sqlite3.connect("grid.db")
@@ -86,30 +82,3 @@ def parquet(rows: list[dict[str, object]]) -> bytes:
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     return file.getvalue()
-
-
-def shipped(name: str) -> Path:
-    """Return a file that rksp ships beside its code."""
-    return ROOT / name
-
-
-def _run(*command: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            rksp(list(command))
-        except SystemExit as left:
-            if left.code not in (0, 1):
-                raise RuntimeError(f"{command} left with {left.code}: {err.getvalue()}") from None
-    return out.getvalue()
-
-
-def _write(name: str, *command: str) -> None:
-    Path(name).write_text(_run(*command), encoding="utf-8")
-
-
-def environment() -> None:
-    """Set what keeps this process and its children cheap and without a network."""
-    os.environ.update({"HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"})
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("MKL_NUM_THREADS", "1")

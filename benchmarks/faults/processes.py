@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import IO
+
+import psutil
 
 from rksp.grid.engines import child, local
 
@@ -37,11 +37,7 @@ def forked(work: Callable[[], object]) -> int:
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1
-    except BaseException:  # a forked child must not run on as its parent
-        Path(f"{os.environ.get('RKSP_FAULTS_TRACE', os.devnull)}").write_text(
-            traceback.format_exc()
-        )
-    finally:
+    finally:  # a forked child must not run on as its parent
         os._exit(code)
 
 
@@ -58,63 +54,37 @@ def exit_code(pid: int, seconds: float = 300.0) -> int | None:
     return None
 
 
+def code_of(work: Callable[[], object], seconds: float = 300.0) -> int | None:
+    """Return the exit code of some work in a forked process; None if it took too long."""
+    return exit_code(forked(work), seconds)
+
+
 def has_ended(pid: int) -> bool:
     """Say whether a child of this process has ended; it stays to be waited for."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return found is not None
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below one, each with the time of its start."""
-    below: dict[int, str] = {}
-    known = {pid}
-    table = [(_stat(path)) for path in Path("/proc").glob("[0-9]*/stat")]
-    rows = [row for row in table if row is not None]
-    for _ in range(8):
-        for number, parent, _, start in rows:
-            if parent in known and number not in known:
-                below[number] = start
-        if set(below) <= known:
-            break
-        known |= set(below)
-    return below
-
-
-def name_of(pid: int) -> str:
-    """Return the first word of a process's command line; empty once it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].strip().decode()
-    except OSError:
-        return ""
-
-
-def alive(processes: dict[int, str]) -> dict[int, str]:
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Return those of the processes that still run."""
-    found = {}
-    for pid, start in processes.items():
-        row = _stat(Path(f"/proc/{pid}/stat"))
-        if row is not None and row[2] != "Z" and row[3] == start:
-            found[pid] = start
-    return found
+    return [process for process in processes if _runs(process)]
 
 
-def seconds_until_gone(processes: dict[int, str], most: float = 30.0) -> float:
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def seconds_until_gone(processes: Sequence[psutil.Process], most: float = 30.0) -> float:
     """Return how long processes live on; what is left after `most` seconds is killed."""
     started = time.monotonic()
     while (left := alive(processes)) and time.monotonic() - started < most:
         time.sleep(0.02)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    for process in left:
+        process.kill()
     return time.monotonic() - started
-
-
-def _stat(path: Path) -> tuple[int, int, str, str] | None:
-    try:
-        text = path.read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return int(path.parent.name), int(fields[1]), fields[0], fields[19]
 
 
 def fork_workers() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from faults import originals
-from faults.answers import CONFIG, JSON, Case, each, encoded, file_of
-from faults.damage import damaged_bytes, damaged_json, damaged_text, words
-from faults.originals import SCORE
+from faults.answers import Case, each
+from faults.commands import CONFIG, JSON, RATE, SCORE, TINY
+from faults.damage import damaged_bytes, damaged_json, damaged_text, encoded, json_file, words
 from rksp.ground.flags import flags_of
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
@@ -18,13 +18,6 @@ from rksp.recipe import Recipe
 
 def configurations() -> st.SearchStrategy[Case]:
     """Return damaged configurations of models, scored and transferred."""
-    whole = originals.configurations()
-    texts = [json.dumps(config, indent=1) for config in whole]
-    files = st.one_of(
-        file_of("config.json", damaged_json(whole)),
-        file_of("config.json", damaged_json(whole)),
-        file_of("config.json", damaged_text(texts)),
-    )
     read = ("score", "config.json", "--lr", "1e-4")
     bounded = ("--max-params", "1e5", "--stream", "never", "--snapshots", "64")
     commands = (
@@ -32,7 +25,7 @@ def configurations() -> st.SearchStrategy[Case]:
         ("transfer", "config.json", "gpt2", "--lr", "1e-3", *JSON),
         (*read, "--evidence", "forward", *bounded, *JSON),
     )
-    return each(commands, files)
+    return each(commands, json_file("config.json", originals.configurations()))
 
 
 def checkpoints() -> st.SearchStrategy[Case]:
@@ -50,7 +43,7 @@ def checkpoints() -> st.SearchStrategy[Case]:
 
         return st.sampled_from(sorted(whole)).flatmap(with_damage)
 
-    files = st.sampled_from(originals.CHECKPOINTS).flatmap(damaged)
+    files = st.sampled_from(("gpt2", "llama")).flatmap(damaged)
     read = ("score", "model", "--lr", "1e-3", "--snapshots", "64", "--max-params", "1e6")
     never = ("--stream", "never")
     commands = (
@@ -96,7 +89,7 @@ def options() -> st.SearchStrategy[Case]:
     pair = st.tuples(st.sampled_from(flags), number.filter(lambda text: "\0" not in text))
     return st.builds(
         lambda pairs, more: Case(
-            command=(*SCORE[:-2], *more, *(f"{name}={value}" for name, value in pairs)), files={}
+            command=("score", *TINY, *more, *(f"{name}={value}" for name, value in pairs)), files={}
         ),
         st.lists(pair, min_size=1, max_size=4),
         st.sampled_from(
@@ -141,16 +134,10 @@ def probes() -> st.SearchStrategy[Case]:
     whole = {f"model/{n}": data for n, data in originals.checkpoint("gpt2").items()}
     stored = [path.read_text() for path in sorted(tokenizer.glob("*.json"))]
     texts = st.one_of(damaged_text(stored), damaged_json([json.loads(t) for t in stored]))
+    typed, given = (*SCORE, *_PROBE, "--probe", "p.txt"), ("score", "model", *RATE, *_PROBE)
     return st.one_of(
-        probe.map(
-            lambda data: Case(
-                command=(*SCORE, *_PROBE, "--probe", "probe.txt"), files={"probe.txt": data}
-            )
-        ),
+        probe.map(lambda data: Case(command=typed, files={"p.txt": data})),
         texts.map(
-            lambda text: Case(
-                command=("score", "model", "--lr", "1e-3", *_PROBE),
-                files=whole | {"model/tokenizer.json": encoded(text)},
-            )
+            lambda text: Case(command=given, files=whole | {"model/tokenizer.json": encoded(text)})
         ),
     )

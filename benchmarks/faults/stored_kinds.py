@@ -8,9 +8,9 @@ import yaml
 from hypothesis import strategies as st
 
 from faults import originals
-from faults.answers import CONFIG, JSON, Case, each, encoded, file_of
-from faults.damage import damaged_bytes, damaged_json, damaged_text, words
-from faults.originals import SCORE
+from faults.answers import Case, each
+from faults.commands import CONFIG, JSON, SCORE, TINY
+from faults.damage import damaged_bytes, damaged_json, damaged_text, encoded, file_of, words
 from rksp.recipe import Recipe
 from rksp.report.formats import FORMATS
 
@@ -68,7 +68,7 @@ def defaults() -> st.SearchStrategy[Case]:
     )
     commands = (
         *(("checks",), ("explain", "RKSP001"), ("grid", "gpt2", "lr=1e-4", "--dry-run")),
-        *((*SCORE[:-2], *CONFIG, *JSON), (*SCORE, *CONFIG)),
+        *(("score", *TINY, *CONFIG, *JSON), (*SCORE, *CONFIG)),
     )
     beside = {".git/HEAD": b""}  # the search for defaults ends here
     return each(commands, files.map(lambda f: f | beside))
@@ -76,8 +76,8 @@ def defaults() -> st.SearchStrategy[Case]:
 
 def plans() -> st.SearchStrategy[Case]:
     """Return damaged plans of the lab, read and expanded."""
-    texts = [path.read_text() for path in sorted((originals.PLANS / "plans").glob("*.yaml"))]
-    texts = [text.replace("ladders: 900", "ladders: 9") for text in texts]
+    stored = sorted((originals.ROOT / "datasets/plans").glob("*.yaml"))
+    texts = [path.read_text().replace("ladders: 900", "ladders: 9") for path in stored]
     parsed = [yaml.safe_load(text) for text in texts]
     files = st.one_of(
         file_of("plan.yaml", damaged_text(texts)), file_of("plan.yaml", damaged_json(parsed))
@@ -112,18 +112,14 @@ def lab_files() -> st.SearchStrategy[Case]:
         )
     )
     card = damaged_bytes([originals.parquet([{"ladder": "a", "spec": json.dumps(spec)}])])
-    return st.one_of(
-        folder,
-        folder,
-        card.map(
-            lambda data: Case(command=("lab", "card", "c.parquet"), files={"c.parquet": data})
-        ),
-    )
+    shown = ("lab", "card", "c.parquet")
+    cards = card.map(lambda data: Case(command=shown, files={"c.parquet": data}))
+    return st.one_of(folder, folder, cards)
 
 
 def classifiers() -> st.SearchStrategy[Case]:
     """Return damaged models of the edge."""
-    text = originals.shipped("classifiers/fitted/edge.json").read_text()
+    text = (originals.ROOT / "classifiers/fitted/edge.json").read_text()
     files = st.one_of(
         file_of("edge.json", damaged_json([json.loads(text)])),
         file_of("edge.json", damaged_json([json.loads(text)])),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import random
 import resource
 import shutil
 import signal
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,30 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from faults import counts
+from faults.commands import CONFIG, JSON, PLAN, RATE, said
 from faults.originals import made
-from faults.processes import exit_code, forked
+from faults.processes import code_of, exit_code, forked
 from rksp.cli import main as rksp
 from rksp.ground.errors import RkspError
 from rksp.ground.files import ResultFolder, atomic_write
+from rksp.lab.ladder import run_ladder
+from rksp.lab.plan import Plan
+from rksp.lab.store import write_ladder
 from rksp.watch.training.checkpoints import Checkpoints
 
 Write = Callable[[int], None]  # the first or the second content, by turns
+COLUMNS = counts.named("kills", "between", "half", "full", "read_only", "wrong", "leftovers")
+# Commands whose reader is gone.
+_PIPED: Mapping[str, Sequence[str]] = {
+    "checks": ("checks",),
+    "explain": ("explain", "RKSP001"),
+    "report": ("report", "score.json", "--format", "html"),
+    "diff": ("diff", "score.json", "risky.json", *JSON),
+    "grid": ("grid", "grid.db", *JSON),
+    "schema": ("schema", "score"),
+    "score": ("score", "gpt2", *RATE, *CONFIG, *JSON),
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,35 +76,66 @@ class Writes:
 
 
 def ways(folder: Path) -> dict[str, tuple[Path, Write]]:
-    """Return each way in which rksp writes a file: where to, and what writes it."""
+    """Return each way in which rksp writes a file into the working folder: where, and how."""
+    _lay_out(folder)
+    _with_fewer_cells(folder / "grid.db", folder / "fewer.db")
+    for number, spec in enumerate(Plan.model_validate(PLAN).expand()):
+        (folder / f"ladders-{number}").mkdir()
+        write_ladder(folder / f"ladders-{number}", run_ladder(spec), {})
+    results = ResultFolder(folder / "cache")
+    report, ladders = ("report", ("score.json", "risky.json"), "-o"), ("ladders-0", "ladders-1")
+    stores, edge = ("grid.db", "fewer.db"), folder / "edge.json"
+    export = ("grid", stores, "--export")
+    return {
+        "-o html": _by_command(*report, folder / "o.html"),
+        "-o json": _by_command(*report, folder / "o.json"),
+        "-o md": _by_command(*report, folder / "o.md"),
+        "--export csv": _by_command(*export, folder / "e.csv"),
+        "--export parquet": _by_command(*export, folder / "e.parquet"),
+        "lab pack": _by_command("lab", "pack", ladders, "-o", folder / "all.parquet"),
+        "lab fit": (edge, lambda turn: atomic_write(edge, "ab"[turn] * 300_000)),
+        "cache": (folder / "cache" / "x.json", lambda turn: results.write("x", "ab"[turn] * 9000)),
+        "checkpoint": (folder / "c" / "before-step-7.safetensors", _checkpointed(folder)),
+    }
+
+
+def _by_command(*words: str | tuple[str, str] | Path) -> tuple[Path, Write]:
+    """Return a command that writes its last word from the first or the second of two files."""
+    path = Path(str(words[-1]))
+
+    def write(turn: int) -> None:
+        command = [word[turn] if isinstance(word, tuple) else str(word) for word in words]
+        code, _ = said(command, allowed=(0, 1, 2, 3))
+        if code > 1:
+            raise SystemExit(code)
+
+    return path, write
+
+
+def _checkpointed(folder: Path) -> Write:
+    model = nn.Linear(200, 200)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def write(turn: int) -> None:
+        with torch.no_grad():
+            model.weight.fill_(turn + 1.0)
+        kept = Checkpoints(folder / "c", every=1)
+        kept.keep(0, model, optimizer)
+        kept.write(7, model)
+
+    return write
+
+
+def _lay_out(folder: Path) -> None:
     for name, content in made().items():
         (folder / name).write_bytes(content)
-    (folder / "fewer.db").write_bytes(_with_fewer_cells(folder / "grid.db"))
-    reports = ("score.json", "risky.json")
 
-    def command(*words: str) -> Write:
-        return lambda turn: _quietly([w.replace("REPORT", reports[turn]) for w in words])
 
-    results = ResultFolder(folder / "cache")
-    ladders = _ladders(folder)
-    model = nn.Linear(200, 200)
-    return {
-        "-o html": (folder / "o.html", command("report", "REPORT", "-o", "o.html")),
-        "-o json": (folder / "o.json", command("report", "REPORT", "-o", "o.json")),
-        "-o md": (folder / "o.md", command("report", "REPORT", "-o", "o.md")),
-        "--export csv": (folder / "e.csv", _exported(folder / "e.csv")),
-        "--export parquet": (folder / "e.parquet", _exported(folder / "e.parquet")),
-        "lab pack": (
-            folder / "all.parquet",
-            lambda turn: _quietly(["lab", "pack", ladders[turn], "-o", "all.parquet"]),
-        ),
-        "lab fit": (
-            folder / "edge.json",
-            lambda turn: atomic_write(folder / "edge.json", "ab"[turn] * 300_000),
-        ),
-        "cache": (folder / "cache" / "x.json", lambda turn: results.write("x", "ab"[turn] * 9000)),
-        "checkpoint": (folder / "c" / "before-step-7.safetensors", _checkpointed(folder, model)),
-    }
+def _with_fewer_cells(store: Path, copy: Path) -> None:
+    shutil.copy(store, copy)
+    with contextlib.closing(sqlite3.connect(copy)) as base:
+        base.execute("DELETE FROM cells WHERE position > 1")
+        base.commit()
 
 
 def kill_writers(count: int, *, seed: int = 0) -> list[Writes]:
@@ -126,135 +173,71 @@ def kill_one(path: Path, write: Write, tally: Writes, source: random.Random) -> 
     end = time.monotonic() + 60
     while path.stat().st_ino == before and time.monotonic() < end:
         time.sleep(0.001)
-    while not partials(path.parent) and time.monotonic() < end:
+    while not _partials(path.parent) and time.monotonic() < end:
         pass
     time.sleep(source.choice((0.0, source.uniform(0, 0.002))))
     os.kill(pid, signal.SIGKILL)
     exit_code(pid)
-    left = partials(path.parent)
+    left = _partials(path.parent)
     tally.kills += bool(left)
     tally.between += not left
     for partial in left:
         partial.unlink()
 
 
-def partials(folder: Path) -> list[Path]:
+def _partials(folder: Path) -> list[Path]:
     """Return the files of a folder that are not written to their end."""
     return [path for path in folder.iterdir() if path.suffix == ".partial"]
 
 
 def _forever(write: Write) -> None:
-    turn = 0
     while True:
-        write(turn)
-        turn = 1 - turn
+        write(0)
+        write(1)
 
 
 def without_room(path: Path, write: Write, tally: Writes, wholes: Sequence[bytes]) -> None:
     """Write where no file may grow beyond some size."""
+
+    def limited(size: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        write(1)
+
     write(0)
     for size in (0, 1, len(wholes[1]) // 2, len(wholes[1]) - 1):
         tally.full += 1
-        refused(path, lambda size=size: _limited(write, size), tally, f"{size} bytes of room")
+        refused(path, lambda size=size: limited(size), tally, f"{size} bytes of room")
 
 
 def refused(path: Path, attempt: Callable[[], object], tally: Writes, where: str) -> None:
     """Attempt a write that cannot succeed: it must say so and leave all files as they were."""
+
+    def attempted() -> None:
+        try:
+            attempt()
+        except RkspError as error:
+            raise SystemExit(error.exit_code) from None
+
     before, beside = path.read_bytes(), set(path.parent.iterdir())
-    code = exit_code(forked(attempt))
+    code = code_of(attempted)
     if code not in (2, 3) or path.read_bytes() != before:
         tally.wrong += 1
         tally.said.append(f"{tally.name} with {where} left with {code}")
     tally.leftovers += len(set(path.parent.iterdir()) - beside)
 
 
-def _limited(write: Write, size: int) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    attempted(write)
-
-
-def attempted(write: Write) -> None:
-    """Write the second content; leave with the exit code of a refusal."""
-    try:
-        write(1)
-    except RkspError as error:
-        raise SystemExit(error.exit_code) from None
-
-
-def _quietly(command: Sequence[str]) -> None:
-    """Run a command; raise its exit code unless it is 0 or 1."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            rksp(list(command))
-        except SystemExit as left:
-            if left.code not in (0, 1):
-                raise
-
-
-def _exported(path: Path) -> Write:
-    stores = ("grid.db", "fewer.db")
-    return lambda turn: _quietly(["grid", stores[turn], "--export", str(path)])
-
-
-def _with_fewer_cells(store: Path) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(store, folder)
-        with contextlib.closing(sqlite3.connect(copy)) as base:
-            base.execute("DELETE FROM cells WHERE position > 1")
-            base.commit()
-        return Path(copy).read_bytes()
-
-
-def _checkpointed(folder: Path, model: nn.Module) -> Write:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def write(turn: int) -> None:
-        with torch.no_grad():
-            model.weight.fill_(turn + 1.0)
-        kept = Checkpoints(folder / "c", every=1)
-        kept.keep(0, model, optimizer)
-        kept.write(7, model)
-
-    return write
-
-
-def _ladders(folder: Path) -> list[str]:
-    """Return two folders of stored ladders."""
-    from faults.scenes import LabScene
-    from rksp.lab.ladder import run_ladder
-    from rksp.lab.store import write_ladder
-
-    names = ["ladders-a", "ladders-b"]
-    for name, spec in zip(names, LabScene().plan().expand(), strict=False):
-        (folder / name).mkdir()
-        write_ladder(folder / name, run_ladder(spec), {})
-    return names
-
-
 def closed_pipes() -> dict[str, int | None]:
     """Return the exit code of each command whose reader is gone."""
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-        for name, content in made().items():
-            Path(name).write_bytes(content)
-        commands: Mapping[str, Sequence[str]] = {
-            "checks": ("checks",),
-            "explain": ("explain", "RKSP001"),
-            "report": ("report", "score.json", "--format", "html"),
-            "diff": ("diff", "score.json", "risky.json", "--format", "json"),
-            "grid": ("grid", "grid.db", "--format", "json"),
-            "schema": ("schema", "score"),
-            "score": ("score", "gpt2", "--lr", "1e-3", "--evidence", "config", "--format", "json"),
-        }
+        _lay_out(Path(place))
         return {
-            name: exit_code(forked(lambda words=words: _into_a_closed_pipe(words)))
-            for name, words in commands.items()
+            name: code_of(lambda words=words: _into_a_closed_pipe(words))
+            for name, words in _PIPED.items()
         }
 
 
 def _into_a_closed_pipe(command: Sequence[str]) -> None:
-    import sys
-
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, 1)
@@ -264,12 +247,7 @@ def _into_a_closed_pipe(command: Sequence[str]) -> None:
 
 def table(found: Sequence[Writes], pipes: Mapping[str, int | None]) -> str:
     """Return the tallies as text, with their sum."""
-    columns = ("kills", "between", "half", "full", "read_only", "wrong", "leftovers")
-    lines = [f"{'written by':<22}" + "".join(f"{name:>10}" for name in columns)]
-    for tally in found:
-        counts = "".join(f"{getattr(tally, name):>10}" for name in columns)
-        lines.append(f"{tally.name:<22}{counts}")
-    whole = "".join(f"{sum(getattr(t, name) for t in found):>10}" for name in columns)
-    lines += [f"{'all':<22}{whole}", *(line for tally in found for line in tally.said)]
+    lines = [counts.table("written by", found, COLUMNS)]
+    lines += [line for tally in found for line in tally.said]
     lines.append("closed pipe: " + ", ".join(f"{name} {code}" for name, code in pipes.items()))
     return "\n".join(lines)

@@ -85,7 +85,7 @@ class FineTuningInputs:
 
     @property
     def scope(self) -> str:
-        """What is trained, as most levels have it: of a tiny model it is something of its own."""
+        """What is trained, as most levels name it; tiny models have levels of their own."""
         return f"tiny-{self.trained}" if self.is_tiny else self.trained
 
     @property

@@ -50,8 +50,8 @@ class FineTuningModel:
     """A hierarchical linear model of three logarithms of a rate.
 
     Each logarithm is a sum of `shared` terms and of its own. Coefficients of one factor are normal
-    around a stated mean, mostly 0, with a stated spread; `mean` and `covariance` are what the data
-    make of that. A level that the data do not hold counts with its stated mean and spread.
+    around a stated mean, mostly 0, with a stated spread; `mean` and `covariance` are the
+    posterior. A level that the data do not hold counts with its stated mean and spread.
 
     Attributes:
         spreads: Prior standard deviation by "block: factor level", "block: factor (trained)" or

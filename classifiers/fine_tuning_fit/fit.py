@@ -144,7 +144,7 @@ def rounded(value: float) -> float:
 def _posterior(
     ladders: Sequence[FineTuningLadder], design: Design
 ) -> tuple[FineTuningModel, Posterior]:
-    """Return the model that has seen nothing, and what the ladders make of it."""
+    """Return the model before the data, and its posterior after the ladders."""
     prior = FineTuningModel(
         spreads={name: spread for name, spread in design.spreads.items() if spread > 0},
         stated=dict(design.stated),

@@ -28,7 +28,7 @@ class Seen:
 class Posterior:
     """Mean and covariance of the coefficients, in the order of `names`.
 
-    `evidence` is the logarithm of the marginal likelihood (Laplace), up to nothing.
+    `evidence` is the logarithm of the marginal likelihood (Laplace), with its constant.
     """
 
     names: Sequence[str]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
@@ -134,10 +133,10 @@ class LeverTable(Finite):
 
 
 @cache
-def load_lever_table(path: Path | None = None) -> LeverTable:
-    """Load the table of a file; `path` None loads the shipped one.
+def load_lever_table() -> LeverTable:
+    """Load the shipped table.
 
     Raises:
-        ArtifactError: There is no such file, or it is not a table.
+        ArtifactError: It is damaged.
     """
-    return ARTIFACT.load(path, LeverTable.from_json)
+    return ARTIFACT.load(None, LeverTable.from_json)

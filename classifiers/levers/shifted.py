@@ -70,7 +70,7 @@ class ShiftedEdgeModel:
 
     @property
     def expected(self) -> Mapping[str, Expected]:
-        """What the configuration lets measured columns be."""
+        """What the configuration predicts of the measured columns."""
         return self.plain.expected
 
     @property

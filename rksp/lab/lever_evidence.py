@@ -106,21 +106,18 @@ def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def lever_card(
-    sizes: LeverTable, rows: Sequence[Row] = (), model: EdgePredictor | None = None
-) -> str:
+def lever_card(sizes: LeverTable, rows: Sequence[Row] = ()) -> str:
     """Write what is known of every lever, and what public runs say, as Markdown.
 
     Args:
         sizes: The sizes.
         rows: Public runs.
-        model: The model of the edge that they are set beside; default the shipped one.
     """
     parts = [
         f"{sizes.ladders:,} ladders ({sizes.digest}).",
         _sizes(sizes),
         "### Beside the model of the edge",
-        _modelled(sizes, model or load_edge_model()),
+        _modelled(sizes, load_edge_model()),
         "### Beside papers",
         _papers(sizes),
     ]

@@ -87,19 +87,16 @@ def _inverted(pair: LadderPair) -> LadderPair:
     return LadderPair(model=pair.model, lever=pair.lever, plain=pair.changed, changed=pair.plain)
 
 
-def fit_lever_table(
-    runs: Iterable[LadderRun], plans: Sequence[LadderPairs] | None = None
-) -> LeverTable:
+def fit_lever_table(runs: Iterable[LadderRun]) -> LeverTable:
     """Fit the sizes of all levers; the same ladders give the same table.
 
     Args:
         runs: Trained ladders.
-        plans: Plans of pairs; default those of the catalogue.
 
     Raises:
-        InputError: No pair of the plans is among the ladders.
+        InputError: No pair of the catalogue's plans is among the ladders.
     """
-    plans = shipped_plans() if plans is None else plans
+    plans = shipped_plans()
     ladders = {run.spec.id: run for run in runs}
     found = {lever.name: pairs_of(lever, plans, ladders) for lever in LEVERS}
     if not any(found.values()):

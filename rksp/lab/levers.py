@@ -74,18 +74,15 @@ class LeverEffect:
 
 
 def lever_effects(
-    pairs: Iterable[LadderPair],
-    ladders: Mapping[str, LadderRun],
-    policy: OutcomePolicy | None = None,
+    pairs: Iterable[LadderPair], ladders: Mapping[str, LadderRun]
 ) -> list[LeverEffect]:
     """Return the effect of every pair of which both ladders are there and the plain one learned.
 
     Args:
         pairs: Pairs of a plan.
         ladders: Trained ladders by id.
-        policy: The policy that labels the runs.
     """
-    policy = policy or OutcomePolicy()
+    policy = OutcomePolicy()
     found = []
     for pair in pairs:
         plain, changed = ladders.get(pair.plain.id), ladders.get(pair.changed.id)

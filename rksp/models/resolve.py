@@ -140,7 +140,6 @@ def resolve_tiny(
     target: str,
     *,
     rung: int = 0,
-    seed: int = 0,
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
@@ -149,7 +148,6 @@ def resolve_tiny(
     Args:
         target: A model type or the path of a config.json.
         rung: As in `rksp.models.tiny.shrunk`.
-        seed: Seed of the random initialization.
         task: Read the model as this; default what its configuration says.
         max_params: Larger models are not built in memory.
 
@@ -182,7 +180,7 @@ def resolve_tiny(
         small.pop(name, None)
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
-    common = {"seed": seed, "max_params": max_params, "counts": True}
+    common = {"seed": 0, "max_params": max_params, "counts": True}
     kind: Kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
 

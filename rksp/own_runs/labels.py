@@ -9,23 +9,15 @@ from typing import Literal
 
 import numpy as np
 
+from rksp.ground.text import words
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.own_runs.run import Curve
 
 Ended = Literal["finished", "unfinished", "diverged"]
 Label = Literal["diverged", "failed", "spiked", "undertrained", "healthy", "unfinished", "unknown"]
 
-_FINISHED = (
-    "finished",
-    "complete",
-    "completed",
-    "success",
-    "succeeded",
-    "done",
-    "terminated",
-    "ok",
-)
-_DIVERGED = ("diverged", "nan", "inf", "exploded", "non-finite", "overflow")
+_FINISHED = words("finished complete completed success succeeded done terminated ok")
+_DIVERGED = words("diverged nan inf exploded non-finite overflow")
 _NEAR_END = 0.95  # of the planned steps; trackers log every so many
 _DENSE = 20  # logged points from which a curve shows spikes and an end
 

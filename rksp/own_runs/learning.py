@@ -20,8 +20,6 @@ def learn(
     source: ModelSource,
     recipe: Recipe,
     prior: EdgeModel | None = None,
-    *,
-    metric: str | None = None,
 ) -> tuple[InformedModel, HistoryReport]:
     """Return the model that has also seen the runs under these paths.
 
@@ -32,7 +30,6 @@ def learn(
         source: The model that is asked about, which a run that names none is of.
         recipe: Fills in what a run does not say.
         prior: Default the shipped model.
-        metric: The loss, by the name of its tracker.
 
     Returns:
         The model, and what was read.
@@ -41,7 +38,7 @@ def learn(
         InputError: A path holds no run that can be read.
     """
     prior = prior or load_edge_model()
-    history = read_history(paths, Question(source=source, recipe=recipe), metric=metric)
+    history = read_history(paths, Question(source=source, recipe=recipe))
     family = Declared(source.config, source.task).name
     return (
         InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),

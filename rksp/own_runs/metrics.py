@@ -6,27 +6,21 @@ import math
 import re
 from collections.abc import Iterable
 
+from rksp.ground.text import words
 from rksp.recipe_files.columns import without_unit
 
 # The first that a run has counts. Hugging Face's `train_loss` is a mean over the whole run, and
 # stands beside `train/loss`, the last one.
-_TRAINING = (
-    "final_loss", "final_train_loss", "train/loss", "loss", "lm_loss", "train_loss_step",
-    "training_loss", "train_loss", "train_loss_epoch", "loss/train", "metrics/loss",
-)  # fmt: skip
-_HELD_OUT = (
-    "val/loss", "val_loss", "eval/loss", "eval_loss", "validation/loss", "validation_loss",
-    "valid_loss", "valid/loss", "dev_loss", "test_loss", "loss/val", "val_loss_epoch",
-)  # fmt: skip
-LOSSES = (*_TRAINING, *_HELD_OUT)
-_RATES = (
-    "learning_rate",
-    "train/learning_rate",
-    "lr",
-    "train/lr",
-    "optimizer/lr",
-    "lr_scheduler/lr",
+_TRAINING = words(
+    "final_loss final_train_loss train/loss loss lm_loss train_loss_step training_loss train_loss "
+    "train_loss_epoch loss/train metrics/loss"
 )
+_HELD_OUT = words(
+    "val/loss val_loss eval/loss eval_loss validation/loss validation_loss valid_loss valid/loss "
+    "dev_loss test_loss loss/val val_loss_epoch"
+)
+LOSSES = (*_TRAINING, *_HELD_OUT)
+_RATES = words("learning_rate train/learning_rate lr train/lr optimizer/lr lr_scheduler/lr")
 _RANK = {name: place for place, name in enumerate(LOSSES)}
 _PREFIXES = ("metrics.", "summary.", "metric.")
 _EDGE = r"[/_.\s()\[\]-]"  # of a word in a name

@@ -38,6 +38,25 @@ class Curve:
         )
 
 
+class Points:
+    """What was logged, by metric and step, while a reader collects it."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[int, float]] = {}
+
+    def add(self, step: object, values: Mapping[str, object]) -> None:
+        """Keep the numbers among the values of one step; nothing where that is no step."""
+        at = step_of(step)
+        for name, value in values.items():
+            known = number_of(value)
+            if at is not None and known is not None:
+                self._found.setdefault(name, {})[at] = known
+
+    def curves(self) -> dict[str, Curve]:
+        """Return the curve of each metric."""
+        return {name: Curve.of(points) for name, points in self._found.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRun:
     """One run.
@@ -76,6 +95,12 @@ class RunReader:
     matches: Callable[[Path], bool]
     read: Callable[[Path], Iterator[RawRun]]
     takes_folders: bool = False
+
+
+def step_of(value: object) -> int | None:
+    """Return the number of a step; None for what is none."""
+    found = number_of(value)
+    return int(found) if found is not None and 0 <= found < 2**53 else None
 
 
 def number_of(value: Any) -> float | None:

@@ -8,37 +8,22 @@ from functools import lru_cache
 from rksp.recipe import Recipe
 from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
 
-_ALIASES = {
-    "lr": "learning_rate",
-    "peak_lr": "learning_rate",
-    "max_lr": "learning_rate",
-    "learn_rate": "learning_rate",
-    "warmup": "warmup_steps",
-    "warmup_iters": "warmup_steps",
-    "warmup_ratio": "warmup_steps",
-    "num_warmup_steps": "warmup_steps",
-    "steps": "max_steps",
-    "max_iters": "max_steps",
-    "train_steps": "max_steps",
-    "wd": "weight_decay",
-    "beta1": "adam_beta1",
-    "beta2": "adam_beta2",
-    "eps": "adam_epsilon",
-    "epsilon": "adam_epsilon",
-    "clip": "max_grad_norm",
-    "grad_clip": "max_grad_norm",
-    "bs": "batch_size",
-    "global_batch_size": "batch_size",
-    "train_batch_size": "batch_size",
-    "global_train_batch_size": "batch_size",
-    "seq_len": "sequence_length",
-    "seq_length": "sequence_length",
-    "block_size": "sequence_length",
-    "optim": "optimizer",
-    "lr_scheduler": "schedule",
-    "lr_scheduler_type": "schedule",
-    "dtype": "precision",
+_NAMES = {  # field: its other names
+    "learning_rate": "lr peak_lr max_lr learn_rate",
+    "warmup_steps": "warmup warmup_iters warmup_ratio num_warmup_steps",
+    "max_steps": "steps max_iters train_steps",
+    "weight_decay": "wd",
+    "adam_beta1": "beta1",
+    "adam_beta2": "beta2",
+    "adam_epsilon": "eps epsilon",
+    "max_grad_norm": "clip grad_clip",
+    "batch_size": "bs global_batch_size train_batch_size global_train_batch_size",
+    "sequence_length": "seq_len seq_length block_size",
+    "optimizer": "optim",
+    "schedule": "lr_scheduler lr_scheduler_type",
+    "precision": "dtype",
 }
+_ALIASES = {name: field for field, names in _NAMES.items() for name in names.split()}
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")

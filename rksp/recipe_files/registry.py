@@ -10,6 +10,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.parse.document import Document, load_document
+from rksp.recipe_files.parse.logged import is_logged, unwrapped, unwrapped_lines
 from rksp.recipe_files.readers import (
     axolotl,
     deepspeed,
@@ -128,6 +129,7 @@ def read_document(
     try:
         _launched(draft)
         reader.read(draft)
+        _note_another_loss(draft)
         _note_other_rates(draft)
         read = dataclasses.replace(draft.finish(), keys=reader.keys)
     except (ArithmeticError, ValueError, TypeError) as error:
@@ -148,8 +150,10 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):
         return scripts.of_script(document)
-    if _is_wandb(document):
-        return _of_wandb(document), ("Read from the configuration that W&B logged.",)
+    if is_logged(document.data):
+        lines = unwrapped_lines(document.lines)
+        logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
+        return logged, ("Read from the configuration that W&B logged.",)
     arguments = document.data.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()
@@ -223,6 +227,14 @@ def _launched(draft: Draft) -> None:
             draft.devices_text = " × ".join(f"--{name}" for name in (key, *others) if name in flags)
 
 
+def _note_another_loss(draft: Draft) -> None:
+    loss = draft.value("objective")
+    if loss != "lm":
+        draft.note(
+            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
+        )
+
+
 def _note_other_rates(draft: Draft) -> None:
     """Note rates of some weights (LoRA+, groups, embeddings), which no reader reads."""
     for key in draft.unread():
@@ -235,30 +247,6 @@ def _note_other_rates(draft: Draft) -> None:
                 f"{key} is {found.value!s:.60}, which rksp does not read: it judges one rate for "
                 "all weights."
             )
-
-
-def _is_wandb(document: Document) -> bool:
-    inner = [
-        value for key, value in document.data.items() if key not in ("_wandb", "wandb_version")
-    ]
-    wrapped = [value for value in inner if isinstance(value, Mapping) and "value" in value]
-    return len(wrapped) >= 2 and len(wrapped) == len(inner)
-
-
-def _of_wandb(document: Document) -> Document:
-    """Convert `key: {desc: null, value: …}` to `key: …`, with its lines."""
-    data = {
-        key: value["value"]
-        for key, value in document.data.items()
-        if isinstance(value, Mapping) and "value" in value and key != "_wandb"
-    }
-    lines = {}
-    for key, line in document.lines.items():
-        parts = key.split(".")
-        if len(parts) > 1 and parts[1] == "value":
-            inner = ".".join((parts[0], *parts[2:]))
-            lines[inner] = line if len(parts) > 2 else document.lines[parts[0]]
-    return dataclasses.replace(document, data=data, lines=lines)
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 KINDS = ("score", "confirm", "grid", "diff", "runs")
-LISTED = (
-    "score",
-    "confirm",
-    "grid",
-)  # those with issues; see rksp.report.machines.listing
+LISTED = ("score", "confirm", "grid")  # those with issues; see rksp.report.machines.listing
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 

@@ -61,44 +61,28 @@ def _field(issue: Finding) -> str:
 
 def _verdict(report: ScoreReport) -> list[Finding]:
     seed = deciding(report)
-    if seed.risk is None:
-        return [
-            Finding(
-                code=UNDECIDED,
-                name="not-assessed",
-                level=Level.NOTE,
-                message=f"The risk was not assessed: {seed.risk_missing}.",
-            )
-        ]
+    risk = seed.risk
+    if risk is None:
+        return [_undecided("not-assessed", f"The risk was not assessed: {seed.risk_missing}.")]
     if report.risk_verdict == "cannot tell":
-        return [
-            Finding(
-                code=UNDECIDED,
-                name="cannot-tell",
-                level=Level.NOTE,
-                message=f"rksp cannot tell: {'; '.join(seed.risk.reasons)}.",
-            )
-        ]
+        return [_undecided("cannot-tell", f"rksp cannot tell: {'; '.join(risk.reasons)}.")]
     if report.risk_verdict == "ok":
         return []
+    answer, fix = words.answer(report, risk), risk.counterfactual or ""
     if report.risk_verdict == "caution":
-        return [
-            Finding(
-                code=UNDECIDED,
-                name="caution",
-                level=Level.NOTE,
-                message=f"{words.answer(report, seed.risk)}. {words.margin(report, seed.risk)}",
-                fix=seed.risk.counterfactual or "",
-            )
-        ]
+        return [_undecided("caution", f"{answer}. {words.margin(report, risk)}", fix)]
     return [
         Finding(
             code=RISK,
             name="high-risk",
             level=Level.ERROR,
-            message=f"{words.answer(report, seed.risk)}; the bar is {seed.risk.threshold:.0%}.",
-            fix=seed.risk.counterfactual or "",
-            healthy=f"P(failed) under {seed.risk.threshold:.0%}",
+            message=f"{answer}; the bar is {risk.threshold:.0%}.",
+            fix=fix,
+            healthy=f"P(failed) under {risk.threshold:.0%}",
             source="the fitted classifier",
         )
     ]
+
+
+def _undecided(name: str, message: str, fix: str = "") -> Finding:
+    return Finding(code=UNDECIDED, name=name, level=Level.NOTE, message=message, fix=fix)

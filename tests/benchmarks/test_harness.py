@@ -28,7 +28,6 @@ def test_damaged_input_is_refused_or_read(name, tmp_path, monkeypatch):
 
 
 def test_there_are_twelve_kinds_and_ten_thousand_inputs():
-    harness("kinds")
     names = [name for name, _, _ in harness("kinds")._KINDS]
     assert len(names) + len(harness("originals").recipes()) >= 12
     counts = [count for _, _, count in harness("kinds")._KINDS]
@@ -89,7 +88,7 @@ def test_an_input_that_ends_its_process_ends_no_other(harm):
             os.abort()
         return "fine"
 
-    found = dict(limits.Pool(2).map([0, 1, 2], work))
+    found = dict(limits.in_processes([0, 1, 2], work, 2))
     assert [found[n].result for n in (0, 2)] == ["fine", "fine"]
     assert found[1].note == "job 1"
     assert "ended with status" in found[1].said
@@ -103,6 +102,6 @@ def test_an_input_that_takes_too_long_is_ended(monkeypatch):
         while True:
             time.process_time()
 
-    ((_, ended),) = limits.Pool(1).map([0], work)
+    ((_, ended),) = limits.in_processes([0], work, 1)
     assert "not done after" in ended.said
     assert ended.note == "forever"

@@ -55,6 +55,15 @@ def test_a_script_of_unsloth(tmp_path):
     assert found.field("learning_rate").origin.line == 11
 
 
+def test_the_task_of_adapters_is_a_word_or_a_member(tmp_path):
+    text = CLASSIFIER.replace("AutoModelForSequenceClassification", "AutoModel")
+    for task, objective in (("'SEQ_CLS'", "classification"), ("TaskType.SEQ_CLS", "classification"),
+                            ("TaskType.CAUSAL_LM", "lm")):  # fmt: skip
+        found = read(tmp_path, text.replace('"SEQ_CLS"', task))
+        assert found.recipe().objective == objective
+        assert any("minimizes another loss" in note for note in found.notes) == (objective != "lm")
+
+
 def test_what_a_script_computes_elsewhere_is_assumed(tmp_path):
     found = read(tmp_path, CLASSIFIER)
     recipe = found.recipe()

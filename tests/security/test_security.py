@@ -68,7 +68,7 @@ ATTACKS = {
     "5 a store that is read-only": "test_attacks.py::"
     "test_a_store_that_cannot_be_written_can_be_looked_at",
     "5 shards outside the folder": "test_attacks_of_files.py::test_it_is_refused",
-    "5 pickles": "test_resolve.py::test_pickles_and_quantized_weights_are_refused",
+    "5 pickles": "test_resolve_checkpoint.py::test_pickles_and_quantized_weights_are_refused",
 }
 
 

@@ -12,12 +12,15 @@ from rksp.batch import Batch
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
-from rksp.documents.finding import Finding
+from rksp.documents.finding import Finding, Level
 from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
 from rksp.measure.response import measure_response
 from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.snapshots import collect
+from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
+
+BAD = (Level.ERROR, Level.WARNING)
 
 RECIPE = Recipe(
     learning_rate=3e-4,
@@ -69,6 +72,8 @@ RESPONSE = ResponseProfile(
     points=(),
     forward_passes=10.0,
 )
+UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update_rms"))
+TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
 
 
 def healthy(
@@ -127,3 +132,15 @@ def token_batch(vocabulary: int, *, sequences: int = 2, length: int = 32, seed: 
 def found(evidence: CheckEvidence) -> dict[str, Finding]:
     """Return the findings by name."""
     return {finding.name: finding for finding in run_checks(evidence)}
+
+
+def tiny(name: str) -> nn.Module:
+    return resolve_tiny(name).build(0)
+
+
+def attending(**more: float) -> dict[str, object]:
+    return {"attention": (ATTENTION, replace(ATTENTION, **more))}
+
+
+def routing(**more: float) -> dict[str, object]:
+    return {"routers": (ROUTER, replace(ROUTER, **more))}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+from pathlib import Path
+
 from rksp.lab.fine_tuning.base_model import BaseSpec
 from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.fine_tuning.spec import FineTuningSpec
+from rksp.lab.grid import read_ladder_plan
 from rksp.recipe import Recipe
 
 LORA = {"peft": "lora", "lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("c_attn",)}
@@ -81,3 +85,9 @@ def tiny_spec(base: BaseSpec | None = None, **fields: object) -> FineTuningSpec:
         "step": 1.0,
     }
     return FineTuningSpec.model_validate({**given, "recipe": recipe, **fields})
+
+
+def shipped_plan() -> FineTuningPlan:
+    plan = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "fine_tuning.yaml")))
+    assert isinstance(plan, FineTuningPlan)
+    return plan

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+FAST = {"states": 128}
+
 TOKENS, CLASSES, WIDTH = 61, 10, 24
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
+from rksp.measure.snapshots import Collected, collect
 from rksp.models.source import ModelSource
 
 FAMILIES = [
@@ -64,3 +68,18 @@ def halves(source) -> tuple[Batch, Batch, Batch]:
         for i in (0, 1)
     ]
     return both, parts[0], parts[1]
+
+
+def states_of(model: nn.Module, batch: Batch) -> tuple[list, Collected]:
+    seen: list = []
+    result = collect(
+        model, batch, consume=lambda t: seen.append((t.name, t.x.clone(), t.y.clone()))
+    )
+    return seen, result
+
+
+def assert_same(left: list, right: list) -> None:
+    assert [name for name, *_ in left] == [name for name, *_ in right]
+    assert len(left) > 1
+    for (name, x, y), (_, other_x, other_y) in zip(left, right, strict=True):
+        assert torch.equal(x, other_x) and torch.equal(y, other_y), name

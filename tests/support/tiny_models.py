@@ -9,6 +9,16 @@ from torch.overrides import TorchFunctionMode
 
 from rksp.models.zoo import ZooConfig, ZooTransformer
 
+TINY_GPT2 = {
+    "n_embd": "32",
+    "n_layer": "2",
+    "n_head": "2",
+    "vocab_size": "300",
+    "n_positions": "64",
+}
+
+IDS = {"bos_token_id": "0", "eos_token_id": "0"}
+
 _DECODER = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

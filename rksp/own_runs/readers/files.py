@@ -10,6 +10,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.recipe_files.parse.document import load_document
+from rksp.recipe_files.parse.logged import is_logged, unwrapped
 
 LARGEST = 64 * 2**20  # bytes of a file of runs
 _HEAD = 2**16
@@ -67,10 +68,7 @@ def settings_beside(folder: Path) -> dict[str, object]:
             data = load_document(path).data
         except InputError:
             continue
-        wrapped = {
-            k: v["value"] for k, v in data.items() if isinstance(v, Mapping) and "value" in v
-        }
-        found = flat(wrapped or data)
+        found = flat(unwrapped(data) if is_logged(data) else data)
         break
     model = folder / "config.json"
     if "target" not in found and model.is_file() and b'"model_type"' in head_of(model):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rksp.own_runs.readers.files import head_of, settings_beside
-from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+from rksp.own_runs.run import Points, RawRun, RunReader
 from rksp.recipe_files.rows import read_rows
+
+_PLACES = ("step", "epoch")  # columns that say when the others were logged
 
 
 def _matches(path: Path) -> bool:
@@ -18,15 +20,10 @@ def _matches(path: Path) -> bool:
 
 
 def _read(path: Path) -> Iterator[RawRun]:
-    points: dict[str, dict[int, float]] = {}
+    points = Points()
     for row in read_rows(path):
-        step = number_of(row.get("step"))
-        if step is None or not 0 <= step < 2**53:
-            continue
-        for name, value in row.items():
-            known = number_of(value)
-            if known is not None and name not in ("step", "epoch"):
-                points.setdefault(_plain(name), {})[int(step)] = known
+        logged = {_plain(name): value for name, value in row.items() if name not in _PLACES}
+        points.add(row.get("step"), logged)
     folder = path.parent
     name = (
         f"{folder.parent.name}/{folder.name}" if folder.name.startswith("version_") else folder.name
@@ -35,7 +32,7 @@ def _read(path: Path) -> Iterator[RawRun]:
         name=name,
         file=path,
         said=settings_beside(folder),
-        curves={name: Curve.of(found) for name, found in points.items()},
+        curves=points.curves(),
     )
 
 

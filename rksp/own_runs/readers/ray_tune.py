@@ -9,7 +9,7 @@ from pathlib import Path
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.own_runs.readers.files import LARGEST, flat, head_of
-from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+from rksp.own_runs.run import Points, RawRun, RunReader
 
 _OWN = ("config", "hostname", "node_ip", "pid", "date", "timestamp", "trial_id", "done")
 _MARKS = (b'"training_iteration"', b'"trial_id"')
@@ -21,7 +21,7 @@ def _matches(path: Path) -> bool:
 
 
 def _read(path: Path) -> Iterator[RawRun]:
-    points: dict[str, dict[int, float]] = {}
+    points = Points()
     last: dict[str, object] = {}
     for line in read_text(path, LARGEST).splitlines():
         try:
@@ -31,13 +31,8 @@ def _read(path: Path) -> Iterator[RawRun]:
         if not isinstance(result, dict):
             continue
         last = result
-        step = number_of(result.get("step", result.get("training_iteration")))
-        if step is None or not 0 <= step < 2**53:
-            continue
-        for name, value in flat({k: v for k, v in result.items() if k not in _OWN}).items():
-            known = number_of(value)
-            if known is not None:
-                points.setdefault(name, {})[int(step)] = known
+        step = result.get("step", result.get("training_iteration"))
+        points.add(step, flat({k: v for k, v in result.items() if k not in _OWN}))
     if not last:
         raise InputError(f"{path} holds no result of a trial.")
     config = last.get("config")
@@ -49,7 +44,7 @@ def _read(path: Path) -> Iterator[RawRun]:
         name=str(last.get("trial_id", path.parent.name)),
         file=path,
         said=said,
-        curves={name: Curve.of(found) for name, found in points.items()},
+        curves=points.curves(),
         state="failed" if failed else "finished" if last.get("done") else "unfinished",
     )
 

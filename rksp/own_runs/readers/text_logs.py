@@ -12,13 +12,17 @@ from pathlib import Path
 
 from rksp.ground.files import read_text
 from rksp.own_runs.readers.files import LARGEST, head_of
-from rksp.own_runs.run import Curve, RawRun, RunReader
+from rksp.own_runs.run import Points, RawRun, RunReader
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
 _STEP = re.compile(r"\b(?:iteration|step|iter|global_step)\s*[:= ]\s*(\d+)(?:\s*/\s*(\d+))?", re.I)
-_LOSS = re.compile(rf"\b(?:lm loss|train_loss|training loss|loss)\s*[:= ]\s*\[?{_NUMBER}", re.I)
-_RATE = re.compile(rf"\b(?:learning[ _]rate|lr)\s*[:= ]\s*\[?\(?{_NUMBER}", re.I)
-_NORM = re.compile(rf"\b(?:grad[ _]norm)\s*[:= ]\s*{_NUMBER}", re.I)
+_METRICS = {
+    "loss": re.compile(
+        rf"\b(?:lm loss|train_loss|training loss|loss)\s*[:= ]\s*\[?{_NUMBER}", re.I
+    ),
+    "learning_rate": re.compile(rf"\b(?:learning[ _]rate|lr)\s*[:= ]\s*\[?\(?{_NUMBER}", re.I),
+    "grad_norm": re.compile(rf"\b(?:grad[ _]norm)\s*[:= ]\s*{_NUMBER}", re.I),
+}
 _BATCH = re.compile(r"global[ _]batch[ _]size\s*[:= ]\s*(\d+)", re.I)
 # Megatron prints its arguments as `  name ...... value`.
 _ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:?)?\s*(\w+) \.{3,} (\S.*?)\s*$", re.M)
@@ -29,14 +33,14 @@ def _matches(path: Path) -> bool:
     if path.suffix.lower() not in _SUFFIXES or not path.is_file():
         return False
     head = head_of(path).decode("utf-8", "replace")
-    return any(_STEP.search(line) and _LOSS.search(line) for line in head.splitlines()) or (
-        bool(_ARGUMENT.search(head)) and "megatron" in head.lower()
-    )
+    return any(
+        _STEP.search(line) and _METRICS["loss"].search(line) for line in head.splitlines()
+    ) or (bool(_ARGUMENT.search(head)) and "megatron" in head.lower())
 
 
 def _read(path: Path) -> Iterator[RawRun]:
     text = read_text(path, LARGEST)
-    points: dict[str, dict[int, float]] = {}
+    points = Points()
     said: dict[str, object] = {
         name: value for name, value in _ARGUMENT.findall(text) if value not in ("None", "")
     }
@@ -46,22 +50,21 @@ def _read(path: Path) -> Iterator[RawRun]:
         if step is None:
             continue
         planned = max(planned, int(step[2] or 0))
-        for name, pattern in (("loss", _LOSS), ("learning_rate", _RATE), ("grad_norm", _NORM)):
-            found = pattern.search(line)
-            if found is not None:
-                points.setdefault(name, {})[int(step[1])] = float(found[1])
+        found = {name: pattern.search(line) for name, pattern in _METRICS.items()}
+        points.add(int(step[1]), {name: float(m[1]) for name, m in found.items() if m is not None})
         batch = _BATCH.search(line)
         if batch is not None:
             said["batch_size"] = int(batch[1])
     if planned:
         said["max_steps"] = planned
-    done = max((max(found) for found in points.values()), default=0)
+    curves = points.curves()
+    done = max((curve.steps[-1] for curve in curves.values()), default=0)
     state = "" if not planned else "finished" if done >= 0.99 * planned else "unfinished"
     yield RawRun(
         name=path.stem,
         file=path,
         said=said,
-        curves={name: Curve.of(found) for name, found in points.items()},
+        curves=curves,
         state=state,
     )
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.own_runs.readers.files import read_json, settings_beside
-from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+from rksp.own_runs.run import Points, RawRun, RunReader, number_of
 
 _NAME = "trainer_state.json"
 _CHECKPOINT = "checkpoint-"
+_LOGGED = ("loss", "eval_loss", "learning_rate", "grad_norm")
 
 
 def _matches(path: Path) -> bool:
@@ -36,15 +37,10 @@ def _read(path: Path) -> Iterator[RawRun]:
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{path} holds no log_history, so it is no state of a Trainer.")
-    points: dict[str, dict[int, float]] = {}
+    points = Points()
     for entry in history:
-        step = number_of(entry.get("step")) if isinstance(entry, dict) else None
-        if step is None or not 0 <= step < 2**53:
-            continue
-        for name in ("loss", "eval_loss", "learning_rate", "grad_norm"):
-            value = number_of(entry.get(name))
-            if value is not None:
-                points.setdefault(name, {})[int(step)] = value
+        if isinstance(entry, dict):
+            points.add(entry.get("step"), {name: entry.get(name) for name in _LOGGED})
     planned, done = (number_of(state.get(name)) for name in ("max_steps", "global_step"))
     folder = path.parent
     run = folder.parent if folder.name.startswith(_CHECKPOINT) else folder
@@ -56,7 +52,7 @@ def _read(path: Path) -> Iterator[RawRun]:
         name=run.name,
         file=path,
         said=said,
-        curves={name: Curve.of(found) for name, found in points.items()},
+        curves=points.curves(),
         state="finished" if is_over else "unfinished",
     )
 

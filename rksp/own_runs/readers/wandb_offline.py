@@ -15,7 +15,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
 from rksp.own_runs.readers.files import LARGEST, flat
-from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+from rksp.own_runs.run import Points, RawRun, RunReader
 
 _MARK = b":W&B"
 _BLOCK, _HEADER = 32768, 7  # bytes, of LevelDB's log format
@@ -34,7 +34,7 @@ def _read(path: Path) -> Iterator[RawRun]:
             f"{path} is an offline run of W&B, which needs wandb; pip install 'rksp[wandb]'."
         ) from error
     said: dict[str, object] = {}
-    points: dict[str, dict[int, float]] = {}
+    points = Points()
     finals: dict[str, object] = {}
     name, code = path.stem.removeprefix("run-"), None
     for data in _messages(path):
@@ -50,7 +50,9 @@ def _read(path: Path) -> Iterator[RawRun]:
         elif kind == "config":
             said |= _items(record.config.update)
         elif kind == "history":
-            _add(points, _items(record.history.item), record.history.step.num)
+            row = _items(record.history.item)
+            step = row.get("_step", record.history.step.num)
+            points.add(step, {key: value for key, value in row.items() if key[:1] != "_"})
         elif kind == "summary":
             finals |= _items(record.summary.update)
         elif kind == "exit":
@@ -60,7 +62,7 @@ def _read(path: Path) -> Iterator[RawRun]:
         file=path,
         said={key: value for key, value in said.items() if not key.startswith("_wandb")},
         finals=finals,
-        curves={key: Curve.of(found) for key, found in points.items()},
+        curves=points.curves(),
         state="" if code is None else "finished" if code == 0 else "crashed",
     )
 
@@ -104,16 +106,6 @@ def _items(items: Any) -> dict[str, object]:
             continue
         found |= flat({key: value})
     return found
-
-
-def _add(points: dict[str, dict[int, float]], row: dict[str, object], step: int) -> None:
-    at = number_of(row.get("_step", step))
-    if at is None or not 0 <= at < 2**53:
-        return
-    for key, value in row.items():
-        known = number_of(value)
-        if known is not None and not key.startswith("_"):
-            points.setdefault(key, {})[int(at)] = known
 
 
 READER = RunReader(name="an offline run of W&B", matches=_matches, read=_read)

@@ -21,6 +21,7 @@ _WANTED = re.compile(
     r"|CrossEncoder)$"
 )
 _HAS_BF16 = ("is_bfloat16_supported", "is_bf16_supported")  # yes, as for the word `auto`
+_NAMED = ("torch", "TaskType", "peft.TaskType")  # what stands in these is read as its name
 
 TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
 CALLS = "calls()"  # key of the calls of a script, in the data of its document
@@ -103,7 +104,7 @@ def _assigned_once(tree: ast.Module) -> dict[str, Any]:
 
 def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Return a literal, `torch.bfloat16` as its name, and a question about bf16 as a yes."""
-    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch":
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _NAMED:
         return node.attr
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)

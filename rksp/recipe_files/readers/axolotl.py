@@ -9,19 +9,17 @@ from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     clip,
     lora,
-    means,
     optimizer,
     positive,
     put_warmup,
     schedule,
-    share_of_run,
+    stated_objective,
+    warmup_share,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
-_OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
-               "grpo": "grpo", "gdpo": "grpo", "ebft": "other"}  # fmt: skip
 _ADAPTERS: dict[str, Any] = {
     "rank": "lora_r",
     "alpha": "lora_alpha",
@@ -78,15 +76,10 @@ def _precision(draft: Draft) -> None:
 
 
 def _objective(draft: Draft) -> None:
-    means("objective", "rl", _OBJECTIVES)(draft)
+    stated_objective("rl", ebft="other")(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
-    if draft.knows("objective"):
-        loss = draft.value("objective")
-        draft.note(
-            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
-        )
 
 
 def _model(draft: Draft) -> None:
@@ -129,7 +122,7 @@ READER = Reader(
         epochs("num_epochs", 1),
         Row("schedule", "lr_scheduler", schedule, "cosine"),
         _warmup,
-        share_of_run("warmup_steps", 0.03, most=100),
+        warmup_share(0.03, most=100),
         Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
         _fall,
         _precision,

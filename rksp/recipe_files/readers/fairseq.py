@@ -12,6 +12,7 @@ from rksp.recipe_files.table.convert import (
     betas,
     clip,
     optimizer,
+    over_peak,
     put_decay_until,
     put_schedule,
     switches,
@@ -70,15 +71,10 @@ def _fall(draft: Draft) -> None:
         draft.put("decay_shape", "exponential", stages)
         last = draft.number("lr_scheduler.final_lr_scale")
         draft.put("min_lr_ratio", last.value if last is not None else 0.01, last)
-    least = draft.number(*_LOWEST)
-    rate = draft.value("learning_rate")
-    if (
-        least is not None
-        and rate
-        and 0 <= least.value <= rate
-        and draft.value("schedule") != "constant"
-    ):
-        draft.put("min_lr_ratio", float(f"{least.value / rate:.6g}"), least)
+    least, rate = draft.number(*_LOWEST), draft.value("learning_rate") or -1.0
+    if draft.value("schedule") != "constant" and least is not None and 0 <= least.value <= rate:
+        ratio, text = over_peak(draft, least.value)
+        draft.put("min_lr_ratio", ratio, least, text=text)
     draft.default("min_lr_ratio", 0.0)
 
 
@@ -157,10 +153,6 @@ def _objective(draft: Draft) -> None:
     meaning = known.get(found.value, "other")
     if meaning != "lm":
         draft.put("objective", meaning, found)
-        draft.note(
-            f"The run minimizes another loss ({meaning}); "
-            "rksp's estimate is for language modelling."
-        )
 
 
 _RECOGNIZERS = ("wav2vec_ctc", "wav2vec_seq2seq", "hubert_ctc", "hubert_seq2seq")
@@ -169,7 +161,7 @@ _RECOGNIZERS = ("wav2vec_ctc", "wav2vec_seq2seq", "hubert_ctc", "hubert_seq2seq"
 def _starts_trained(draft: Draft) -> bool:
     """Tell whether another run's weights are loaded without its optimizer.
 
-    `finetune_from_model` resets everything but the weights, `restore_file` what it is told to, and
+    `finetune_from_model` resets everything but the weights, `restore_file` what it is told to,
     and the recognizers of speech load the encoder that `w2v_path` must name.
     """
     if draft.text("checkpoint.finetune_from_model", "finetune_from_model") is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rksp.recipe_files.parse.document import Document
 
-# What has all these dotted keys: what it is.
+# What has all these dotted keys: what it is, and which advice is given, unless it is the usual.
 _FORMATS = """
-parameters method: a W&B sweep, not one recipe
-compute_environment distributed_type: an Accelerate configuration
-log_history global_step: the state of a finished Hugging Face run
-peft_type base_model_name_or_path: the settings of a PEFT adapter
+parameters method: a W&B sweep, not one recipe: sweep
+compute_environment distributed_type: an Accelerate configuration: place
+log_history global_step: the state of a finished Hugging Face run: state
+peft_type base_model_name_or_path: the settings of a PEFT adapter: adapter
 tokenizer_class: the settings of a tokenizer
 added_tokens pre_tokenizer: a tokenizer
 eos_token_id transformers_version _from_model_config: generation settings
@@ -24,70 +24,47 @@ apiVersion kind: a Kubernetes manifest
 services: a Docker Compose configuration
 channels dependencies: a conda environment
 build.os version: a Read the Docs configuration
-lr0 imgsz: an Ultralytics YOLO configuration
-lr0 lrf: an Ultralytics YOLO configuration
-MODEL SOLVER: a Detectron2 configuration
-unet_lr network_dim: a configuration of kohya's sd-scripts
-network_module pretrained_model_name_or_path: a configuration of kohya's sd-scripts
-encoder_conf optim_conf: an ESPnet configuration
-encoder_type decoder_type: an OpenNMT configuration
-src_vocab train_steps: an OpenNMT configuration
-training.batch_type model.encoder: a JoeyNMT configuration
-mini-batch-fit vocabs: a Marian configuration
-hparams_file: a SpeechBrain configuration
-seed_everything trainer: a configuration of Lightning's command line
-sched opt model: a timm configuration
-nlp training: a spaCy configuration
+lr0 imgsz: an Ultralytics YOLO configuration: typed
+lr0 lrf: an Ultralytics YOLO configuration: typed
+MODEL SOLVER: a Detectron2 configuration: typed
+unet_lr network_dim: a configuration of kohya's sd-scripts: typed
+network_module pretrained_model_name_or_path: a configuration of kohya's sd-scripts: typed
+encoder_conf optim_conf: an ESPnet configuration: typed
+encoder_type decoder_type: an OpenNMT configuration: typed
+src_vocab train_steps: an OpenNMT configuration: typed
+training.batch_type model.encoder: a JoeyNMT configuration: typed
+mini-batch-fit vocabs: a Marian configuration: typed
+hparams_file: a SpeechBrain configuration: typed
+seed_everything trainer: a configuration of Lightning's command line: typed
+sched opt model: a timm configuration: typed
+nlp training: a spaCy configuration: typed
 stages: a DVC configuration
 entry_points: an MLflow project
-defaults: a Hydra configuration that only names other files
+defaults: a Hydra configuration that only names other files: parts
 train valid test: a Megatron data blend
-actor_rollout_ref algorithm: a verl configuration
-actor_learning_rate: an OpenRLHF configuration
+actor_rollout_ref algorithm: a verl configuration: rl
+actor_learning_rate: an OpenRLHF configuration: typed
 task doc_to_text: an lm-evaluation-harness task
 n_timesteps policy: a Stable Baselines configuration
 cells nbformat: a Jupyter notebook
 """
-_ADVICE = {
-    "a W&B sweep, not one recipe": "Give it to rksp grid.",
-    "an Accelerate configuration": (
-        "It only says where a run takes place; give the trainer's own file."
-    ),
-    "the state of a finished Hugging Face run": "Give the run's training arguments as JSON.",
-    "the settings of a PEFT adapter": "Give the trainer's file.",
-    "a Hydra configuration that only names other files": (
-        "Give the composed configuration, which --cfg job prints."
-    ),
-    "a verl configuration": "It trains by reinforcement learning, which rksp does not judge.",
-}
-_TYPE_IT = (
-    "rksp does not read it; name the model as TARGET, and type the recipe: --lr, --warmup-steps, "
-    "--max-steps, --batch-size."
-)
-_ADVICE |= dict.fromkeys(
-    (
-        "a timm configuration",
-        "a configuration of Lightning's command line",
-        "an Ultralytics YOLO configuration",
-        "a Detectron2 configuration",
-        "a configuration of kohya's sd-scripts",
-        "an ESPnet configuration",
-        "an OpenNMT configuration",
-        "a JoeyNMT configuration",
-        "a Marian configuration",
-        "a SpeechBrain configuration",
-        "a spaCy configuration",
-        "an OpenRLHF configuration",
-    ),
-    _TYPE_IT,
-)
 _USUAL = "Give the file of the run that trains the model."
+_ADVICE = {
+    "sweep": "Give it to rksp grid.",
+    "place": "It only says where a run takes place; give the trainer's own file.",
+    "state": "Give the run's training arguments as JSON.",
+    "adapter": "Give the trainer's file.",
+    "parts": "Give the composed configuration, which --cfg job prints.",
+    "rl": "It trains by reinforcement learning, which rksp does not judge.",
+    "typed": "rksp does not read it; name the model as TARGET, and type the recipe: --lr, "
+    "--warmup-steps, --max-steps, --batch-size.",
+}
 _FOREIGN = [line.split(": ") for line in _FORMATS.strip().splitlines()]
 
 
 def known_format(document: Document) -> tuple[str, str] | None:
     """Return what a document is that no reader reads, and what to give; None if it is unclear."""
-    for keys, title in _FOREIGN:
+    for keys, title, *advice in _FOREIGN:
         if document.has(*keys.split()):
-            return title, _ADVICE.get(title, _USUAL)
+            return title, _ADVICE[advice[0]] if advice else _USUAL
     return None

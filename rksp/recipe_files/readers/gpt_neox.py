@@ -11,14 +11,14 @@ from rksp.recipe_files.table.convert import (
     betas,
     clip,
     lowest_rate,
-    means,
     optimizer,
     put_decay_until,
     put_precision,
     schedule,
-    share_of_run,
+    stated_objective,
     switches,
     warmup,
+    warmup_share,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
@@ -26,7 +26,6 @@ from rksp.recipe_files.table.shape import read_shape
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 _MULTIPLE = 256
-_OBJECTIVES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
 
 
 def _precision(draft: Draft) -> None:
@@ -46,7 +45,7 @@ def _warmup(draft: Draft) -> None:
     share, end = draft.number("warmup"), draft.number("lr_decay_iters")
     if end is None or (share is not None and share.value >= 1):
         warmup(draft, "warmup_steps", ["warmup"])
-        share_of_run("warmup_steps", 0.01)(draft)
+        warmup_share(0.01)(draft)
         return
     part = share.value if share is not None else 0.01
     text = f"{part:g} of {end.value} steps of the schedule"
@@ -213,7 +212,7 @@ READER = Reader(
         _decay,
         _precision,
         Row("precision", "", default="fp32"),
-        means("objective", "train_impl", _OBJECTIVES),
+        stated_objective("train_impl", reinforce="other"),
         _model,
     ),
 )

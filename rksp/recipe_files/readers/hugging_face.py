@@ -22,24 +22,24 @@ from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     clip,
+    kind_of_adapters,
     lora,
-    means,
+    number,
     optimizer,
+    over_peak,
     positive,
+    put_targets,
     put_warmup,
     schedule,
+    stated_objective,
 )
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import epochs
-from rksp.recipe_files.table.names import precision_of
+from rksp.recipe_files.table.names import DECAY_SHAPES, OBJECTIVES, precision_of
 from rksp.recipe_files.table.reader import NOTHING, Marks, Reader, Row, Step
 
 _LENGTHS = "max_seq_length max_length cutoff_len block_size seq_length model_max_length"
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
-_STAGES = {"dpo": "dpo", "kto": "kto", "orpo": "orpo", "simpo": "dpo", "cpo": "dpo", "rm": "reward",
-           "reward": "reward", "ppo": "ppo", "grpo": "grpo", "rloo": "ppo", "gkd": "distillation",
-           "pt": "lm", "sft": "lm", "classification": "classification", "mlm": "mlm",
-           "seq2seq": "seq2seq", "other": "other"}  # fmt: skip
 
 
 def arguments(
@@ -130,21 +130,18 @@ def _shape(draft: Draft) -> None:
     where = inline or draft.get("lr_scheduler_kwargs")
     if not settings or where is None:
         return
-    rate = draft.value("learning_rate")
     for key, field in (("num_decay_steps", "decay_steps"), ("power", "decay_power"),
                        ("min_lr_rate", "min_lr_ratio"), ("min_lr_ratio", "min_lr_ratio"),
                        ("timescale", "decay_steps")):  # fmt: skip
         if isinstance(settings.get(key), int | float):
             draft.put(field, settings[key], _inside(where, key))
     for key in ("min_lr", "lr_end"):
-        if isinstance(settings.get(key), int | float) and rate:
-            ratio = float(f"{min(1.0, settings[key] / rate):.6g}")
-            draft.put(
-                "min_lr_ratio", ratio, _inside(where, key), text=f"{settings[key]:g} / {rate:g}"
-            )
-    shapes = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt"}
-    if settings.get("decay_type") in shapes:
-        draft.put("decay_shape", shapes[settings["decay_type"]], _inside(where, "decay_type"))
+        if isinstance(settings.get(key), int | float) and draft.value("learning_rate"):
+            ratio, text = over_peak(draft, settings[key])
+            draft.put("min_lr_ratio", ratio, _inside(where, key), text=text)
+    if settings.get("decay_type") in DECAY_SHAPES:
+        shape = DECAY_SHAPES[settings["decay_type"]]
+        draft.put("decay_shape", shape, _inside(where, "decay_type"))
 
 
 def _inside(where: Found, key: str) -> Found:
@@ -222,9 +219,9 @@ def _precision(draft: Draft) -> None:
 def objective(draft: Draft) -> None:
     """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
-        means("objective", key, _STAGES)(draft)
+        stated_objective(key)(draft)
     program = draft.document.program.lower()
-    for word, meaning in _STAGES.items():
+    for word, meaning in OBJECTIVES.items():
         named = (f"{word}.py", f"{word}_", f" {word}", f"_{word}")
         if not draft.knows("objective") and any(
             program.endswith(name) or program.startswith(f"{word}_") for name in named
@@ -250,11 +247,6 @@ def objective(draft: Draft) -> None:
     ):
         if not draft.knows("objective") and draft.get(key) is not None:
             draft.put("objective", meaning, draft.get(key), text=word)
-    if draft.value("objective") != "lm":
-        draft.note(
-            f"The run minimizes another loss ({draft.value('objective')}); "
-            "rksp's estimate is for language modelling."
-        )
 
 
 _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "classification",
@@ -279,43 +271,33 @@ def _by_name(draft: Draft) -> None:
         words = re.split(r"[^a-z]+", found.value.lower()) if found is not None else []
         for word in ("orpo", "kto", "dpo", "grpo", "ppo", "reward"):
             if word in words and not draft.knows("objective"):
-                draft.put("objective", _STAGES[word], found, text=f"named {word}")
+                draft.put("objective", OBJECTIVES[word], found, text=f"named {word}")
 
 
-def _logged_adapters(draft: Draft) -> None:
-    """Set the adapters from `peft_config`, as Transformers logs it to W&B: one entry each."""
-    found = draft.get("peft_config")
-    entries = found.value if found is not None and isinstance(found.value, Mapping) else {}
-    for name, settings in entries.items():
+def _peft_config(draft: Draft) -> None:
+    """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
+    for name, settings in draft.mapping("peft_config").items():
         if not isinstance(settings, Mapping) or "peft_type" not in settings:
             continue
-        kind = str(settings["peft_type"]).lower()
-        home = f"peft_config.{name}"
-        word = _logged_kind(settings) if kind == "lora" else "other"
-        draft.put("peft", word, draft.get(f"{home}.peft_type"))
-        for field, key in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
-            if isinstance(settings.get(key), int | float):
-                draft.put(field, settings[key], draft.get(f"{home}.{key}"))
-        if isinstance(settings.get("target_modules"), list):
-            modules = tuple(str(part) for part in settings["target_modules"])
-            draft.put("lora_targets", modules, draft.get(f"{home}.target_modules"))
-        if settings.get("task_type") == "SEQ_CLS":
-            draft.put("objective", "classification", draft.get(f"{home}.task_type"))
+        home = f"peft_config.{name}."
+        bits = draft.true("load_in_4bit")
+        plain = "lora" if bits is None else "qlora"
+        if str(settings["peft_type"]).lower() != "lora":
+            plain, bits = "other", None
+        kind, switch = kind_of_adapters(draft, plain, home=home)
+        draft.put("peft", kind, switch or draft.get(f"{home}peft_type"), bits)
+        number(draft, "lora_rank", [f"{home}r"])
+        number(draft, "lora_alpha", [f"{home}lora_alpha"])
+        modules, task = draft.get(f"{home}target_modules"), draft.text(f"{home}task_type")
+        if modules is not None:
+            put_targets(draft, modules)
+        if task is not None and task.value == "SEQ_CLS" and not draft.knows("objective"):
+            draft.put("objective", "classification", task)
         return
 
 
-def _logged_kind(settings: Mapping[str, object]) -> str:
-    """Return the kind of adapters that the settings of a `peft.LoraConfig` make."""
-    if settings.get("use_dora"):
-        return "dora"
-    if settings.get("use_rslora"):
-        return "rslora"
-    begun = str(settings.get("init_lora_weights")).lower()
-    return "pissa" if begun.startswith("pissa") else "lora"
-
-
 adapters = (
-    _logged_adapters,
+    _peft_config,
     lora(
         "load_in_4bit",
         rank="lora_r lora_rank",

@@ -27,6 +27,18 @@ def _llama(layers: int, width: int, heads: int, pairs: int, inner: int, **more: 
     return "llama", sizes | {key.replace("__", "."): value for key, value in more.items()}
 
 
+def _qwen3_moe(
+    layers: int, width: int, heads: int, pairs: int, experts: int, **more: object
+) -> Shape:
+    _, sizes = _llama(layers, width, heads, pairs, 0, **more)
+    return "qwen3_moe", {k: v for k, v in sizes.items() if k != "intermediate_size"} | {
+        "head_dim": 128,
+        "moe_intermediate_size": 768,
+        "num_experts": experts,
+        "num_experts_per_tok": 8,
+    }
+
+
 def _qwen3(layers: int, width: int, heads: int, inner: int, *, tied: bool) -> Shape:
     _, sizes = _llama(layers, width, heads, 8, inner)
     return "qwen3", dict(sizes) | {
@@ -89,33 +101,8 @@ _SHAPES: dict[str, Shape] = {
     "qwen3_8b": _qwen3(36, 4096, 32, 12288, tied=False),
     "qwen3_14b": _qwen3(40, 5120, 40, 17408, tied=False),
     "qwen3_32b": _qwen3(64, 5120, 64, 25600, tied=False),
-    "qwen3_30b_a3b": (
-        "qwen3_moe",
-        {
-            "num_hidden_layers": 48,
-            "hidden_size": 2048,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "head_dim": 128,
-            "moe_intermediate_size": 768,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-        },
-    ),
-    "qwen3_moe": (  # torchtitan's debugmodel_moe
-        "qwen3_moe",
-        {
-            "num_hidden_layers": 8,
-            "hidden_size": 256,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "moe_intermediate_size": 768,
-            "num_experts": 64,
-            "num_experts_per_tok": 8,
-            "vocab_size": 2048,
-        },
-    ),
+    "qwen3_30b_a3b": _qwen3_moe(48, 2048, 32, 4, 128),
+    "qwen3_moe": _qwen3_moe(8, 256, 16, 8, 64, vocab_size=2048),  # torchtitan's debugmodel_moe
     "deepseek_v3_debugmodel": _with(
         _deepseek_v3(6, 256, 1024, 8, 256), num_experts_per_tok=3, vocab_size=2048
     ),
@@ -151,18 +138,16 @@ _SHAPES: dict[str, Shape] = {
     "gpt3_c1536": _gpt2(24, 1536, 16),
     "gpt3_c2048": _gpt2(24, 2048, 16),
 }
-_OWNERS = (
-    ("meta_llama", "meta-llama"),
-    ("llama", "meta-llama"),
-    ("codellama", "codellama"),
-    ("mistral", "mistralai"),
-    ("mixtral", "mistralai"),
-    ("gemma", "google"),
-    ("phi", "microsoft"),
-    ("qwen", "Qwen"),
-    ("pythia", "EleutherAI"),
-    ("tinyllama", "TinyLlama"),
-)
+_OWNERS = {
+    "meta-llama": ("meta_llama", "llama"),
+    "codellama": ("codellama",),
+    "mistralai": ("mistral", "mixtral"),
+    "google": ("gemma",),
+    "microsoft": ("phi",),
+    "Qwen": ("qwen",),
+    "EleutherAI": ("pythia",),
+    "TinyLlama": ("tinyllama",),
+}
 
 
 def shape_of(name: str) -> Shape | None:
@@ -180,5 +165,5 @@ def hub_id_of(folder: str) -> str | None:
         return None
     name = parts[-1]
     plain = name.lower().replace("-", "_")
-    owner = next((owner for start, owner in _OWNERS if plain.startswith(start)), None)
+    owner = next((owner for owner, starts in _OWNERS.items() if plain.startswith(starts)), None)
     return f"{owner}/{name}" if owner is not None else None

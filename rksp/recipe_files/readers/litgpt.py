@@ -9,6 +9,7 @@ from rksp.recipe_files.table.convert import (
     clip,
     lowest_rate,
     number,
+    over_peak,
     precision,
     put_optimizer,
 )
@@ -49,8 +50,7 @@ def _lowest(draft: Draft) -> None:
         draft.default("min_lr_ratio", 0.0, "finetuning anneals to zero and ignores min_lr")
         return
     lowest_rate(draft, "min_lr_ratio", ["train.min_lr"])
-    rate = float(draft.value("learning_rate") or 1.0)
-    draft.default("min_lr_ratio", float(f"{min(1.0, 4e-5 / rate):.6g}"), f"4e-05 / {rate:g}")
+    draft.default("min_lr_ratio", *over_peak(draft, 4e-5))
 
 
 def _warmup(draft: Draft) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
-from rksp.recipe_files.table.convert import kind_of_adapters, number
+from rksp.recipe_files.table.convert import (
+    kind_of_adapters,
+    no_optimizer,
+    number,
+    put_targets,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader
 
@@ -25,9 +30,9 @@ def _factory(draft: Draft) -> None:
     draft.default("lora_rank", 8)
     number(draft, "lora_alpha", ["lora_alpha"])
     draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
-    targets = draft.text("lora_target")
+    targets = draft.get("lora_target")
     if targets is not None:
-        draft.put("lora_targets", tuple(part.strip() for part in targets.value.split(",")), targets)
+        put_targets(draft, targets)
 
 
 def _optimizer(draft: Draft) -> None:
@@ -39,12 +44,7 @@ def _optimizer(draft: Draft) -> None:
     for key in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
         found = draft.true(key)
         if found is not None:
-            name = key.removeprefix("use_")
-            draft.problem(
-                "optimizer",
-                f"{key} trains by {name}, which rksp does not have; pass --optimizer with the "
-                "nearest of adamw, sgd, lion, adafactor and muon.",
-            )
+            no_optimizer(draft, f"{key} trains by {key.removeprefix('use_')}")
 
 
 READER = Reader(

@@ -135,9 +135,9 @@ _STEPS = (
     _clip,
     Row("sequence_length", "max_seq_len model.max_seq_len"),
     batch("device_train_microbatch_size", whole="global_train_batch_size"),
-    Row("max_steps", "max_duration", duration("")),
+    Row("max_steps", "max_duration", duration),
     Row("schedule", "scheduler.name", schedule, "constant"),
-    Row("warmup_steps", "scheduler.t_warmup", duration(""), 0),
+    Row("warmup_steps", "scheduler.t_warmup", duration, 0),
     _fall,
 )
 
@@ -165,9 +165,6 @@ def _composer_model(draft: Draft) -> None:
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
         draft.put("objective", "mlm", name)
-        draft.note(
-            "The run minimizes another loss (mlm); rksp's estimate is for language modelling."
-        )
     settings = draft.mapping("model.model_config")
     if base is not None and starts is not None and starts.value is True:
         draft.start_trained()

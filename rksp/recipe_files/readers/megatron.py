@@ -20,6 +20,7 @@ from rksp.recipe_files.table.convert import (
     switches,
 )
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import DECAY_SHAPES
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 from rksp.recipe_files.table.shape import as_gpt2, read_shape
 
@@ -135,9 +136,8 @@ def _fall(draft: Draft) -> None:
         if last is not None:
             draft.put("decay_steps", int(last.value), last)
         style = draft.text("lr_wsd_decay_style")
-        shapes = {"minus_sqrt": "sqrt", "linear": "linear", "cosine": "cosine"}
         name = style.value if style is not None else "exponential"
-        draft.put("decay_shape", shapes.get(name, "exponential"), style)
+        draft.put("decay_shape", DECAY_SHAPES.get(name, "exponential"), style)
     elif counted is not None and counted[0] != total:
         end, found, _ = counted
         put_decay_until(draft, end, found)

@@ -6,7 +6,7 @@ import math
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
-from rksp.recipe_files.table.convert import kind_of_adapters, number
+from rksp.recipe_files.table.convert import kind_of_adapters, number, put_targets
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of
 from rksp.recipe_files.table.reader import Marks, Reader
@@ -29,8 +29,7 @@ def _swift_adapters(draft: Draft) -> None:
     draft.default("lora_alpha", 32.0)
     modules = draft.get("target_modules", "lora_target_modules")
     if modules is not None:
-        listed = modules.value if isinstance(modules.value, list) else [modules.value]
-        draft.put("lora_targets", tuple(str(part) for part in listed), modules)
+        put_targets(draft, modules)
 
 
 def _rate(draft: Draft) -> float:

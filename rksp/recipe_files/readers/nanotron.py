@@ -6,6 +6,7 @@ from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.convert import clip, lowest_rate, optimizer, put_precision, schedule
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import DECAY_SHAPES
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 _SCHEDULER = "optimizer.learning_rate_scheduler"
@@ -38,8 +39,7 @@ def _fall(draft: Draft) -> None:
     style = draft.text(f"{_SCHEDULER}.lr_decay_style")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if start is not None and start.value > warm:
-        shapes = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt"}
-        shape = shapes.get(style.value if style is not None else "linear", "linear")
+        shape = DECAY_SHAPES.get(style.value if style is not None else "linear", "linear")
         length = max(1, total - int(start.value))
         draft.put("schedule", "wsd", start, style, text=f"from step {start.value} by {shape}")
         draft.put("decay_shape", shape, style)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rksp.recipe_files.parse.document import Document
@@ -22,18 +22,13 @@ _OBJECTIVES = (
     (r"Seq2Seq", "seq2seq"),
     (r"SentenceTransformer|CrossEncoder|ForCTC|QuestionAnswering", "other"),
 )
+_PEFT = "peft_config"  # the adapters, by the name of the call that makes them
 _LENGTHS = ("max_seq_length", "max_length", "max_prompt_length")
 _NAMES = ("model_name", "pretrained_model_name_or_path", "model_name_or_path", "model")
-_ADAPTERS = {  # of LoRA, in TRL's words
-    "r": "lora_r",
-    "lora_alpha": "lora_alpha",
-    "target_modules": "lora_target_modules",
-    **{name: name for name in ("use_dora", "use_rslora", "init_lora_weights")},
-}
-_USUAL = {"lora_r": 8, "lora_alpha": 8}  # of PEFT
-_OTHER_ADAPTERS = re.compile(
-    r"^(IA3|PromptTuning|PrefixTuning|AdaLora|LoHa|LoKr|Vera|OFT|BOFT|FourierFT)Config$"
+_ADAPTERS = re.compile(
+    r"^(Lora|IA3|PromptTuning|PrefixTuning|AdaLora|LoHa|LoKr|Vera|OFT|BOFT|FourierFT)Config$"
 )
+_USUAL = {"r": 8, "lora_alpha": 8}  # of PEFT's LoraConfig
 
 
 class _Words:
@@ -51,12 +46,11 @@ class _Words:
         if line is not None:
             self.lines[name] = line
 
-    def take(self, call: Call, names: Mapping[str, str] | Iterable[str]) -> None:
-        """Note some of a call's arguments, under other names."""
-        words = names if isinstance(names, Mapping) else {name: name for name in names}
-        for name, word in words.items():
+    def take(self, call: Call, names: Iterable[str]) -> None:
+        """Note some of a call's arguments."""
+        for name in names:
             if name in call.given:
-                self.say(word, call.given[name], call.lines.get(name))
+                self.say(name, call.given[name], call.lines.get(name))
 
 
 def is_script(document: Document) -> bool:
@@ -88,19 +82,18 @@ def _at(call: Call) -> str:
 
 
 def _adapters(calls: Iterable[Call], words: _Words) -> None:
-    """Note the adapters that `LoraConfig`, another of PEFT's, or Unsloth's function makes."""
+    """Note the first adapters of PEFT, or of Unsloth's function, as Transformers logs them."""
     for call in calls:
-        name = call.short
-        if name == "LoraConfig" or (name == "get_peft_model" and "r" in call.given):
-            words.say("use_peft", True, call.line)
-            words.take(call, _ADAPTERS)
-            for word, usual in _USUAL.items():
-                words.say(word, usual, call.line)
-            if str(call.given.get("task_type")).endswith("SEQ_CLS"):
-                words.say("objective", "classification", call.line)
-        elif _OTHER_ADAPTERS.match(name):
-            kind = name.removesuffix("Config").upper()
-            words.say("peft_config", {"default": {"peft_type": kind}}, call.line)
+        is_unsloth = call.short == "get_peft_model" and "r" in call.given
+        made = _ADAPTERS.match("LoraConfig" if is_unsloth else call.short)
+        if made is not None and _PEFT not in words.data:
+            usual = _USUAL if made[1] == "Lora" else {}
+            settings = {"peft_type": made[1].upper(), **usual, **call.given}
+            words.say(_PEFT, {call.short: settings}, call.line)
+            for name in settings:
+                line = call.lines.get(name, call.line)
+                if line is not None:
+                    words.lines[f"{_PEFT}.{call.short}.{name}"] = line
 
 
 def _model(calls: Iterable[Call], words: _Words) -> None:
@@ -128,7 +121,7 @@ def _model(calls: Iterable[Call], words: _Words) -> None:
 
 def _in_four_bits(call: Call, words: _Words) -> None:
     """Note a base in four bits; without adapters nothing is trained on one."""
-    if "use_peft" in words.data:
+    if _PEFT in words.data:
         words.take(call, ("load_in_4bit",))
 
 

@@ -98,9 +98,6 @@ def _objective(draft: Draft) -> None:
         found, built = "distillation", kd
     if found is not None:
         draft.put("objective", found, built)
-        draft.note(
-            f"The run minimizes another loss ({found}); rksp's estimate is for language modelling."
-        )
 
 
 def _model(draft: Draft) -> None:

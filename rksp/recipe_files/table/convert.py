@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.optimizers.table import OPTIMIZERS
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
+from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
 
 Converter = Callable[[Draft, str, Sequence[str]], None]
 
@@ -44,15 +43,20 @@ def put_optimizer(draft: Draft, found: Found) -> None:
     """Set the optimizer from its name."""
     ours, loss = optimizer_of(str(found.value))
     if ours is None:
-        draft.problem(
-            "optimizer",
-            f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
-            f"nearest of {', '.join(spec.name for spec in OPTIMIZERS)}.",
-        )
+        no_optimizer(draft, f"{found.key} is {found.value!r}")
         return
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     draft.put("optimizer", ours, found, text=f"{text}, {loss}" if loss else text)
+
+
+def no_optimizer(draft: Draft, said: str) -> None:
+    """Record that the file names an optimizer which rksp does not have."""
+    names = ", ".join(spec.name for spec in OPTIMIZERS)
+    draft.problem(
+        "optimizer",
+        f"{said}, which rksp does not have; pass --optimizer with the nearest of {names}.",
+    )
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
@@ -143,11 +147,16 @@ def betas(*keys: str) -> Callable[[Draft], None]:
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """Set `min_lr_ratio` from the lowest learning rate, in the units of the peak."""
-    found, rate = draft.number(*keys), draft.value("learning_rate")
-    if found is None or not rate:
-        return
-    ratio = min(1.0, float(found.value) / float(rate))
-    draft.put(name, float(f"{ratio:.6g}"), found, text=f"{found.value:g} / {rate:g}")
+    found = draft.number(*keys)
+    if found is not None and draft.value("learning_rate"):
+        ratio, text = over_peak(draft, found.value)
+        draft.put(name, ratio, found, text=text)
+
+
+def over_peak(draft: Draft, lowest: float) -> tuple[float, str]:
+    """Return a rate over the peak, at most 1, and the division as text."""
+    rate = float(draft.value("learning_rate") or 1.0)
+    return float(f"{min(1.0, lowest / rate):.6g}"), f"{lowest:g} / {rate:g}"
 
 
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
@@ -181,14 +190,15 @@ def warmup_by(rounding: Callable[[float], int]) -> Converter:
 warmup = warmup_by(round)
 
 
-def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """Return a trainer's default that is a share of the run."""
+def warmup_share(share: float, *, most: int | None = None) -> Callable[[Draft], None]:
+    """Set a trainer's default warm-up, a share of the run."""
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
         steps = int(share * total)
         value = steps if most is None else min(steps, most)
-        draft.default(name, value, f"{share:g} of {total} steps", after=("max_steps",))
+        text = f"{share:g} of {total} steps"
+        draft.default("warmup_steps", value, text, after=("max_steps",))
 
     return step
 
@@ -202,23 +212,30 @@ _KIND_SWITCHES = {
 _BEGINNINGS = ("init_lora_weights", "peft_init_lora_weights", "init_weights", "lora_init_weights")
 
 
-def kind_of_adapters(draft: Draft, plain: str) -> tuple[str, Found | None]:
+def kind_of_adapters(draft: Draft, plain: str, *, home: str = "") -> tuple[str, Found | None]:
     """Return the kind of adapters, and where it is said; other kinds than LoRA stay as they are.
 
     Args:
         draft: The draft.
         plain: The kind without a switch; a quantized base decides more than a switch.
+        home: Keys begin with this.
     """
     if plain != "lora":
         return plain, None
     for kind, keys in _KIND_SWITCHES.items():
-        found = next((f for key in keys if (f := draft.true(key)) is not None), None)
+        found = draft.true(*(home + key for key in keys))
         if found is not None:
             return kind, found
-    begun = next((f for key in _BEGINNINGS if (f := draft.get(key)) is not None), None)
+    begun = draft.get(*(home + key for key in _BEGINNINGS))
     if begun is not None and str(begun.value).lower().startswith("pissa"):
         return "pissa", begun
     return plain, None
+
+
+def put_targets(draft: Draft, found: Found) -> None:
+    """Set the modules that get adapters, from a list or from names between commas."""
+    listed = found.value if isinstance(found.value, list) else str(found.value).split(",")
+    draft.put("lora_targets", tuple(str(part).strip() for part in listed), found)
 
 
 def lora(
@@ -252,10 +269,7 @@ def lora(
         number(draft, "lora_alpha", alpha.split())
         modules = draft.get(*targets.split())
         if modules is not None:
-            listed = (
-                modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
-            )
-            draft.put("lora_targets", tuple(str(part) for part in listed), modules)
+            put_targets(draft, modules)
 
     return step
 
@@ -269,12 +283,13 @@ def _holds(draft: Draft, key: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-def means(field: str, key: str, words: dict[str, Any]) -> Callable[[Draft], None]:
-    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
+def stated_objective(key: str, **more: str) -> Callable[[Draft], None]:
+    """Set the objective from a key's word, one of `OBJECTIVES` or of `more`; no other word does."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)
-        if found is not None and found.value.lower() in words:
-            draft.put(field, words[found.value.lower()], found)
+        meaning = None if found is None else (OBJECTIVES | more).get(found.value.lower())
+        if meaning is not None:
+            draft.put("objective", meaning, found)
 
     return step

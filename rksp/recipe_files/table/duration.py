@@ -7,21 +7,16 @@ import re
 from collections.abc import Callable, Sequence
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.convert import Converter
 from rksp.recipe_files.table.draft import Draft
 
 _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
 
 
-def duration(unit: str = "ba") -> Converter:
-    """Convert a duration such as `100ba` or `5e9tok` to steps; `unit` is the default unit."""
-
-    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
-        found = draft.get(*keys)
-        if found is not None:
-            put_steps(draft, name, found, unit)
-
-    return convert
+def duration(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Set a number of steps from a duration with its unit, such as `100ba` or `5e9tok`."""
+    found = draft.get(*keys)
+    if found is not None:
+        put_steps(draft, name, found, "")
 
 
 def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:

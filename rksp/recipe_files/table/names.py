@@ -28,6 +28,16 @@ _PRECISIONS = (
 )
 
 
+# Trainers' words for the decay at the end of a wsd schedule.
+DECAY_SHAPES = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt", "minus_sqrt": "sqrt"}
+# Trainers' words for a stage of training or for what it minimizes.
+OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "cpo": "dpo", "kto": "kto",
+              "orpo": "orpo", "rm": "reward", "reward": "reward", "ppo": "ppo", "rloo": "ppo",
+              "grpo": "grpo", "gdpo": "grpo", "gkd": "distillation", "pt": "lm", "sft": "lm",
+              "classification": "classification", "mlm": "mlm", "seq2seq": "seq2seq",
+              "other": "other"}  # fmt: skip
+
+
 def optimizer_of(name: str) -> tuple[str | None, str]:
     """Return rksp's name for an optimizer, or None, and what the name does not convey."""
     spec, loss = optimizer_named(name)

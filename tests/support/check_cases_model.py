@@ -1,0 +1,174 @@
+"""Cases of the checks of a model's initialization, shape and routers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from support.check_evidence import (
+    BLOCK,
+    RECIPE,
+    TRAINED_SLOWLY,
+    healthy,
+    routing,
+)
+
+from rksp.checks.evidence import CheckEvidence
+from rksp.documents.finding import Level
+
+
+def growing(factor: float, blocks: int = 8) -> dict[str, object]:
+    """A residual stream that grows by a factor a block."""
+    return {"blocks": tuple(replace(BLOCK, rms_out=factor**i) for i in range(1, blocks + 1))}
+
+
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coef": 0.02}
+
+
+def unread(std: float) -> dict[str, dict[str, object]]:
+    """A model whose weights were not read, with what its configuration declares."""
+    return {
+        "facts": {"input_std": None, "output_std": None, "width": 11_600},
+        "config": {"hidden_size": 11_600, "initializer_range": std},
+        "recipe": {"precision": "fp16"},
+    }
+
+
+# name → (what trips it, its level, the stable twin)
+CASES = {
+    "init-std": (
+        healthy(facts={"width": 11600}, recipe={"precision": "fp16"}),
+        Level.WARNING,
+        healthy(facts={"width": 11600, "input_std": 0.006}, recipe={"precision": "fp16"}),
+    ),
+    "init-std, in bf16": (
+        healthy(facts={"width": 16384}),  # Llama 3.1 405B as configured
+        Level.NOTE,
+        healthy(facts={"width": 8192}),
+    ),
+    "init-std, declared": (
+        CheckEvidence(recipe=RECIPE, config={"hidden_size": 32_768, "initializer_range": 0.02}),
+        Level.WARNING,
+        CheckEvidence(recipe=RECIPE, config={"hidden_size": 8192, "initializer_range": 0.02}),
+    ),
+    "init-std, streamed": (
+        healthy(**unread(0.02)),  # BLOOM's 104B, whose weights are never all in memory
+        Level.WARNING,
+        healthy(**unread(0.006)),
+    ),
+    "init-std, small": (
+        healthy(facts={"width": 4096, "input_std": 0.006}),  # DeepSeek-LLM 7B
+        Level.NOTE,
+        healthy(facts={"width": 64, "input_std": 0.006}),  # narrow models keep the usual 0.02
+    ),
+    "init-std, too small": (
+        healthy(facts={"width": 4096, "input_std": 0.002}),
+        Level.WARNING,
+        healthy(facts={"width": 4096, "input_std": 0.01}),
+    ),
+    "residual-scaling": (
+        healthy(forward=growing(1.5)),
+        Level.WARNING,
+        healthy(forward=growing(1.1)),
+    ),
+    "residual-scaling, unscaled": (
+        healthy(facts={"depth": 64, "output_std": 0.02}),
+        Level.NOTE,
+        healthy(facts={"depth": 64, "output_std": 0.02 / math.sqrt(128)}),
+    ),
+    "zero-init-branch": (
+        healthy(forward={"blocks": (BLOCK, replace(BLOCK, update_ratio=0.0))}),
+        Level.NOTE,
+        healthy(forward={"blocks": (BLOCK, replace(BLOCK, update_ratio=None))}),
+    ),
+    "feed-forward-ratio": (
+        healthy(config={"hidden_size": 16384, "intermediate_size": 20480}),
+        Level.WARNING,
+        healthy(config={"hidden_size": 16384, "intermediate_size": 65536}),
+    ),
+    "feed-forward-ratio, experts": (
+        healthy(config={"hidden_size": 2048, "intermediate_size": 768}),
+        Level.WARNING,
+        healthy(config={"hidden_size": 2048, "intermediate_size": 768, "num_experts": 64}),
+    ),
+    "missing-normalization": (
+        healthy(facts={"block_norms": 0}, recipe={"learning_rate": 5e-3}),
+        Level.ERROR,
+        healthy(facts={"block_norms": 12}, recipe={"learning_rate": 5e-3}),
+    ),
+    "width-depth-ratio": (
+        healthy(facts={"width": 16384, "depth": 32}),
+        Level.NOTE,
+        healthy(facts={"width": 16384, "depth": 4}),  # cut down to be looked at
+    ),
+    "dropout": (
+        healthy(config={"resid_pdrop": 0.9, "attn_pdrop": 0.1}),
+        Level.ERROR,
+        healthy(config={"resid_pdrop": 0.1, "attn_pdrop": 0.1}),
+    ),
+    "post-norm-depth": (
+        healthy(config={"model_type": "marian", "encoder_layers": 12, "decoder_layers": 12}),
+        Level.WARNING,
+        healthy(config={"model_type": "marian", "encoder_layers": 6, "decoder_layers": 6}),
+    ),
+    "post-norm-depth, encoder": (
+        healthy(config={"model_type": "bert"}, facts={"depth": 48}),
+        Level.WARNING,
+        healthy(config={"model_type": "bert"}, facts={"depth": 24}),
+    ),
+    "router-collapse": (
+        healthy(forward=routing(entropy=0.02)),
+        Level.ERROR,
+        healthy(forward=routing(entropy=0.7)),
+    ),
+    "router-logit-scale": (
+        healthy(forward=routing(logit_std=6.0)),
+        Level.WARNING,
+        healthy(forward=routing(logit_std=1.0)),
+    ),
+    "dead-experts": (
+        healthy(forward=routing(dead_experts=7), config={"num_local_experts": 8}),
+        Level.WARNING,
+        healthy(forward=routing(dead_experts=7), config={"num_local_experts": 64}),
+    ),
+    "balance-loss-off": (
+        healthy(config=MIXTRAL | {"output_router_logits": False}, **TRAINED_SLOWLY),
+        Level.WARNING,
+        healthy(config=MIXTRAL | {"output_router_logits": True}, **TRAINED_SLOWLY),
+    ),
+    "balance-loss-off, the default of a released mixture": (
+        healthy(config=MIXTRAL | {"output_router_logits": False}),
+        Level.NOTE,
+        healthy(config=MIXTRAL | {"output_router_logits": True}),
+    ),
+    "balance-loss-off, a bias instead": (
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}),
+        Level.WARNING,
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0, "use_expert_bias": True}),
+    ),
+    "balance-loss-off, a bias in the modules": (
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}),
+        Level.WARNING,
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}, facts={"balancing_biases": 2}),
+    ),
+    "balance-loss-off, coefficient": (
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0, "output_router_logits": True}),
+        Level.WARNING,
+        healthy(config={"model_type": "deepseek_v3", "n_routed_experts": 256, "aux_loss_alpha": 0}),
+    ),
+    "router-stability": (
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1, "router_z_loss_coef": 0.0}),
+        Level.WARNING,
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1, "router_z_loss_coef": 1e-3}),
+    ),
+    "router-stability, precision": (
+        healthy(config=MIXTRAL, recipe={"precision": "bf16-pure"}),
+        Level.WARNING,
+        healthy(config=MIXTRAL),
+    ),
+    "not-covered": (
+        healthy(recipe={"optimizer": "lamb"}),
+        Level.NOTE,
+        healthy(),
+    ),
+}
