@@ -69,7 +69,9 @@ def _least_regret(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> float:
         math.log10(model.predict(x.inputs, x.measured).start_here * x.inputs.peak_share)
         for x in ladders
     ]
-    lost = [x.excess_at(start + _OFFSETS) for x, start in zip(ladders, starts, strict=True)]
+    lost = [
+        np.asarray(x.excess_at(start + _OFFSETS)) for x, start in zip(ladders, starts, strict=True)
+    ]
     return float(np.mean(lost, axis=0).min())
 
 

@@ -90,8 +90,8 @@ class Likelihoods:
         extra = self._extra(spreads)
         away = self._sizes - _sizes(inputs)
         slopes = learned_slopes(values, self.paths, path, away, extra, spreads, self.slopes)
-        for n in np.flatnonzero(np.abs(slopes.shifts) > _STILL):
-            values[n] = np.interp(GRID + slopes.shifts[n], GRID, values[n])
+        for at in np.flatnonzero(np.abs(slopes.shifts) > _STILL):
+            values[at] = np.interp(GRID + slopes.shifts[at], GRID, values[at])
         noise = np.round(np.sqrt(extra), _ROUNDED)
         found = values.copy()
         for amount in np.unique(noise):
