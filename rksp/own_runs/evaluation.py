@@ -17,8 +17,10 @@ from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, MARGIN, PUBLISHED, Edg
 from rksp.classifiers.fit.edge_spreads import HeldOut, with_spreads, with_spreads_of
 from rksp.classifiers.fit.metrics import auroc
 from rksp.ground.model import definite
+from rksp.own_runs.bounds import bounds_markdown
 from rksp.own_runs.informed import InformedModel
 from rksp.own_runs.observed import Observed
+from rksp.own_runs.thinned import thinned_markdown
 
 REVEALED = (1, 2, 4)  # ladders
 _LONE_RUNS = 5
@@ -83,7 +85,11 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
             parts += [*_table(title, chosen), ""]
     parts += _by_source(public)
     parts += _auroc_lines(lab)
-    parts += ["", *_controls([*public, *lab])]
+    parts += ["", *_controls([*public, *lab]), "", thinned_markdown(ladders)]
+    left = [(case[1], case[2][1:]) for case in public]
+    families = [((case[1], case[2][1:]), case[2][0]) for case in lab]
+    if left:
+        parts.append(bounds_markdown(left, families).rstrip("\n"))
     return "\n".join(parts) + "\n"
 
 

@@ -106,8 +106,9 @@ class InformedModel:
             (self._likelihoods[1], said.best, bare.log_best, BEST_CARRIED),
         ):
             spreads = Spreads.of(rates, inputs.optimizer, carried, unlike)
-            likelihoods = seen.for_target(inputs, path, spreads, rates.location - center)
-            learned.append(Tree(likelihoods, path, spreads).posterior())
+            likelihoods, unsure = seen.for_target(inputs, path, spreads, rates.location - center)
+            found = Tree(likelihoods, path, spreads).posterior()
+            learned.append(replace(found, rates=found.rates.moved(0.0, unsure)))
         edge, best = learned
         covers = path[:3] in self._shown
         informed = replace(

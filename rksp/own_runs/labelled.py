@@ -67,6 +67,5 @@ class LabelledRuns(ABC):
 
     def by_rate(self) -> tuple[np.ndarray, np.ndarray]:
         """Return every rate once, and the mean loss of its seeds; NaN where one has none."""
-        rates = np.unique(self.log_rates)
-        means = [self.losses[self.log_rates == rate].mean() for rate in rates]
-        return rates, np.array(means)
+        rates, of = np.unique(self.log_rates, return_inverse=True)
+        return rates, np.bincount(of, weights=self.losses) / np.bincount(of)

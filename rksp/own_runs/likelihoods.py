@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,13 +12,15 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.rates import RateMixture
 from rksp.own_runs.observed import Observed
 from rksp.own_runs.offsets import GRID, STEP, Path, kernel
+from rksp.own_runs.slopes import learned_slopes
 from rksp.own_runs.spreads import Spreads
 
 _ROUNDED = 2  # digits of the noise that is added: ladders with the same share a convolution
+_STILL = 1e-3  # decades by which a likelihood need not be moved
 _Likelihood = Callable[[Observed, float], np.ndarray]  # of a ladder, at a center
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Likelihoods:
     """One response of every ladder.
 
@@ -28,7 +31,7 @@ class Likelihoods:
         values: Likelihoods of an offset from there, `[ladders, grid]`.
         usual, within: Spreads of the prior for each, `[ladders]`.
         of: Computes a likelihood.
-        slopes: By how much errors differ for a decade of width, steps and batch.
+        slopes: By how much errors differ for a decade of width, steps and batch, `[3]`.
     """
 
     seen: Sequence[Observed]
@@ -65,10 +68,11 @@ class Likelihoods:
 
     def for_target(
         self, inputs: EdgeInputs, path: Path, spreads: Spreads, surplus: float
-    ) -> list[tuple[Path, np.ndarray]]:
-        """Return what each ladder says of the target, and where it stands.
+    ) -> tuple[list[tuple[Path, np.ndarray]], float]:
+        """Return what each ladder says of the target and where it stands.
 
-        A ladder far from the target has a larger error of its own, and another one.
+        A ladder of another size has another error, by slopes that the ladders share. What they
+        leave unknown of the target is the second value, a standard deviation in decades.
 
         Args:
             inputs: Of the target.
@@ -76,26 +80,35 @@ class Likelihoods:
             spreads: Of the target.
             surplus: What was measured of the target adds to what the prior says of its own model.
         """
-        values = self.values
+        if not self.seen:
+            return [], 0.0
+        values = self.values.copy()
         if surplus:
-            values = values.copy()
             for n, place in enumerate(self.paths):
                 if (place[0], place[2]) == (path[0], path[2]):
                     values[n] = self.of(self.seen[n], self.centers[n] + surplus)
-        noise = np.round(np.sqrt(self._extra(inputs, spreads)), _ROUNDED)
+        extra = self._extra(spreads)
+        away = self._sizes - _sizes(inputs)
+        slopes = learned_slopes(values, self.paths, path, away, extra, spreads, self.slopes)
+        for at in np.flatnonzero(np.abs(slopes.shifts) > _STILL):
+            values[at] = np.interp(GRID + slopes.shifts[at], GRID, values[at])
+        noise = np.round(np.sqrt(extra), _ROUNDED)
         found = values.copy()
         for amount in np.unique(noise):
             if amount >= STEP:
                 rows = noise == amount
                 found[rows] = values[rows] @ kernel(float(amount))
-        return list(zip(self.paths, found, strict=True))
+        return list(zip(self.paths, found, strict=True)), slopes.unsure
 
-    def _extra(self, inputs: EdgeInputs, spreads: Spreads) -> np.ndarray:
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array([_sizes(one.inputs) for one in self.seen])
+
+    def _extra(self, spreads: Spreads) -> np.ndarray:
         """Return the variance that is added to each ladder, `[ladders]`."""
-        known = np.array([_sizes(one.inputs) for one in self.seen]).reshape(-1, len(self.slopes))
         between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
         within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
-        return between + within + (((known - _sizes(inputs)) * self.slopes) ** 2).sum(axis=1)
+        return between + within
 
 
 def _sizes(inputs: EdgeInputs) -> np.ndarray:

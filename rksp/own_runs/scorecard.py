@@ -220,8 +220,8 @@ def _edge_error(seen: LabelledRuns, say: Said) -> float:
 
 def _is_inside(seen: LabelledRuns, say: Said) -> bool:
     low, high = _interval(seen)
-    bottom, top = (math.log10(say.quantile(share)) for share in (0.05, 0.95))
-    return low <= top and high >= bottom
+    reaches_up = not math.isfinite(low) or say.edge.below(10**low) <= 0.95
+    return reaches_up and (not math.isfinite(high) or say.edge.below(10**high) >= 0.05)
 
 
 def _surprise(seen: LabelledRuns, say: Said, others: Said | None) -> str:

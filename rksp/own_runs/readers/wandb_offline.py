@@ -33,12 +33,13 @@ def _read(path: Path) -> Iterator[RawRun]:
         raise InputError(
             f"{path} is an offline run of W&B, which needs wandb; pip install 'rksp[wandb]'."
         ) from error
+    messages: Any = wandb_internal_pb2  # generated code, of which some releases declare nothing
     said: dict[str, object] = {}
     points = Points()
     finals: dict[str, object] = {}
     name, code = path.stem.removeprefix("run-"), None
     for data in _messages(path):
-        record: Any = wandb_internal_pb2.Record()
+        record: Any = messages.Record()
         try:
             record.ParseFromString(data)
         except Exception as error:  # protobuf's DecodeError
