@@ -97,24 +97,23 @@ class EdgeEstimate(EdgeAndBest):
         return 10 ** float(rates[int(np.argmin(self._excess(rates)))])
 
     def _excess(self, log_rates: np.ndarray) -> np.ndarray:
-        lost = np.zeros(len(log_rates))
-        for (weights, locations, offsets), curve in zip(
-            self._parts, (self.below, self.above), strict=True
-        ):
-            off = log_rates[:, None, None] - locations - offsets
-            means = np.interp(off, self.knots, curve).sum(axis=2) / len(_QUANTILES)
-            for i, weight in enumerate(weights):
-                lost += weight * means[:, i]
-        return lost
+        weights, locations, offsets = self._parts
+        off = log_rates[:, None, None] - locations - offsets
+        count = len(self.best.parts)
+        lost = [
+            np.interp(part, self.knots, curve).sum(axis=2)
+            for part, curve in ((off[:, :count], self.below), (off[:, count:], self.above))
+        ]
+        means = np.concatenate(lost, axis=1) / len(_QUANTILES)
+        # One after the other: `sum` adds in another order, and the last digit would differ.
+        return np.cumsum(weights * means, axis=1)[:, -1]
 
     @cached_property
-    def _parts(self) -> list[tuple[tuple[float, ...], np.ndarray, np.ndarray]]:
-        """Weights, locations `[parts, 1]` and offsets `[parts, quantiles]` of best and edge."""
-        return [
-            (
-                of.weights,
-                np.array([[part.location] for part in of.parts]),
-                np.array([part.spread * _QUANTILES for part in of.parts]),
-            )
-            for of in (self.best, self.edge)
-        ]
+    def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights, locations `[parts, 1]` and offsets `[parts, quantiles]`, of best and edge."""
+        parts = (*self.best.parts, *self.edge.parts)
+        return (
+            np.array([*self.best.weights, *self.edge.weights]),
+            np.array([[part.location] for part in parts]),
+            np.array([part.spread * _QUANTILES for part in parts]),
+        )

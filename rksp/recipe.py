@@ -320,7 +320,7 @@ class Recipe(Finite):
     @property
     def but_for_rate(self) -> tuple[object, ...]:
         """All settings but the peak learning rate, in a form that recipes can be compared by."""
-        return tuple(value for name, value in self.__dict__.items() if name != "learning_rate")
+        return tuple((self.__dict__ | {"learning_rate": None}).values())
 
     @property
     def can_be_stepped(self) -> bool:

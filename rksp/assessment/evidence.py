@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Evidence:
         kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
-        seen: What checks that read no recipe saw of this model; see `run_checks`.
+        seen: What checks that read no rate saw of this model and its recipes; see `run_checks`.
     """
 
     source: ModelSource
@@ -75,7 +76,7 @@ class Evidence:
     kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
-    seen: dict[str, tuple[Any, ...]] = field(
+    seen: dict[Hashable, tuple[Any, ...]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 

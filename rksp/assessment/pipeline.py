@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
 from rksp.assessment.gathering import gather, response_of
-from rksp.assessment.levers import with_levers
+from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
-from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
+from rksp.assessment.risk import Basis, certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.features import UNMEASURED, Tier, extract
+from rksp.spectra.features import UNMEASURED, Features, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
@@ -200,7 +202,7 @@ def _assess(
     if seen is None:
         features, broken = UNMEASURED, None
     else:
-        from rksp.assessment.measured import doubts_of, not_finite
+        from rksp.assessment.measured import not_finite
 
         features = extract(seen.forward, seen.spectra, response)
         broken = not_finite(seen, response)
@@ -221,22 +223,38 @@ def _assess(
             doubts=_tuning_doubts(evidence, recipe),
             is_measured=response is not None and response.reason is None,
         )
-    inputs = inputs_of(evidence, recipe)
-    doubts = tuple(uncovered(recipe)) if seen is None else doubts_of(seen, response, recipe)
     model = classifier or load_edge_model()
-    found = assess(
-        features,
-        inputs,
-        model,
-        learning_rate=rate,
-        **bars,
-        doubts=doubts,
-        with_curve=with_curve,
-    )
+    make = partial(_basis, evidence, recipe, features, response, model)
+    if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
+        basis = model.once((evidence.declared, recipe.but_for_rate), make)
+    else:
+        basis = make()
+    return basis.answer(rate, **bars, with_curve=with_curve)
+
+
+def _basis(
+    evidence: Evidence,
+    recipe: Recipe,
+    features: Features,
+    response: ResponseProfile | None,
+    model: EdgePredictor,
+) -> Basis:
+    """Return what the model of the edge says of a recipe, and of it with each lever."""
+    inputs, seen = inputs_of(evidence, recipe), evidence.profile
+    if seen is None:
+        doubts = tuple(uncovered(recipe))
+    else:
+        from rksp.assessment.measured import doubts_of
+
+        doubts = doubts_of(seen, response, recipe)
+    basis = Basis.of(features, inputs, model, doubts)
+    if basis.reasons:
+        return basis
     predict = lambda other, changed: model.predict(
         replace(inputs_of(evidence, other), **changed), features.values
     )
-    return with_levers(found, evidence.declared, recipe, model, predict)
+    levers = levers_of(evidence.declared, recipe, model, predict)
+    return replace(basis, levers=levers, applied=applied_in(model))
 
 
 def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
+from rksp.documents.score import Contribution, CurvePoint, LeverReport, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
@@ -89,6 +90,93 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the answers share that a recipe has at all learning rates.
+
+    Attributes:
+        estimate: What the model of the edge says.
+        reasons: Why rksp cannot tell, clauses; empty if it can.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        digest: Of the data that the model was fitted on.
+        levers: What would raise the edge, the largest first.
+        applied: Levers that the answers count with, by name.
+    """
+
+    estimate: EdgeEstimate
+    reasons: tuple[str, ...]
+    tier: Tier
+    steps: int
+    digest: str
+    levers: tuple[LeverReport, ...] = ()
+    applied: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        inputs: EdgeInputs,
+        model: EdgePredictor,
+        doubts: Sequence[str] = (),
+    ) -> Basis:
+        """Ask the model of the edge, and whether its data cover the run.
+
+        Args:
+            features: Measurements of the model.
+            inputs: The configuration.
+            model: The model of the edge.
+            doubts: Reasons from the evidence to answer "cannot tell".
+        """
+        estimate = model.predict(inputs, features.values)
+        is_covered = estimate.learned is not None and estimate.learned.covers
+        reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
+        return cls(
+            estimate=estimate,
+            reasons=() if is_covered else tuple(reasons),
+            tier=features.tier,
+            steps=inputs.steps,
+            digest=str(model.card["digest"]),
+        )
+
+    def answer(
+        self,
+        learning_rate: float | None,
+        *,
+        threshold: float = 0.5,
+        risk: float = 0.05,
+        with_curve: bool = True,
+    ) -> RiskAssessment:
+        """Return the answer at a rate, with the arguments of `assess`."""
+        estimate = self.estimate
+        known: dict[str, Any] = {
+            "outside": dict(estimate.outside),
+            "classifier_data": self.digest,
+        }
+        bars = {"steps": self.steps, "threshold": threshold, "risk": risk}
+        if self.reasons:
+            return untold(self.reasons, self.tier, **bars, **known)
+        start, with_rate = estimate.start_here, learning_rate is not None
+        excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
+        return told(
+            estimate,
+            self.tier,
+            learning_rate=learning_rate,
+            **bars,
+            **known,
+            rates=RATES if with_curve else (),
+            start_excess=estimate.expected_excess(start),
+            expected_excess=excess,
+            contributions=_contributions(estimate) if with_curve and with_rate else [],
+            widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
+            counterfactual=_advice(estimate, learning_rate, start, threshold),
+            answered_by="random initializations",
+            learned=estimate.learned,
+            levers=list(self.levers),
+            applied=list(self.applied),
+        )
+
+
 def assess(
     features: Features,
     inputs: EdgeInputs,
@@ -97,7 +185,7 @@ def assess(
     learning_rate: float | None,
     threshold: float = 0.5,
     risk: float = 0.05,
-    doubts: tuple[str, ...] = (),
+    doubts: Sequence[str] = (),
     with_curve: bool = True,
 ) -> RiskAssessment:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
@@ -115,39 +203,8 @@ def assess(
     Returns:
         The answer.
     """
-    estimate = model.predict(inputs, features.values)
-    start = estimate.start_here
-    reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
-    is_covered = estimate.learned is not None and estimate.learned.covers
-    if reasons and not is_covered:
-        return untold(
-            reasons,
-            features.tier,
-            steps=inputs.steps,
-            threshold=threshold,
-            risk=risk,
-            outside=dict(estimate.outside),
-            classifier_data=str(model.card["digest"]),
-        )
-    excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
-    return told(
-        estimate,
-        features.tier,
-        steps=inputs.steps,
-        learning_rate=learning_rate,
-        threshold=threshold,
-        risk=risk,
-        rates=RATES if with_curve else (),
-        start_excess=estimate.expected_excess(start),
-        expected_excess=excess,
-        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
-        outside=dict(estimate.outside),
-        widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-        counterfactual=_advice(estimate, learning_rate, start, threshold),
-        classifier_data=str(model.card["digest"]),
-        answered_by="random initializations",
-        learned=estimate.learned,
-    )
+    basis = Basis.of(features, inputs, model, doubts)
+    return basis.answer(learning_rate, threshold=threshold, risk=risk, with_curve=with_curve)
 
 
 def told(
