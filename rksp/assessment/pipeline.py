@@ -110,6 +110,7 @@ def judge(
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
+    rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
@@ -122,6 +123,7 @@ def judge(
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.
+        rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -133,7 +135,7 @@ def judge(
     def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
         about, step = (evidence, response) if known is None else (known, None)
-        return _assess(about, recipe, step, classifier, bars, with_curve=with_curve)
+        return _assess(about, recipe, step, classifier, bars, rates, with_curve=with_curve)
 
     try:
         assessment = answer(recipe, with_details)
@@ -142,20 +144,7 @@ def judge(
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
-    checked = CheckEvidence(
-        recipe=recipe,
-        config=evidence.source.config,
-        task=evidence.source.task,
-        facts=evidence.facts,
-        forward=None if evidence.profile is None else evidence.profile.forward,
-        response=response,
-        start_here=None if trusted is None else trusted.start_here,
-        do_not_exceed=None if trusted is None else trusted.do_not_exceed,
-        likely_edge=None if trusted is None else trusted.likely_edge,
-        is_pretrained=evidence.is_trained,
-        declared=evidence.declared,
-        reads_tokens=evidence.reads_tokens,
-    )
+    checked = _checked(evidence, recipe, response, trusted)
     return Evaluation(
         seed=evidence.options.seed,
         source=evidence.source,
@@ -170,6 +159,33 @@ def judge(
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
     )
+
+
+def _checked(
+    evidence: Evidence,
+    recipe: Recipe,
+    response: ResponseProfile | None,
+    trusted: RiskAssessment | None,
+) -> CheckEvidence:
+    """Return what the checks read; recipes that differ in their rates share what is found."""
+    names = ("start_here", "do_not_exceed", "likely_edge")
+    rates = {name: getattr(trusted, name, None) for name in names}
+    key = (recipe.but_for_rate, *rates.values())
+    if key in evidence.checked:
+        return evidence.checked[key].at(recipe)
+    evidence.checked[key] = checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        task=evidence.source.task,
+        facts=evidence.facts,
+        forward=None if evidence.profile is None else evidence.profile.forward,
+        response=response,
+        **rates,
+        is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
+        reads_tokens=evidence.reads_tokens,
+    )
+    return checked
 
 
 def _configured(
@@ -191,6 +207,7 @@ def _assess(
     response: ResponseProfile | None,
     classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
+    rates: Sequence[float] = (),
     *,
     with_curve: bool,
 ) -> RiskAssessment:
@@ -224,7 +241,7 @@ def _assess(
             is_measured=response is not None and response.reason is None,
         )
     model = classifier or load_edge_model()
-    make = partial(_basis, evidence, recipe, features, response, model)
+    make = partial(_basis, evidence, recipe, features, response, model, rates)
     if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
         basis = model.once((evidence.declared, recipe.but_for_rate), make)
     else:
@@ -238,6 +255,7 @@ def _basis(
     features: Features,
     response: ResponseProfile | None,
     model: EdgePredictor,
+    rates: Sequence[float],
 ) -> Basis:
     """Return what the model of the edge says of a recipe, and of it with each lever."""
     inputs, seen = inputs_of(evidence, recipe), evidence.profile
@@ -253,6 +271,7 @@ def _basis(
     predict = lambda other, changed: model.predict(
         replace(inputs_of(evidence, other), **changed), features.values
     )
+    basis.estimate.lose_at(rates)
     levers = levers_of(evidence.declared, recipe, model, predict)
     return replace(basis, levers=levers, applied=applied_in(model))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a list of checks must not load torch
     from rksp.measure.response_profile import ResponseProfile
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
+_OF_RATE = ("rate_over_published", "public_edge")  # what is found of a rate
 
 
 class Need(StrEnum):
@@ -64,6 +65,16 @@ class CheckEvidence:
     is_pretrained: bool = False
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
+
+    def at(self, recipe: Recipe) -> CheckEvidence:
+        """Return the evidence of a recipe that differs in its learning rate alone.
+
+        What was found of this one and depends on no rate is known of that one.
+        """
+        known = {k: v for k, v in self.__dict__.items() if k not in _OF_RATE}
+        other = object.__new__(CheckEvidence)
+        other.__dict__.update(known, recipe=recipe)
+        return other
 
     def has(self, need: Need) -> bool:
         """Return True if the evidence holds what a check needs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -105,20 +105,35 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
     # A stream has buffers of its own.
     with freed_memory_kept() if is_measured and not evidence.is_streamed else nullcontext():
-        for key, fields in group["cells"]:
+        cells, rates = _recipes(group)
+        for key, recipe in cells:
             try:
                 evaluation = judge(
                     evidence,
-                    Recipe.model_validate(fields),
+                    recipe,
                     threshold=options.threshold,
                     risk=options.risk,
                     classifier=classifier,
                     with_details=False,
+                    rates=rates[recipe.but_for_rate],
                 )
             except expected as error:
                 yield _failed(error) | {"cell": key}
                 continue
             yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
+
+
+def _recipes(
+    group: CellGroup,
+) -> tuple[list[tuple[str, Recipe]], Mapping[Hashable, Sequence[float]]]:
+    """Return the recipe of every cell, and the rates of those that differ in nothing else."""
+    cells = [(key, Recipe.model_validate(fields)) for key, fields in group["cells"]]
+    rates: dict[Hashable, list[float]] = {}
+    for _, recipe in cells:
+        some = rates.setdefault(recipe.but_for_rate, [])
+        if recipe.learning_rate is not None:
+            some.append(recipe.learning_rate)
+    return cells, rates
 
 
 def _learned(
