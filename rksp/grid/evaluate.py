@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rksp.grid.cell import Options
 from rksp.grid.events import CellGroup, Event, Failure
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError, RkspError
 from rksp.recipe import Recipe
 
@@ -104,9 +105,17 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
     # A stream has buffers of its own.
-    with freed_memory_kept() if is_measured and not evidence.is_streamed else nullcontext():
+    keeps_memory = is_measured and not evidence.is_streamed
+    with (
+        freed_memory_kept() if keeps_memory else nullcontext(),
+        # What judges a configuration leaves no cycles behind.
+        nullcontext() if is_measured else collector_paused(),
+    ):
         cells, rates = _recipes(group)
         for key, recipe in cells:
+            if isinstance(recipe, ValueError):
+                yield _failed(recipe) | {"cell": key}
+                continue
             try:
                 evaluation = judge(
                     evidence,
@@ -125,11 +134,17 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
 def _recipes(
     group: CellGroup,
-) -> tuple[list[tuple[str, Recipe]], Mapping[Hashable, Sequence[float]]]:
+) -> tuple[list[tuple[str, Recipe | ValueError]], Mapping[Hashable, Sequence[float]]]:
     """Return the recipe of every cell, and the rates of those that differ in nothing else."""
-    cells = [(key, Recipe.model_validate(fields)) for key, fields in group["cells"]]
+    cells: list[tuple[str, Recipe | ValueError]] = []
     rates: dict[Hashable, list[float]] = {}
-    for _, recipe in cells:
+    for key, text in group["cells"]:
+        try:
+            recipe = Recipe.model_validate_json(text)
+        except ValueError as error:  # of a damaged store
+            cells.append((key, error))
+            continue
+        cells.append((key, recipe))
         some = rates.setdefault(recipe.but_for_rate, [])
         if recipe.learning_rate is not None:
             some.append(recipe.learning_rate)
@@ -142,8 +157,8 @@ def _learned(
     """Return the model that knows past runs; what they do not say is the first cell's recipe."""
     from rksp.own_runs.learning import learn
 
-    fields = next((fields for _, fields in group["cells"]), {})
-    return learn(runs, source, Recipe.model_validate(fields), prior)[0]
+    recipe = next((text for _, text in group["cells"]), "{}")
+    return learn(runs, source, Recipe.model_validate_json(recipe), prior)[0]
 
 
 def load_evaluator(name: str):

@@ -31,7 +31,7 @@ def render(report: GridReport) -> str:
     is_binned = report.risk_map is not None and report.risk_map.is_binned
     return page(
         "grid.html.j2",
-        report.parsed(),
+        report.content(),
         report=report,
         setting=setting,
         version=report.made_by.get("rksp", ""),
