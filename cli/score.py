@@ -166,14 +166,17 @@ def _finished(
     What it has to say on stderr is said for the last report alone.
     """
     from rksp.recipe_files.said.reported import with_origins
-    from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
     report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
     report, refused = _as_the_file_asks(report, run)
     for said in refused if is_last else ():
         print(f"rksp: {one_line(said)}", file=sys.stderr)
-    changed = None if older is None else compare(older, report, strict=True)
+    changed = None
+    if older is not None:
+        from rksp.report.diff import compare
+
+        changed = compare(older, report, strict=True)
     report = report.model_copy(
         update={
             "provenance": report.provenance | made_with(context),
@@ -218,8 +221,6 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
 
     On a terminal the configuration's answer stands there meanwhile.
     """
-    from rksp.assessment.store import MeasurementStore  # not for --help
-
     seeds = asked.seeds
     if asked.measure.evidence == "config" and seeds > 1:
         print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
@@ -229,7 +230,11 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
         measure.model_copy(update={"seed": seed})
         for seed in range(measure.seed, measure.seed + seeds)
     ]
-    store = MeasurementStore.of(asked.is_cached)
+    store = None
+    if measure.evidence != "config":
+        from rksp.assessment.store import MeasurementStore  # not for --help
+
+        store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
         from rksp.assessment.gathering import known
         from rksp.assessment.pipeline import evaluate, judge

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence
-from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
@@ -18,7 +17,6 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
-from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
@@ -132,13 +130,13 @@ def judge(
     response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
+    def answer(recipe: Recipe, known: Any = None, **more: Any) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
         about, step = (evidence, response) if known is None else (known, None)
-        return _assess(about, recipe, step, classifier, bars, rates, with_curve=with_curve)
+        return _assess(about, recipe, step, classifier, bars, **more)
 
     try:
-        assessment = answer(recipe, with_details)
+        assessment = answer(recipe, rates=rates, with_curve=with_details, with_levers=True)
         asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
     except (ArtifactError, NotCovered) as error:
@@ -207,9 +205,10 @@ def _assess(
     response: ResponseProfile | None,
     classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
-    rates: Sequence[float] = (),
     *,
-    with_curve: bool,
+    rates: Sequence[float] = (),
+    with_curve: bool = False,
+    with_levers: bool = False,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
 
@@ -229,6 +228,9 @@ def _assess(
     if choice.model == "none":
         return untold(choice.reasons, features.tier, steps=steps, **bars)
     if choice.model == "fine-tuning":
+        from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+        from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+
         source = evidence.source
         return assess_fine_tuning(
             fine_tuning_inputs(source.config, source.task, source.num_parameters, recipe),
@@ -241,9 +243,9 @@ def _assess(
             is_measured=response is not None and response.reason is None,
         )
     model = classifier or load_edge_model()
-    make = partial(_basis, evidence, recipe, features, response, model, rates)
+    make = partial(_basis, evidence, recipe, features, response, model, rates, with_levers)
     if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
-        basis = model.once((evidence.declared, recipe.but_for_rate), make)
+        basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
     else:
         basis = make()
     return basis.answer(rate, **bars, with_curve=with_curve)
@@ -256,8 +258,9 @@ def _basis(
     response: ResponseProfile | None,
     model: EdgePredictor,
     rates: Sequence[float],
+    with_levers: bool,
 ) -> Basis:
-    """Return what the model of the edge says of a recipe, and of it with each lever."""
+    """Return what the model of the edge says of a recipe, and if asked of it with each lever."""
     inputs, seen = inputs_of(evidence, recipe), evidence.profile
     if seen is None:
         doubts = tuple(uncovered(recipe))
@@ -266,7 +269,7 @@ def _basis(
 
         doubts = doubts_of(seen, response, recipe)
     basis = Basis.of(features, inputs, model, doubts)
-    if basis.reasons:
+    if basis.reasons or not with_levers:
         return basis
     predict = lambda other, changed: model.predict(
         replace(inputs_of(evidence, other), **changed), features.values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from rksp.classifiers.edge_inputs import (
     Norm,
 )
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.documents.score import Contribution, CurvePoint, LeverReport, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
@@ -27,6 +26,9 @@ from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 from rksp.spectra.features import FEATURES, Features, Tier
+
+if TYPE_CHECKING:  # loaded for trained weights alone
+    from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS, Finding
-from rksp.documents.grid import Record
 from rksp.documents.score import ComparisonReport, ScoreReport
 from rksp.ground.errors import InputError, nearest
 from rksp.report.issues import RISK, issues, state
+
+if TYPE_CHECKING:  # a score is no grid
+    from rksp.documents.grid import Record
 
 DEFAULT_BAR = 0.5
 _WORDS = ("error", "warning", "never")
