@@ -39,7 +39,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
-from rksp.ground.collector import collector_paused
+from rksp.ground.collector import collector_paused, loading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -109,7 +109,7 @@ def score(
     apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
-    with collector_paused():
+    with loading():
         from rksp.checks.selection import select_findings
         from rksp.report.gate import Gate
 
@@ -235,7 +235,7 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
         from rksp.assessment.store import MeasurementStore  # not for --help
 
         store = MeasurementStore.of(asked.is_cached)
-    with collector_paused():
+    with loading():
         from rksp.assessment.gathering import known
         from rksp.assessment.pipeline import evaluate, judge
         from rksp.assessment.report import score_report
@@ -378,9 +378,9 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreRepo
 
 def _classifier(file: Path | None) -> EdgeModel | None:
     """Return the classifier of a file; None stands for the shipped one."""
-    from rksp.classifiers.edge_model import load_edge_model
-
     if file is None:
         return None
+    from rksp.classifiers.edge_model import load_edge_model
+
     with reading(f"the model of the edge {one_line(str(file), 200)}"):
         return load_edge_model(file)

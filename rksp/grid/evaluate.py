@@ -74,10 +74,11 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
     A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
-    from rksp.assessment.pipeline import judge
-    from rksp.classifiers.edge_model import load_edge_model
-    from rksp.classifiers.remembered import Remembered
-    from rksp.models.refusals import refusals
+    with collector_paused():
+        from rksp.assessment.pipeline import judge
+        from rksp.classifiers.edge_model import load_edge_model
+        from rksp.classifiers.remembered import Remembered
+        from rksp.models.refusals import refusals
 
     options = Options(**group["options"])
     is_measured = options.evidence != "config"
