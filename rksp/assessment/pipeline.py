@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rksp.assessment.basis import Basis
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
-from rksp.assessment.risk import Basis, certain_failure, declared_inputs, untold
+from rksp.assessment.risk import certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
@@ -74,8 +75,8 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold: See `rksp.assessment.risk.assess`.
-        risk: See `rksp.assessment.risk.assess`.
+        threshold: See `rksp.assessment.basis.assess`.
+        risk: See `rksp.assessment.basis.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         store: Where an earlier measurement may be, and where this one is kept; None keeps none.
@@ -108,6 +109,7 @@ def judge(
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
+    with_advice: bool = True,
     rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
@@ -116,11 +118,12 @@ def judge(
     Args:
         evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.risk.assess`.
-        risk: See `rksp.assessment.risk.assess`.
+        threshold: See `rksp.assessment.basis.assess`.
+        risk: See `rksp.assessment.basis.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.
+        with_advice: Say which rate would be better.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
@@ -136,7 +139,8 @@ def judge(
         return _assess(about, recipe, step, classifier, bars, **more)
 
     try:
-        assessment = answer(recipe, rates=rates, with_curve=with_details, with_levers=True)
+        shown = {"with_curve": with_details, "with_advice": with_advice}
+        assessment = answer(recipe, rates=rates, with_levers=True, **shown)
         asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
     except (ArtifactError, NotCovered) as error:
@@ -208,6 +212,7 @@ def _assess(
     *,
     rates: Sequence[float] = (),
     with_curve: bool = False,
+    with_advice: bool = False,
     with_levers: bool = False,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
@@ -248,7 +253,7 @@ def _assess(
         basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
     else:
         basis = make()
-    return basis.answer(rate, **bars, with_curve=with_curve)
+    return basis.answer(rate, **bars, with_curve=with_curve, with_advice=with_advice)
 
 
 def _basis(

@@ -95,6 +95,11 @@ class CheckEvidence:
         return frozenset(need for need, is_held in held.items() if is_held)
 
     @cached_property
+    def but_for_rate(self) -> tuple[object, ...]:
+        """All that checks may read but rates, in a form that evidence can be compared by."""
+        return self.held, self.recipe.but_for_rate
+
+    @cached_property
     def settings(self) -> Declared:
         """What the configuration declares."""
         return self.declared or Declared(self.config, self.task)

@@ -93,7 +93,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
 def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
     """Return what all checks see that read no rate, of the model and of its recipe."""
-    of_model, of_recipe = (evidence.held,), (evidence.held, evidence.recipe.but_for_rate)
+    of_model, of_recipe = (evidence.held,), evidence.but_for_rate
     if of_recipe not in seen:
         if of_model not in seen:
             seen[of_model] = _looked(evidence, "model")

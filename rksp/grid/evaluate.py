@@ -112,8 +112,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         # What judges a configuration leaves no cycles behind.
         nullcontext() if is_measured else collector_paused(),
     ):
-        cells, rates = _recipes(group)
-        for key, recipe in cells:
+        for key, recipe, rates in _recipes(group):
             if isinstance(recipe, ValueError):
                 yield _failed(recipe) | {"cell": key}
                 continue
@@ -125,7 +124,8 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
                     risk=options.risk,
                     classifier=classifier,
                     with_details=False,
-                    rates=rates[recipe.but_for_rate],
+                    with_advice=False,
+                    rates=rates,
                 )
             except expected as error:
                 yield _failed(error) | {"cell": key}
@@ -133,23 +133,21 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
             yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
 
 
-def _recipes(
-    group: CellGroup,
-) -> tuple[list[tuple[str, Recipe | ValueError]], Mapping[Hashable, Sequence[float]]]:
-    """Return the recipe of every cell, and the rates of those that differ in nothing else."""
-    cells: list[tuple[str, Recipe | ValueError]] = []
+def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[float]]]:
+    """Return the key and the recipe of every cell, and the rates of all that differ in no more."""
+    found: list[tuple[str, Recipe | ValueError, list[float]]] = []
     rates: dict[Hashable, list[float]] = {}
     for key, text in group["cells"]:
         try:
             recipe = Recipe.model_validate_json(text)
         except ValueError as error:  # of a damaged store
-            cells.append((key, error))
+            found.append((key, error, []))
             continue
-        cells.append((key, recipe))
         some = rates.setdefault(recipe.but_for_rate, [])
         if recipe.learning_rate is not None:
             some.append(recipe.learning_rate)
-    return cells, rates
+        found.append((key, recipe, some))
+    return found
 
 
 def _learned(
