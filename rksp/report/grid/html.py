@@ -10,7 +10,7 @@ from typing import cast
 from rksp.documents.grid import GridReport
 from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
-from rksp.report.score.html import page
+from rksp.report.pages import page
 
 MOST_ROWS = 500  # of the ranked table on a page; the document inside holds all
 MOST_PLACES = 60  # rows of the map on a page
