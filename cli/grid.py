@@ -261,7 +261,7 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
 
 def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
     """Print and export the result; return the exit code."""
-    with loading():
+    with collector_paused():
         from rksp.report.grid.report import grid_report
 
     is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN

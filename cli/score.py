@@ -112,7 +112,7 @@ def score(
     with loading():
         from rksp.checks.selection import select_findings
         from rksp.report.gate import Gate
-
+    with collector_paused():
         files = outputs(output.output_format, output.output)
         bar = Gate.parse(gate.fail_on)
         older = None if gate.baseline is None else load(gate.baseline)
@@ -121,6 +121,7 @@ def score(
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
+        collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         try:
             source, run = _met(run, model)
@@ -235,7 +236,7 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
         from rksp.assessment.store import MeasurementStore  # not for --help
 
         store = MeasurementStore.of(asked.is_cached)
-    with loading():
+    with collector_paused():
         from rksp.assessment.gathering import known
         from rksp.assessment.pipeline import evaluate, judge
         from rksp.assessment.report import score_report

@@ -23,8 +23,8 @@ def collector_paused() -> Iterator[None]:
 def loading() -> Iterator[None]:
     """Load libraries without the collector, which never looks at them again: they stay.
 
-    It takes a tenth of a short command otherwise. What exists stays too, so this is for the
-    beginning of a process.
+    It takes a tenth of a short command otherwise. All that exists stays, so this is for the
+    beginning of a process, before torch: triton complains of what is never collected.
     """
     with collector_paused():
         try:
