@@ -82,7 +82,7 @@ class Basis:
         """Return the answer at a rate, with the arguments of `assess`; advice is a better rate."""
         estimate = self.estimate
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
-        bars = {"steps": self.steps, "threshold": threshold, "risk": risk}
+        bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
         if self.reasons:
             return untold(self.reasons, self.tier, **bars, **known)
         start, with_rate = estimate.start_here, learning_rate is not None

@@ -304,15 +304,14 @@ class GridStore:
         names = [field.name for field in dataclasses.fields(Row)]
         found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
         read = [safe_json if name in _IN_JSON else safe_strings for name in names]
-        return [
-            Row(
-                **{
-                    name: None if value is None else safe(value)
-                    for name, safe, value in zip(names, read, values, strict=True)
-                }
-            )
-            for values in found
-        ]
+        rows = []
+        for values in found:
+            row: dict[str, Any] = {
+                name: None if value is None else safe(value)
+                for name, safe, value in zip(names, read, values, strict=True)
+            }
+            rows.append(Row(**row))
+        return rows
 
     def _reclaim(self, now: float) -> None:
         """Open cells whose lease has expired or whose process on this machine is gone."""
