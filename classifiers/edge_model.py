@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_inputs import horizon_share as horizon_share
-from rksp.classifiers.fine_tuning.model import FineTuningPredictor, load_fine_tuning_model
 from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
 from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
 from rksp.ground.errors import ArtifactError
+
+if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
+    from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 ARTIFACT = Artifact(
     noun="model of the edge", schema="rksp-edge-4", file="edge.json", command="rksp lab fit"
@@ -242,6 +244,8 @@ class EdgeModel:
     @property
     def tuning(self) -> FineTuningPredictor:
         """The shipped model of fine-tuning."""
+        from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+
         return load_fine_tuning_model()
 
     def _shown(self, features: Mapping[str, float]) -> dict[str, Amount]:

@@ -37,22 +37,15 @@ class RateDistribution:
 
     def below(self, rate: float) -> float:
         """Return the chance that the value lies below a rate."""
-        return self.below_log(math.log10(rate))
-
-    def below_log(self, log_rate: float) -> float:
-        """Return the chance that the logarithm of the value lies below this one."""
-        return _NORMAL.cdf((log_rate - self.location) / self.spread)
-
-    def source_below_log(self, log_rate: float) -> float:
-        """Return the chance that the location of the source lies below this one."""
-        return _NORMAL.cdf((log_rate - self.location) / max(self.between, 1e-9))
+        return _NORMAL.cdf((math.log10(rate) - self.location) / self.spread)
 
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
         return self.location + self.between * _NORMAL.inv_cdf(share)
 
 
-_Below = Callable[[RateDistribution, float], float]
+# Weight, location and standard deviation of each part of a mixture.
+_Normals = tuple[tuple[float, float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +63,24 @@ class RateMixture:
 
     weights: tuple[float, ...]
     parts: tuple[RateDistribution, ...]
-    _solved: dict[tuple[float, _Below], float] = field(
+    _values: _Normals = field(init=False, repr=False, compare=False)
+    _sources: _Normals = field(init=False, repr=False, compare=False)
+    _solved: dict[tuple[float, bool], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        """Write down the normal distributions of a value and of its source."""
+        parts = tuple(zip(self.weights, self.parts, strict=True))
+        values = tuple((weight, part.location, part.spread) for weight, part in parts)
+        sources = tuple((weight, part.location, max(part.between, 1e-9)) for weight, part in parts)
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_sources", sources)
 
     @property
     def location(self) -> float:
         """The median of the logarithm."""
-        return self._where(0.5, RateDistribution.below_log)
+        return self._where(0.5)
 
     @property
     def within(self) -> float:
@@ -92,22 +95,23 @@ class RateMixture:
 
     def below(self, rate: float) -> float:
         """Return the chance that the value lies below a rate."""
-        log_rate = math.log10(rate)
-        return self.mean(lambda part: part.below_log(log_rate))
+        return _below(self._values, math.log10(rate))
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the values lies."""
-        return 10 ** self._where(share, RateDistribution.below_log)
+        return 10 ** self._where(share)
 
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
-        return self._where(share, RateDistribution.source_below_log)
+        return self._where(share, of_source=True)
 
-    def _where(self, share: float, below: _Below) -> float:
-        """Return where the mean of `below` over the parts is this share."""
-        asked = (share, below)
+    def _where(self, share: float, *, of_source: bool = False) -> float:
+        """Return the logarithm below which this share lies, of the values or of their sources."""
+        asked = (share, of_source)
         if asked not in self._solved:
-            self._solved[asked] = _solve(self, share, below)
+            widest = max(width for _, _, width in self._values)
+            normals = self._sources if of_source else self._values
+            self._solved[asked] = _solve(normals, share, widest)
         return self._solved[asked]
 
     def moved(self, by: float, unsure: float) -> RateMixture:
@@ -123,24 +127,34 @@ class RateMixture:
         return math.fsum(w * of(part) for w, part in zip(self.weights, self.parts, strict=True))
 
 
-def _solve(mixture: RateMixture, share: float, below: _Below) -> float:
-    """Return where the mean of `below` over the parts is this share, by bisection."""
-    parts = mixture.parts
-    if share == 0.5 and len({part.location for part in parts}) == 1:
-        return parts[0].location
+def _solve(normals: _Normals, share: float, widest: float) -> float:
+    """Return the logarithm below which this share lies, by bisection.
+
+    Args:
+        normals: The parts.
+        share: Of all of them.
+        widest: The largest standard deviation that one of them may have.
+    """
+    locations = [location for _, location, _ in normals]
+    if share == 0.5 and len(set(locations)) == 1:
+        return locations[0]
     # The quantile lies among those of the widest and of the narrowest part.
-    reach = 1e-9 + max(part.spread for part in parts) * abs(_NORMAL.inv_cdf(share))
-    low = min(part.location for part in parts) - reach
-    high = max(part.location for part in parts) + reach
+    reach = 1e-9 + widest * abs(_NORMAL.inv_cdf(share))
+    low, high = min(locations) - reach, max(locations) + reach
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        is_below = _share(mixture, below, middle) < share
-        low, high = (middle, high) if is_below else (low, middle)
+        if not low < middle < high:  # neighbours: no float lies between them
+            break
+        if _below(normals, middle) < share:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
-def _share(mixture: RateMixture, below: _Below, at: float) -> float:
-    return mixture.mean(lambda part: below(part, at))
+def _below(normals: _Normals, log_rate: float) -> float:
+    cdf = _NORMAL.cdf
+    return math.fsum([w * cdf((log_rate - at) / width) for w, at, width in normals])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
-from rksp.classifiers.fine_tuning.model import FineTuningPredictor
+
+if TYPE_CHECKING:  # loaded for trained weights alone
+    from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 T = TypeVar("T")
 

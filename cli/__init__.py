@@ -1,5 +1,8 @@
 """The command line: a command parses, calls the library, renders."""
 
-from rksp.cli.app import app, main
+from rksp.ground.collector import loading
+
+with loading():
+    from rksp.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from rksp.ground.collector import collector_paused
+from rksp.ground.collector import loading
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.
 _SUMMARIES = {
@@ -109,7 +109,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Load the command and let it parse the arguments."""
-        with collector_paused():
+        with loading():
             return self.loaded.make_context(*arguments, **more)
 
 
@@ -119,3 +119,8 @@ class CommandTable(typer.core.TyperGroup):
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
         self.commands = {name: DeferredCommand(name, *rest) for name, *rest in COMMANDS}
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """Parse the options before the command's name; typer loads what reads them."""
+        with loading():
+            return super().make_context(*arguments, **more)

@@ -13,7 +13,6 @@ a finding from it or put another model before it must be typed. Reports say what
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +161,8 @@ def _is_weaker(value: object, default: object) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    import tomllib  # most commands have no such file
+
     text = read_text(file, _MOST_BYTES)
     try:
         return tomllib.loads(text)

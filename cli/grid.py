@@ -26,7 +26,7 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.process import reading
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
-from rksp.ground.collector import collector_paused
+from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -81,9 +81,10 @@ def grid(
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
-    from rksp.grid.cell import Options
-    from rksp.grid.run import read_grid
-    from rksp.report.gate import Gate
+    with loading():
+        from rksp.grid.cell import Options
+        from rksp.grid.run import read_grid
+        from rksp.report.gate import Gate
 
     _check(view)
     gate = Gate.parse(view.fail_on)
@@ -260,7 +261,8 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
 
 def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
     """Print and export the result; return the exit code."""
-    from rksp.report.grid.report import grid_report
+    with collector_paused():
+        from rksp.report.grid.report import grid_report
 
     is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN
     top = view.top or (_FIRST if is_long else None)

@@ -39,7 +39,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
-from rksp.ground.collector import collector_paused
+from rksp.ground.collector import collector_paused, loading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -109,10 +109,10 @@ def score(
     apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
-    with collector_paused():
+    with loading():
         from rksp.checks.selection import select_findings
         from rksp.report.gate import Gate
-
+    with collector_paused():
         files = outputs(output.output_format, output.output)
         bar = Gate.parse(gate.fail_on)
         older = None if gate.baseline is None else load(gate.baseline)
@@ -121,6 +121,7 @@ def score(
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
+        collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         try:
             source, run = _met(run, model)
@@ -166,14 +167,17 @@ def _finished(
     What it has to say on stderr is said for the last report alone.
     """
     from rksp.recipe_files.said.reported import with_origins
-    from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
     report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
     report, refused = _as_the_file_asks(report, run)
     for said in refused if is_last else ():
         print(f"rksp: {one_line(said)}", file=sys.stderr)
-    changed = None if older is None else compare(older, report, strict=True)
+    changed = None
+    if older is not None:
+        from rksp.report.diff import compare
+
+        changed = compare(older, report, strict=True)
     report = report.model_copy(
         update={
             "provenance": report.provenance | made_with(context),
@@ -218,8 +222,6 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
 
     On a terminal the configuration's answer stands there meanwhile.
     """
-    from rksp.assessment.store import MeasurementStore  # not for --help
-
     seeds = asked.seeds
     if asked.measure.evidence == "config" and seeds > 1:
         print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
@@ -229,7 +231,11 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
         measure.model_copy(update={"seed": seed})
         for seed in range(measure.seed, measure.seed + seeds)
     ]
-    store = MeasurementStore.of(asked.is_cached)
+    store = None
+    if measure.evidence != "config":
+        from rksp.assessment.store import MeasurementStore  # not for --help
+
+        store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
         from rksp.assessment.gathering import known
         from rksp.assessment.pipeline import evaluate, judge
@@ -373,9 +379,9 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreRepo
 
 def _classifier(file: Path | None) -> EdgeModel | None:
     """Return the classifier of a file; None stands for the shipped one."""
-    from rksp.classifiers.edge_model import load_edge_model
-
     if file is None:
         return None
+    from rksp.classifiers.edge_model import load_edge_model
+
     with reading(f"the model of the edge {one_line(str(file), 200)}"):
         return load_edge_model(file)

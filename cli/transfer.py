@@ -49,8 +49,8 @@ def transfer(
     output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
+    from rksp.assessment.basis import beyond
     from rksp.assessment.model_choice import uncarried
-    from rksp.assessment.risk import beyond
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.fit.edge_transfer import CONFIGURED
     from rksp.classifiers.fit.edge_transfer import transfer as carry

@@ -289,13 +289,15 @@ class Recipe(Finite):
         shape = self.decay_shape if self.schedule == "wsd" else self.schedule
         if shape == "exponential":
             return least**done if least else math.exp(-done)
-        falls = {
-            "linear": 1 - done,
-            "cosine": 0.5 * (1 + math.cos(math.pi * done)),
-            "sqrt": 1 - math.sqrt(done),
-            "polynomial": (1 - done) ** self.decay_power,
-        }
-        return least + (1 - least) * falls[shape]
+        if shape == "cosine":
+            left = 0.5 * (1 + math.cos(math.pi * done))
+        elif shape == "sqrt":
+            left = 1 - math.sqrt(done)
+        elif shape == "polynomial":
+            left = (1 - done) ** self.decay_power
+        else:
+            left = 1 - done
+        return least + (1 - least) * left
 
     def shortened(self, steps: int) -> Recipe:
         """Return the recipe of at most `steps` steps, its schedule and batch ramp in proportion."""
@@ -320,7 +322,7 @@ class Recipe(Finite):
     @property
     def but_for_rate(self) -> tuple[object, ...]:
         """All settings but the peak learning rate, in a form that recipes can be compared by."""
-        return tuple(value for name, value in self.__dict__.items() if name != "learning_rate")
+        return tuple((self.__dict__ | {"learning_rate": None}).values())
 
     @property
     def can_be_stepped(self) -> bool:

@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
-from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 from rksp.classifiers.levers.effects import LeverSize
 from rksp.ground.model import definite
+
+if TYPE_CHECKING:  # loaded for trained weights alone
+    from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
 

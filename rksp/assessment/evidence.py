@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
+    from rksp.checks.evidence import CheckEvidence
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
     from rksp.measure.response_profile import ResponseProfile
@@ -62,7 +64,8 @@ class Evidence:
         kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
-        seen: What checks that read no recipe saw of this model; see `run_checks`.
+        checked: What the checks know of a recipe at some rate, by all that is not its rate.
+        seen: What checks that read no rate saw of this model and its recipes; see `run_checks`.
     """
 
     source: ModelSource
@@ -75,7 +78,11 @@ class Evidence:
     kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
-    seen: dict[str, tuple[Any, ...]] = field(
+    seen: dict[Hashable, tuple[Any, ...]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+
+    checked: dict[Hashable, CheckEvidence] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 

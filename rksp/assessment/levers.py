@@ -11,8 +11,7 @@ from rksp.classifiers.levers.catalogue import LEVERS
 from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
 from rksp.classifiers.levers.lever import SHARED, Lever, kind_of
 from rksp.classifiers.levers.shifted import ShiftedEdgeModel
-from rksp.classifiers.remembered import Remembered
-from rksp.documents.score import LeverReport, RiskAssessment
+from rksp.documents.score import LeverReport
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -24,38 +23,29 @@ _MOST = 3
 _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
 
-def with_levers(
-    assessment: RiskAssessment,
+def levers_of(
     declared: Declared,
     recipe: Recipe,
     model: EdgePredictor,
     predict: Predict,
     table: LeverTable | None = None,
-) -> RiskAssessment:
-    """Return the answer with the levers that would raise the edge, and those it counts with.
+) -> tuple[LeverReport, ...]:
+    """Return the levers that would raise the edge the most; none depends on the learning rate.
 
     Args:
-        assessment: The answer for this recipe.
         declared: The model.
         recipe: The recipe.
-        model: The model of the edge that answered.
+        model: The model of the edge that answers.
         predict: Returns its estimate for another recipe, and with other fields of `EdgeInputs`.
         table: Sizes of the levers; default the shipped ones.
     """
-    applied = model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
-    if assessment.reasons:
-        return assessment
+    found = _reports(declared, recipe, applied_in(model), predict, table or load_lever_table())
+    return tuple(sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST])
 
-    def most() -> list[LeverReport]:
-        found = _reports(declared, recipe, applied, predict, table or load_lever_table())
-        return sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST]
 
-    if isinstance(model, Remembered) and table is None:
-        # No lever depends on the rate of the run; the estimate, which it keeps, tells the evidence.
-        found = model.once((declared, recipe.but_for_rate, predict(recipe, {})), most)
-    else:
-        found = most()
-    return assessment.model_copy(update={"levers": list(found), "applied": list(applied)})
+def applied_in(model: EdgePredictor) -> tuple[str, ...]:
+    """Return the levers that a model of the edge counts with, by name."""
+    return model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
 
 
 def _reports(

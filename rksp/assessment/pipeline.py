@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rksp.assessment.basis import Basis
 from rksp.assessment.evidence import Evidence
-from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
 from rksp.assessment.gathering import gather, response_of
-from rksp.assessment.levers import with_levers
+from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
-from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
+from rksp.assessment.risk import certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
-from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.features import UNMEASURED, Tier, extract
+from rksp.spectra.features import UNMEASURED, Features, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
@@ -74,8 +75,8 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold: See `rksp.assessment.risk.assess`.
-        risk: See `rksp.assessment.risk.assess`.
+        threshold: See `rksp.assessment.basis.assess`.
+        risk: See `rksp.assessment.basis.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         store: Where an earlier measurement may be, and where this one is kept; None keeps none.
@@ -108,6 +109,8 @@ def judge(
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
+    with_advice: bool = True,
+    rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
@@ -115,11 +118,13 @@ def judge(
     Args:
         evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.risk.assess`.
-        risk: See `rksp.assessment.risk.assess`.
+        threshold: See `rksp.assessment.basis.assess`.
+        risk: See `rksp.assessment.basis.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.
+        with_advice: Say which rate would be better.
+        rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -128,32 +133,20 @@ def judge(
     response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
+    def answer(recipe: Recipe, known: Any = None, **more: Any) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
         about, step = (evidence, response) if known is None else (known, None)
-        return _assess(about, recipe, step, classifier, bars, with_curve=with_curve)
+        return _assess(about, recipe, step, classifier, bars, **more)
 
     try:
-        assessment = answer(recipe, with_details)
+        shown = {"with_curve": with_details, "with_advice": with_advice}
+        assessment = answer(recipe, rates=rates, with_levers=True, **shown)
         asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
-    checked = CheckEvidence(
-        recipe=recipe,
-        config=evidence.source.config,
-        task=evidence.source.task,
-        facts=evidence.facts,
-        forward=None if evidence.profile is None else evidence.profile.forward,
-        response=response,
-        start_here=None if trusted is None else trusted.start_here,
-        do_not_exceed=None if trusted is None else trusted.do_not_exceed,
-        likely_edge=None if trusted is None else trusted.likely_edge,
-        is_pretrained=evidence.is_trained,
-        declared=evidence.declared,
-        reads_tokens=evidence.reads_tokens,
-    )
+    checked = _checked(evidence, recipe, response, trusted)
     return Evaluation(
         seed=evidence.options.seed,
         source=evidence.source,
@@ -168,6 +161,33 @@ def judge(
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
     )
+
+
+def _checked(
+    evidence: Evidence,
+    recipe: Recipe,
+    response: ResponseProfile | None,
+    trusted: RiskAssessment | None,
+) -> CheckEvidence:
+    """Return what the checks read; recipes that differ in their rates share what is found."""
+    names = ("start_here", "do_not_exceed", "likely_edge")
+    rates = {name: getattr(trusted, name, None) for name in names}
+    key = (recipe.but_for_rate, *rates.values())
+    if key in evidence.checked:
+        return evidence.checked[key].at(recipe)
+    evidence.checked[key] = checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        task=evidence.source.task,
+        facts=evidence.facts,
+        forward=None if evidence.profile is None else evidence.profile.forward,
+        response=response,
+        **rates,
+        is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
+        reads_tokens=evidence.reads_tokens,
+    )
+    return checked
 
 
 def _configured(
@@ -190,7 +210,10 @@ def _assess(
     classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
     *,
-    with_curve: bool,
+    rates: Sequence[float] = (),
+    with_curve: bool = False,
+    with_advice: bool = False,
+    with_levers: bool = False,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
 
@@ -200,7 +223,7 @@ def _assess(
     if seen is None:
         features, broken = UNMEASURED, None
     else:
-        from rksp.assessment.measured import doubts_of, not_finite
+        from rksp.assessment.measured import not_finite
 
         features = extract(seen.forward, seen.spectra, response)
         broken = not_finite(seen, response)
@@ -210,6 +233,9 @@ def _assess(
     if choice.model == "none":
         return untold(choice.reasons, features.tier, steps=steps, **bars)
     if choice.model == "fine-tuning":
+        from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+        from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+
         source = evidence.source
         return assess_fine_tuning(
             fine_tuning_inputs(source.config, source.task, source.num_parameters, recipe),
@@ -221,22 +247,41 @@ def _assess(
             doubts=_tuning_doubts(evidence, recipe),
             is_measured=response is not None and response.reason is None,
         )
-    inputs = inputs_of(evidence, recipe)
-    doubts = tuple(uncovered(recipe)) if seen is None else doubts_of(seen, response, recipe)
     model = classifier or load_edge_model()
-    found = assess(
-        features,
-        inputs,
-        model,
-        learning_rate=rate,
-        **bars,
-        doubts=doubts,
-        with_curve=with_curve,
-    )
+    make = partial(_basis, evidence, recipe, features, response, model, rates, with_levers)
+    if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
+        basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
+    else:
+        basis = make()
+    return basis.answer(rate, **bars, with_curve=with_curve, with_advice=with_advice)
+
+
+def _basis(
+    evidence: Evidence,
+    recipe: Recipe,
+    features: Features,
+    response: ResponseProfile | None,
+    model: EdgePredictor,
+    rates: Sequence[float],
+    with_levers: bool,
+) -> Basis:
+    """Return what the model of the edge says of a recipe, and if asked of it with each lever."""
+    inputs, seen = inputs_of(evidence, recipe), evidence.profile
+    if seen is None:
+        doubts = tuple(uncovered(recipe))
+    else:
+        from rksp.assessment.measured import doubts_of
+
+        doubts = doubts_of(seen, response, recipe)
+    basis = Basis.of(features, inputs, model, doubts)
+    if basis.reasons or not with_levers:
+        return basis
     predict = lambda other, changed: model.predict(
         replace(inputs_of(evidence, other), **changed), features.values
     )
-    return with_levers(found, evidence.declared, recipe, model, predict)
+    basis.estimate.lose_at(rates)
+    levers = levers_of(evidence.declared, recipe, model, predict)
+    return replace(basis, levers=levers, applied=applied_in(model))
 
 
 def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
-    MEANINGS,
-    OPTIMIZERS,
     EdgeInputs,
     Norm,
 )
-from rksp.classifiers.edge_model import EdgePredictor
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
+from rksp.documents.score import CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
-from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
-from rksp.spectra.features import FEATURES, Features, Tier
+from rksp.spectra.features import Tier
+
+if TYPE_CHECKING:  # loaded for trained weights alone
+    from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
-_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
-_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
-_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
-_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
 
 def edge_inputs(
@@ -86,67 +79,6 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
         vocabulary=declared.vocabulary or CLASSIFIER_VOCABULARY,
         norm=declared.norm,
         **kind_of(declared),
-    )
-
-
-def assess(
-    features: Features,
-    inputs: EdgeInputs,
-    model: EdgePredictor,
-    *,
-    learning_rate: float | None,
-    threshold: float = 0.5,
-    risk: float = 0.05,
-    doubts: tuple[str, ...] = (),
-    with_curve: bool = True,
-) -> RiskAssessment:
-    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
-
-    Args:
-        features: Measurements of the model.
-        inputs: The configuration.
-        model: The model of the edge.
-        learning_rate: The recipe's peak rate; None asks only for the three rates.
-        threshold: Probability at which the verdict becomes `RISK`.
-        risk: Share of the edges that may lie below `do_not_exceed`.
-        doubts: Reasons from the evidence to answer "cannot tell".
-        with_curve: Compute the risk at every rate, which is most of the work, and what moves it.
-
-    Returns:
-        The answer.
-    """
-    estimate = model.predict(inputs, features.values)
-    start = estimate.start_here
-    reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
-    is_covered = estimate.learned is not None and estimate.learned.covers
-    if reasons and not is_covered:
-        return untold(
-            reasons,
-            features.tier,
-            steps=inputs.steps,
-            threshold=threshold,
-            risk=risk,
-            outside=dict(estimate.outside),
-            classifier_data=str(model.card["digest"]),
-        )
-    excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
-    return told(
-        estimate,
-        features.tier,
-        steps=inputs.steps,
-        learning_rate=learning_rate,
-        threshold=threshold,
-        risk=risk,
-        rates=RATES if with_curve else (),
-        start_excess=estimate.expected_excess(start),
-        expected_excess=excess,
-        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
-        outside=dict(estimate.outside),
-        widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-        counterfactual=_advice(estimate, learning_rate, start, threshold),
-        classifier_data=str(model.card["digest"]),
-        answered_by="random initializations",
-        learned=estimate.learned,
     )
 
 
@@ -289,70 +221,6 @@ def _without_rates(**known: object) -> RiskAssessment:
     lists: dict[str, object] = {name: [] for name in empty}
     unknown |= {**lists, "outside": {}, "widened_by": {}}
     return RiskAssessment(**unknown | known)
-
-
-def _strange(model: EdgePredictor, features: Features) -> list[str]:
-    """Say which measured feature is the least like those of the labelled runs, if one is far."""
-    far = [
-        (by, FEATURES[name])
-        for name, by in model.strangeness(features.values).items()
-        if by > _STRANGE
-    ]
-    return [
-        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
-    ]
-
-
-def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
-    """Return the reasons why the data do not cover a model and a recipe, as clauses."""
-    found = [
-        f"{MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
-        for name, over in estimate.outside.items()
-        if over > _FAR and name not in OPTIMIZERS
-    ]
-    if inputs.optimizer not in ("adamw", *OPTIMIZERS):
-        found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
-    if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
-        found.append(
-            "the blocks have no normalization, and all labelled runs without it but one ladder are "
-            f"shorter than {_LONG_STEPS} steps"
-        )
-    return found
-
-
-def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
-    """Return what moves the edge away from that of the average run, largest first."""
-    parts = [
-        Contribution(meaning=MEANINGS[name], decades=decades, feature=name)
-        for name, decades in estimate.contributions.items()
-    ]
-    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
-
-
-def _advice(
-    estimate: EdgeEstimate, rate: float | None, start: float, threshold: float
-) -> str | None:
-    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
-    if rate is None:
-        return None
-    lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
-    if estimate.failed(rate) >= threshold:
-        if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
-            bar = estimate.rate_of(threshold)
-            below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
-            return f"P(failed) is under the bar of {threshold:.2g} {below}."
-        return (
-            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
-            f"P(failed) is {estimate.failed(start):.1%} there."
-        )
-    if lost - least < _COSTLY:
-        return None
-    side = "lower" if rate < start else "higher"
-    factor = start / rate if rate < start else rate / start
-    return (
-        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
-        f"and is expected to cost {lost - least:.2f} nats more."
-    )
 
 
 def rounded(rate: float) -> float:

@@ -106,6 +106,7 @@ CHECKS = (
         needs=(Need.CONFIG,),
         settings=("output_router_logits", "router_aux_loss_coef"),
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP805",
@@ -130,5 +131,6 @@ CHECKS = (
         needs=(Need.CONFIG,),
         settings=("router_z_loss_coef",),
         is_cause=True,
+        reads="recipe",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
@@ -31,6 +32,7 @@ class Observation:
     rate: float | None = None
 
 
+Reads = Literal["model", "recipe", "rate"]
 Look = Callable[[CheckEvidence], Iterator[Observation]]
 
 
@@ -56,7 +58,9 @@ class Check:
         is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
             an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
             warm-up and batch are judged by P(failed) itself, so checks of them are no cause.
-        of_recipe: It reads the recipe. One that does not sees the same in all recipes of a model.
+        reads: The most that it reads: of the `model` alone it sees the same in all recipes, of the
+            `recipe` without its learning rate the same at every `rate`. What rksp answers, such as
+            the likely edge, counts as a rate.
     """
 
     code: str
@@ -75,7 +79,7 @@ class Check:
     field: str = ""
     settings: tuple[str, ...] = ()
     is_cause: bool = False
-    of_recipe: bool = True
+    reads: Reads = "rate"
 
     @property
     def explanation(self) -> tuple[tuple[str, str], ...]:

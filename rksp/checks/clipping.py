@@ -49,5 +49,6 @@ CHECKS = (
         stable="--clip 1",
         look=_bound,
         field="max_grad_norm",
+        reads="recipe",
     ),
 )

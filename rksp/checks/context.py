@@ -128,6 +128,7 @@ CHECKS = (
         needs=(Need.CONFIG,),
         field="sequence_length",
         settings=("max_position_embeddings", "n_positions"),
+        reads="recipe",
     ),
     Check(
         code="RKSP206",
@@ -152,6 +153,7 @@ CHECKS = (
         needs=(Need.CONFIG,),
         settings=("rope_theta", "rope_parameters"),
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP207",
@@ -171,5 +173,6 @@ CHECKS = (
         look=_rope_precision,
         needs=(Need.CONFIG,),
         field="precision",
+        reads="recipe",
     ),
 )

@@ -77,5 +77,6 @@ CHECKS = (
         failing="--optimizer lamb",
         stable="--optimizer adamw",
         look=_not_covered,
+        reads="recipe",
     ),
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a list of checks must not load torch
     from rksp.measure.response_profile import ResponseProfile
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
+_OF_RATE = ("rate_over_published", "public_edge")  # what is found of a rate
 
 
 class Need(StrEnum):
@@ -65,6 +66,16 @@ class CheckEvidence:
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
 
+    def at(self, recipe: Recipe) -> CheckEvidence:
+        """Return the evidence of a recipe that differs in its learning rate alone.
+
+        What was found of this one and depends on no rate is known of that one.
+        """
+        known = {k: v for k, v in self.__dict__.items() if k not in _OF_RATE}
+        other = object.__new__(CheckEvidence)
+        other.__dict__.update(known, recipe=recipe)
+        return other
+
     def has(self, need: Need) -> bool:
         """Return True if the evidence holds what a check needs."""
         return need in self.held
@@ -82,6 +93,11 @@ class CheckEvidence:
             Need.ANSWER: self.likely_edge is not None,
         }
         return frozenset(need for need, is_held in held.items() if is_held)
+
+    @cached_property
+    def but_for_rate(self) -> tuple[object, ...]:
+        """All that checks may read but rates, in a form that evidence can be compared by."""
+        return self.held, self.recipe.but_for_rate
 
     @cached_property
     def settings(self) -> Declared:

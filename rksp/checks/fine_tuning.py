@@ -238,6 +238,7 @@ CHECKS = (
         stable="--peft lora --lora-rank 16 --lora-alpha 32",
         look=_scale,
         field="lora_alpha",
+        reads="recipe",
     ),
     Check(
         code="RKSP512",
@@ -280,5 +281,6 @@ CHECKS = (
         stable="16,000 examples, batch 16 and 1,000 steps: 1 epoch",
         look=_epochs,
         field="max_steps",
+        reads="recipe",
     ),
 )

@@ -176,6 +176,7 @@ CHECKS = (
         stable="sqrt(x + 1e-6)",
         look=_non_finite,
         needs=(Need.RESPONSE,),
+        reads="recipe",
     ),
     Check(
         code="RKSP402",
@@ -199,6 +200,7 @@ CHECKS = (
         needs=(Need.RESPONSE,),
         field="precision",
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP403",
@@ -221,6 +223,7 @@ CHECKS = (
         stable="GPT-2 with its default settings: 29",
         look=_scale,
         needs=(Need.RESPONSE,),
+        reads="recipe",
     ),
     Check(
         code="RKSP404",

@@ -141,6 +141,7 @@ CHECKS = (
         look=_std,
         settings=("initializer_range",),
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP602",
@@ -164,7 +165,7 @@ CHECKS = (
         failing="x + f(x) without normalization, gain 1.5 per block, 8 blocks: 5",
         stable="x + f(norm(x)), 8 blocks: 1.4",
         look=_residual,
-        of_recipe=False,
+        reads="model",
         needs=(Need.MODULES,),
         is_cause=True,
     ),
@@ -185,7 +186,7 @@ CHECKS = (
         failing="output projections initialized to zero",
         stable="output projections N(0, 0.02²/2L)",
         look=_zero_branch,
-        of_recipe=False,
+        reads="model",
         needs=(Need.FORWARD,),
     ),
 )

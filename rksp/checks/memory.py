@@ -121,6 +121,7 @@ CHECKS = (
         look=_betas,
         field="adam_beta1",
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP408",

@@ -193,7 +193,7 @@ CHECKS = (
         failing="the square root of a negative number in the first block",
         stable="the same block with the argument clamped above zero",
         look=_non_finite,
-        of_recipe=False,
+        reads="model",
         needs=(Need.FORWARD,),
         is_cause=True,
     ),
@@ -221,6 +221,7 @@ CHECKS = (
         needs=(Need.FORWARD,),
         field="precision",
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP303",
@@ -242,6 +243,7 @@ CHECKS = (
         look=_fp8_range,
         needs=(Need.FORWARD,),
         field="precision",
+        reads="recipe",
     ),
     Check(
         code="RKSP304",
@@ -265,6 +267,7 @@ CHECKS = (
         look=_low_precision_parameters,
         field="precision",
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP305",
@@ -316,6 +319,7 @@ CHECKS = (
         needs=(Need.CONFIG,),
         field="precision",
         is_cause=True,
+        reads="recipe",
     ),
     Check(
         code="RKSP307",
@@ -376,5 +380,6 @@ CHECKS = (
         look=_fp8_training,
         field="precision",
         is_cause=True,
+        reads="recipe",
     ),
 )

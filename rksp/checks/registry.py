@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +25,7 @@ from rksp.checks import (
     schedule,
     shape,
 )
-from rksp.checks.check import Check, Observation
+from rksp.checks.check import Check, Observation, Reads
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
@@ -53,7 +54,8 @@ CHECKS: tuple[Check, ...] = tuple(
         key=lambda check: check.code,
     )
 )
-Seen = dict[str, tuple[Observation, ...]]  # by code
+Sight = tuple[Check, Observation]
+Seen = dict[Hashable, tuple[Sight, ...]]  # by what was held, and by the recipe but for its rate
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
@@ -76,14 +78,11 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
     Args:
         evidence: What is known of the model and the run.
-        seen: What checks that read no recipe saw of this very model before; they look once.
+        seen: What checks that read no rate saw of this very model and its recipes before; they
+            look once.
     """
-    known = {} if seen is None else seen
-    observed = [
-        (check, observation)
-        for check in _ready(evidence.held)
-        for observation in _look(check, evidence, known)
-    ]
+    known = _at_any_rate(evidence, {} if seen is None else seen)
+    observed = sorted((*known, *_looked(evidence, "rate")), key=_code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
     advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
     found = [
@@ -92,19 +91,33 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
+def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
+    """Return what all checks see that read no rate, of the model and of its recipe."""
+    of_model, of_recipe = (evidence.held,), evidence.but_for_rate
+    if of_recipe not in seen:
+        if of_model not in seen:
+            seen[of_model] = _looked(evidence, "model")
+        seen[of_recipe] = (*seen[of_model], *_looked(evidence, "recipe"))
+    return seen[of_recipe]
+
+
+def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
+    """Return what the checks see that read so much."""
+    return tuple(
+        (check, observation)
+        for check in _ready(evidence.held, reads)
+        for observation in check.look(evidence)
+    )
+
+
+def _code(sight: Sight) -> str:
+    return sight[0].code
+
+
 @cache
-def _ready(held: frozenset[Need]) -> tuple[Check, ...]:
-    """Return the checks that need no more than this."""
-    return tuple(check for check in CHECKS if held.issuperset(check.needs))
-
-
-def _look(check: Check, evidence: CheckEvidence, seen: Seen) -> tuple[Observation, ...]:
-    """Return what a check sees; of one that does not read the recipe, what it saw before."""
-    if check.of_recipe:
-        return tuple(check.look(evidence))
-    if check.code not in seen:
-        seen[check.code] = tuple(check.look(evidence))
-    return seen[check.code]
+def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
+    """Return the checks that read so much and need no more than is held, by code."""
+    return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
 
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:

@@ -85,6 +85,7 @@ CHECKS = (
         stable="--warmup-steps 100 --max-steps 1000",
         look=_warmup_length,
         field="warmup_steps",
+        reads="recipe",
     ),
     Check(
         code="RKSP506",
@@ -134,5 +135,6 @@ CHECKS = (
         needs=(Need.CONFIG,),
         field="gradient_accumulation_steps",
         settings=("transformers_version",),
+        reads="recipe",
     ),
 )

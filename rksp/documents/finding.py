@@ -21,6 +21,7 @@ class Level(StrEnum):
     NOTE = "note"
 
 
+RISK = "RKSP001"  # the verdict, at or above the bar
 LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
 
 

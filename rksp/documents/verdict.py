@@ -88,6 +88,6 @@ def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:
     In a short run the rate to start with is the higher one. Both count as they are printed, with
     two digits, so that whoever types a printed rate is not above it.
     """
-    return rate > max(
-        bound for line in (start_here, do_not_exceed) for bound in (line, float(f"{line:.1e}"))
-    )
+    if rate <= max(start_here, do_not_exceed):
+        return False
+    return rate > max(float(f"{start_here:.1e}"), float(f"{do_not_exceed:.1e}"))

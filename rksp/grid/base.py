@@ -14,7 +14,6 @@ from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, in_our_words, in_steps, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
-from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
 
 Point = Mapping[str, object]
@@ -36,6 +35,8 @@ class Base:
         """Return the notes on the run file that a reader should see."""
         if self.document is None:
             return ()
+        from rksp.recipe_files.registry import read_document
+
         read = read_document(self.document, devices=self.devices, trainer=self.trainer)
         spoken = read.target.notes if read.target is not None and self.target is None else ()
         return (*read.notes, *spoken)
@@ -71,6 +72,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     if fields.get("max_grad_norm") == 0:
         fields["max_grad_norm"] = None
     if data is not None:
+        from rksp.recipe_files.registry import read_document  # every trainer's files
+
         document = dataclasses.replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
         fields = in_steps(fields, plain.field("max_steps").value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,18 @@ def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
         if which not in known:
             known[which] = cell.init_key(options)
         found.append(known[which])
+    return found
+
+
+def recipes_of(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Return the recipe of each cell as JSON; those that differ in their rates are written once."""
+    known: dict[Hashable, dict[str, Any]] = {}
+    found = []
+    for cell in cells:
+        rest = cell.recipe.but_for_rate
+        if rest not in known:
+            known[rest] = cell.recipe.model_dump(mode="json")
+        found.append(known[rest] | {"learning_rate": cell.recipe.learning_rate})
     return found
 
 

@@ -12,6 +12,7 @@ from rksp.grid.cell import Options, model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.events import CellGroup, Event, Failure
 from rksp.grid.store import GridStore
+from rksp.ground.collector import collector_paused
 from rksp.ground.factory import is_factory
 
 LEASE = 60.0  # seconds; renewed three times as often
@@ -133,7 +134,7 @@ def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -
     """Store a group's events; return whether the group is over."""
     end = work.job.end()  # before the events, so that the last ones are not missed
     events = work.job.poll()
-    with store.together() if events else nullcontext():
+    with store.together() if events else nullcontext(), collector_paused():
         for event in events:
             work.heard = time.monotonic()
             _apply(store, work, event, teller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rksp.grid.cell import Options
 from rksp.grid.events import CellGroup, Event, Failure
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError, RkspError
 from rksp.recipe import Recipe
 
@@ -73,10 +74,11 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
     A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
-    from rksp.assessment.pipeline import judge
-    from rksp.classifiers.edge_model import load_edge_model
-    from rksp.classifiers.remembered import Remembered
-    from rksp.models.refusals import refusals
+    with collector_paused():
+        from rksp.assessment.pipeline import judge
+        from rksp.classifiers.edge_model import load_edge_model
+        from rksp.classifiers.remembered import Remembered
+        from rksp.models.refusals import refusals
 
     options = Options(**group["options"])
     is_measured = options.evidence != "config"
@@ -104,21 +106,48 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
     # A stream has buffers of its own.
-    with freed_memory_kept() if is_measured and not evidence.is_streamed else nullcontext():
-        for key, fields in group["cells"]:
+    keeps_memory = is_measured and not evidence.is_streamed
+    with (
+        freed_memory_kept() if keeps_memory else nullcontext(),
+        # What judges a configuration leaves no cycles behind.
+        nullcontext() if is_measured else collector_paused(),
+    ):
+        for key, recipe, rates in _recipes(group):
+            if isinstance(recipe, ValueError):
+                yield _failed(recipe) | {"cell": key}
+                continue
             try:
                 evaluation = judge(
                     evidence,
-                    Recipe.model_validate(fields),
+                    recipe,
                     threshold=options.threshold,
                     risk=options.risk,
                     classifier=classifier,
                     with_details=False,
+                    with_advice=False,
+                    rates=rates,
                 )
             except expected as error:
                 yield _failed(error) | {"cell": key}
                 continue
             yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
+
+
+def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[float]]]:
+    """Return the key and the recipe of every cell, and the rates of all that differ in no more."""
+    found: list[tuple[str, Recipe | ValueError, list[float]]] = []
+    rates: dict[Hashable, list[float]] = {}
+    for key, text in group["cells"]:
+        try:
+            recipe = Recipe.model_validate_json(text)
+        except ValueError as error:  # of a damaged store
+            found.append((key, error, []))
+            continue
+        some = rates.setdefault(recipe.but_for_rate, [])
+        if recipe.learning_rate is not None:
+            some.append(recipe.learning_rate)
+        found.append((key, recipe, some))
+    return found
 
 
 def _learned(
@@ -127,8 +156,8 @@ def _learned(
     """Return the model that knows past runs; what they do not say is the first cell's recipe."""
     from rksp.own_runs.learning import learn
 
-    fields = next((fields for _, fields in group["cells"]), {})
-    return learn(runs, source, Recipe.model_validate(fields), prior)[0]
+    recipe = next((text for _, text in group["cells"]), "{}")
+    return learn(runs, source, Recipe.model_validate_json(recipe), prior)[0]
 
 
 def load_evaluator(name: str):

@@ -11,7 +11,7 @@ FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
 
 
 class CellGroup(TypedDict):
-    """A group of cells with one initialization; `cells` holds pairs of key and recipe fields.
+    """A group of cells with one initialization; `cells` holds pairs of key and recipe, as JSON.
 
     `starts_trained` says that the run file names weights to start from.
     """
@@ -21,7 +21,7 @@ class CellGroup(TypedDict):
     seed: int
     starts_trained: bool
     options: dict[str, object]
-    cells: list[tuple[str, dict[str, object]]]
+    cells: list[tuple[str, str]]
 
 
 class Event(TypedDict, total=False):

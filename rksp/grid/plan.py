@@ -29,7 +29,6 @@ from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
-from rksp.recipe_files.registry import recognize
 from rksp.recipe_files.rows import ROWS, read_rows
 
 MAX_CELLS = 10_000
@@ -239,6 +238,8 @@ def _file(
     Returns:
         The base, the blocks of axes, the notes, and the W&B sweep if it is one.
     """
+    from rksp.recipe_files.registry import recognize
+
     document = load_grid_file(path)
     if document.has("parameters"):
         axes, notes = _sweep(document, samples)

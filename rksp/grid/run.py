@@ -18,6 +18,7 @@ from rksp.grid.engines.local import LocalEngine
 from rksp.grid.names import check_names
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
+from rksp.ground.collector import collector_paused
 from rksp.ground.errors import ArtifactError, Incomplete
 from rksp.ground.files import check_writable
 
@@ -88,14 +89,16 @@ def run_grid(
         progress(note, 0, len(plan.cells))
     with _said(path), GridStore(path) as store:
         about = {"assumed": plan.assumed, "sweep": plan.sweep}
-        known = store.fill(plan.cells, options, about)
+        with collector_paused():
+            known = store.fill(plan.cells, options, about)
         if known:
             done = store.counts()["done"]
             progress(f"resuming: {done} of {known} cells are done", done, known)
         if retry_failed:
             store.retry_failed()
         drive(store, engine, options=options, timeout=timeout, progress=progress, typed=plan.typed)
-        return _result(store)
+        with collector_paused():
+            return _result(store)
 
 
 def read_grid(path: Path) -> GridResult:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import psutil
 
-from rksp.grid.cell import Cell, Options, init_keys
+from rksp.grid.cell import Cell, Options, init_keys, recipes_of
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import ArtifactError, InputError
@@ -38,6 +38,7 @@ TRIES = 3
 _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.
 _RESULT = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_TEXT = json.JSONEncoder()
 _LABELS = json.JSONEncoder(default=str)
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
@@ -134,7 +135,7 @@ class GridStore:
             InputError: The store holds another grid, or another version of rksp made it.
         """
         inits = init_keys(cells, options)
-        recipes = [cell.recipe.model_dump(mode="json") for cell in cells]
+        recipes = recipes_of(cells)
         keys = [
             cell.key(options, init, recipe)
             for cell, init, recipe in zip(cells, inits, recipes, strict=True)
@@ -175,7 +176,7 @@ class GridStore:
                         json.dumps(dict(cell.overrides)),
                         cell.seed,
                         cell.starts_trained,
-                        json.dumps(recipe),
+                        _TEXT.encode(recipe),
                         _LABELS.encode(dict(cell.labels)),
                     )
                     for position, (key, init, cell, recipe) in enumerate(
@@ -212,7 +213,7 @@ class GridStore:
             "seed": seed,
             "starts_trained": bool(starts_trained),
             "options": json.loads(definite(self._meta("options"))),
-            "cells": [(row[0], json.loads(row[5])) for row in rows],
+            "cells": [(row[0], row[5]) for row in rows],
         }
 
     def renew(self, lease: float) -> None:
@@ -302,14 +303,13 @@ class GridStore:
     def _rows(self) -> list[Row]:
         names = [field.name for field in dataclasses.fields(Row)]
         found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
+        read = [safe_json if name in _IN_JSON else safe_strings for name in names]
         rows = []
         for values in found:
-            row = dict(zip(names, values, strict=True))
-            for name, value in row.items():
-                if name in _IN_JSON:
-                    row[name] = None if value is None else safe_json(value)
-                elif isinstance(value, str):
-                    row[name] = safe_strings(value)
+            row: dict[str, Any] = {
+                name: None if value is None else safe(value)
+                for name, safe, value in zip(names, read, values, strict=True)
+            }
             rows.append(Row(**row))
         return rows
 

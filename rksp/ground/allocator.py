@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 # Parameters of mallopt in malloc.h of glibc, and what the first three are by default.
 _MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX, _MMAP_THRESHOLD = -4, -1, -8, -3
@@ -14,6 +17,8 @@ _LARGE, _LARGEST = 128 * 1024, 32 * 1024**2  # the least size that glibc maps, a
 
 
 def _glibc() -> ctypes.CDLL | None:
+    import ctypes  # not for what measures nothing
+
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "malloc_trim") else None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -129,7 +128,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     target = _real(path)
     # A short name, because the target's own name may already have the maximum length.
-    partial = target.with_name(f".{os.getpid()}-{secrets.token_hex(6)}{_PARTIAL}")
+    partial = target.with_name(f".{os.getpid()}-{os.urandom(6).hex()}{_PARTIAL}")
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

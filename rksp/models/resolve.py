@@ -32,7 +32,6 @@ from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
-from rksp.models.tiny import changed, shrunk
 from rksp.models.type_table import type_row
 
 if TYPE_CHECKING:  # a configuration is resolved without torch
@@ -157,6 +156,8 @@ def resolve_tiny(
     Raises:
         InputError: As in `resolve`.
     """
+    from rksp.models.tiny import changed, shrunk
+
     path = Path(target)
     types = model_types()
     if path.is_dir():

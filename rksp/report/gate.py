@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rksp.documents.base import GateReport
-from rksp.documents.finding import LEVELS, Finding
-from rksp.documents.grid import Record
-from rksp.documents.score import ComparisonReport, ScoreReport
+from rksp.documents.finding import LEVELS, RISK, Finding
 from rksp.ground.errors import InputError, nearest
-from rksp.report.issues import RISK, issues, state
+
+if TYPE_CHECKING:  # a grid is no score
+    from rksp.documents.grid import Record
+    from rksp.documents.score import ComparisonReport, ScoreReport
 
 DEFAULT_BAR = 0.5
 _WORDS = ("error", "warning", "never")
@@ -53,6 +55,8 @@ class Gate:
 
     def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
         """Return which issues fail; with a baseline, only new and worse ones."""
+        from rksp.report.issues import issues, state
+
         failing = [issue for issue in issues(report) if self._counts(issue)]
         if baseline is not None:
             failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rksp.checks.places import setting_line
 from rksp.checks.registry import blamed_field, blamed_settings
+from rksp.documents.finding import RISK as RISK
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.report import words
 
-RISK = "RKSP001"
 UNDECIDED = "RKSP002"
 _ON_DISK = ("config", "checkpoint", "training config")
 

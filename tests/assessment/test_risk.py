@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from support.edge_cases import inputs
 
-from rksp.assessment.risk import Verdict, assess
+from rksp.assessment.basis import assess
+from rksp.assessment.risk import Verdict
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fit.edge_ladder import LAB
 from rksp.lab.edge_ladders import edge_ladders

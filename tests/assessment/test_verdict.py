@@ -8,10 +8,10 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
+from rksp.assessment.basis import assess
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
-from rksp.assessment.risk import assess
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.grid.store import Row

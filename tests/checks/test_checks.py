@@ -29,6 +29,7 @@ from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.recipe import Recipe
 from rksp.report.score.terminal import _findings
 
 
@@ -47,19 +48,33 @@ def test_errors_come_first_and_equals_by_code():
 
 
 class _Unread:
-    """A recipe that nothing may read."""
+    """A recipe of which some fields may not be read, here all."""
 
     def __getattr__(self, name):
         raise AssertionError(f"{name} was read")
 
 
+class _Rateless(Recipe):
+    """A recipe whose rate may not be read."""
+
+    def __getattribute__(self, name):
+        assert name != "learning_rate", f"{name} was read"
+        return super().__getattribute__(name)
+
+
+SEVERAL = (
+    healthy(forward={"loss": 110.0, "logit_std": 50.0}, facts={"block_norms": 0}),
+    healthy(config={"num_attention_heads": 3, "hidden_size": 4096, "dropout": 0.9}),
+    healthy(recipe={"precision": "fp16-pure", "sequence_length": 70_000, "warmup_steps": 900}),
+    healthy(recipe={"precision": "fp8", "max_grad_norm": None, "adam_beta2": 0.9999}),
+    healthy(recipe={"peft": "lora", "lora_rank": 4, "objective": "dpo"}, is_pretrained=True),
+)
+
+
 def test_a_check_that_is_not_of_the_recipe_reads_none_of_it():
-    of_model = [check for check in CHECKS if not check.of_recipe]
+    of_model = [check for check in CHECKS if check.reads == "model"]
     assert len(of_model) > 10
-    for evidence in (
-        healthy(forward={"loss": 110.0, "logit_std": 50.0}, facts={"block_norms": 0}),
-        healthy(config={"num_attention_heads": 3, "hidden_size": 4096, "dropout": 0.9}),
-    ):
+    for evidence in SEVERAL:
         blind = replace(evidence, recipe=_Unread(), start_here=None, likely_edge=None)
         for check in of_model:
             assert tuple(check.look(blind)) == tuple(check.look(evidence)), check.code
@@ -67,16 +82,36 @@ def test_a_check_that_is_not_of_the_recipe_reads_none_of_it():
         tuple(find_check("learning-rate").look(blind))
 
 
-def test_recipes_of_one_model_share_what_does_not_depend_on_them(monkeypatch):
+def test_a_check_that_is_not_of_the_rate_reads_none():
+    of_recipe = [check for check in CHECKS if check.reads == "recipe"]
+    assert len(of_recipe) > 15
+    seen = 0
+    for evidence in SEVERAL:
+        rateless = _Rateless.model_construct(**evidence.recipe.__dict__)
+        answer = dict.fromkeys(("start_here", "do_not_exceed", "likely_edge"))
+        blind = replace(evidence, recipe=rateless, **answer)
+        for check in of_recipe:
+            looked = tuple(check.look(evidence))
+            assert tuple(check.look(blind)) == looked, check.code
+            seen += len(looked)
+    assert seen >= 3
+    with pytest.raises(AssertionError, match="was read"):
+        tuple(find_check("optimizer-rate").look(blind))
+
+
+def test_recipes_of_one_model_share_what_does_not_depend_on_them():
     config = {"resid_pdrop": 0.9, "hidden_size": 4096}
-    alone = [run_checks(healthy(config=config, recipe={"learning_rate": r})) for r in (1e-4, 1e-1)]
-    seen = {}
-    shared = [
-        run_checks(healthy(config=config, recipe={"learning_rate": r}), seen) for r in (1e-4, 1e-1)
+    recipes = [
+        {"learning_rate": rate, "precision": precision}
+        for precision in ("fp32", "fp16-pure")
+        for rate in (1e-4, 1e-1)
     ]
-    assert shared == alone and alone[0] != alone[1]
-    dropout = find_check("dropout")
-    assert [one.level for one in seen[dropout.code]] == [Level.ERROR]
+    alone = [run_checks(healthy(config=config, recipe=recipe)) for recipe in recipes]
+    seen = {}
+    shared = [run_checks(healthy(config=config, recipe=recipe), seen) for recipe in recipes]
+    assert shared == alone and len({str(found) for found in alone}) == 4
+    kept = [{(check.name, one.level) for check, one in sights} for sights in seen.values()]
+    assert len(kept) == 3 and all(("dropout", Level.ERROR) in sights for sights in kept)
 
 
 def test_the_table_is_in_order_and_its_names_are_names():

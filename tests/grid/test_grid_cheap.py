@@ -71,6 +71,15 @@ def test_all_parts_at_once_lose_what_each_loses(width):
         assert said.expected_excess(rate) == pytest.approx(_lost(said, rate), rel=1e-9)
 
 
+def test_losses_found_together_are_those_found_alone():
+    together, alone = (load_edge_model().predict(inputs(512)) for _ in range(2))
+    rates = [10 ** (-6 + i / 60) for i in range(360)]
+    together.lose_at(rates)
+    lost = [alone.expected_excess(rate) for rate in rates]
+    assert [together.expected_excess(rate) for rate in rates] == lost
+    assert len(set(lost)) > 300
+
+
 def test_what_is_remembered_is_what_was_said():
     model = load_edge_model()
     memory, run = Remembered(model), inputs(512)
@@ -88,22 +97,21 @@ def test_what_is_remembered_is_what_was_said():
 def test_cells_judge_alike_with_and_without_a_memory():
     source = resolve("gpt2", counts=False)
     options = MeasureOptions(evidence="config")
-    evidence = Evidence(source=source, options=options, tier=Tier.CONFIG)
-    memory = Remembered(load_edge_model())
+    fresh = lambda: Evidence(source=source, options=options, tier=Tier.CONFIG)
+    evidence, memory, rates = fresh(), Remembered(load_edge_model()), (1e-4, 1e-2)
     settings = (
         {"warmup_steps": 0},
         {"warmup_steps": 10},
         {"warmup_steps": 100},
         {"optimizer": "sgd"},
         {"adam_beta2": 0.9},
+        {"precision": "fp16-pure"},
     )
     levers = set()
-    for rate, changed in itertools.product((1e-4, 1e-2), settings):
+    for rate, changed in itertools.product(rates, settings):
         recipe = Recipe(learning_rate=rate, **changed)
-        with_memory, without = (
-            judge(evidence, recipe, classifier=classifier, with_details=False)
-            for classifier in (memory, None)
-        )
+        with_memory = judge(evidence, recipe, classifier=memory, with_details=False, rates=rates)
+        without = judge(fresh(), recipe, with_details=False)
         assert with_memory.risk == without.risk and with_memory.findings == without.findings
         levers.add(tuple((one.name, one.factor) for one in without.risk.levers))
     assert len(levers) >= 3  # so that one recipe's would be wrong for another

@@ -16,8 +16,8 @@ from rksp.documents.score import LayerReport, ScoreReport
 from rksp.ground.text import short
 from rksp.report import words
 from rksp.report.formats import render
+from rksp.report.pages import likelihood
 from rksp.report.score.figures import circles, frame
-from rksp.report.score.html import likelihood
 from rksp.report.svg import Scale, flags
 
 

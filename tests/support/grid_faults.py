@@ -7,6 +7,7 @@ profile), `pause` (per cell).
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -27,7 +28,8 @@ def evaluate(group: CellGroup) -> Iterator[Event]:
         _die()
     yield {"kind": "profile", "seconds": float(told.get("seconds", 0))}
     marker = Path(told["die_once"]) if "die_once" in told else None
-    for key, recipe in group["cells"]:
+    for key, text in group["cells"]:
+        recipe = json.loads(text)
         if told.get("die_at") == recipe["max_steps"]:
             _die()
         if told.get("raise_at") == recipe["max_steps"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -38,8 +39,8 @@ def fill_done(
     with GridStore(path) as store:
         store.fill(plan.cells, Options(), {"assumed": plan.assumed, "sweep": plan.sweep})
         while task := store.claim(60.0):
-            for key, recipe in task["cells"]:
-                found = answer(recipe)
+            for key, text in task["cells"]:
+                found = answer(json.loads(text))
                 if isinstance(found, str):
                     store.fail([key], "invalid", found)
                 else:

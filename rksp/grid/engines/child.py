@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 
+from rksp.ground.collector import loading
 from rksp.ground.processes import end_with
 
 
@@ -20,14 +21,16 @@ def main(coordinator: int, evaluator: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
     end_with(coordinator)
-    from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
+    with loading():
+        from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
 
     # Keep what libraries print out of the stream of events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     # By lines: what waits in a buffer would come after the traceback, and be the last words.
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", buffering=1, closefd=False)
-    evaluate = load_evaluator(evaluator)
+    with loading():
+        evaluate = load_evaluator(evaluator)
     for line in sys.stdin:
         for event in itertools.chain(({"kind": "started"},), evaluate(json.loads(line)), (None,)):
             print(json.dumps(event), file=events, flush=True)

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from rksp.documents.confirm import PROFILED, Curve
 from rksp.ground.model import definite
 from rksp.report import svg
+from rksp.report.pages import page
 from rksp.report.score import figures
-from rksp.report.score.html import page
 
 if TYPE_CHECKING:
     from rksp.documents.confirm import ArmReport, ConfirmReport, TrialReport

@@ -10,7 +10,7 @@ from typing import cast
 from rksp.documents.grid import GridReport
 from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
-from rksp.report.score.html import page
+from rksp.report.pages import page
 
 MOST_ROWS = 500  # of the ranked table on a page; the document inside holds all
 MOST_PLACES = 60  # rows of the map on a page
@@ -31,7 +31,7 @@ def render(report: GridReport) -> str:
     is_binned = report.risk_map is not None and report.risk_map.is_binned
     return page(
         "grid.html.j2",
-        report.parsed(),
+        report.content(),
         report=report,
         setting=setting,
         version=report.made_by.get("rksp", ""),

@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.ground.text import short
-from rksp.recipe_files.said.table_text import shown
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.own_runs.terminal import notes as own_notes
+from rksp.report.pages import likelihood, page
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.spectrum import VARIANTS
 
 _SHOWN_CIRCLES = 24
-PERCENT = "percent"  # the form of a probability
-# Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
-LIKELIHOOD = (
-    (0.01, "exceptionally unlikely"),
-    (0.1, "very unlikely"),
-    (0.33, "unlikely"),
-    (0.66, "about as likely as not"),
-    (0.9, "likely"),
-    (0.99, "very likely"),
-    (1.0, "virtually certain"),
-)
-
-
-class Numbers:
-    """Writes numbers of a document with where they stand in it.
-
-    `{{ n("seeds/0/risk/likely_edge") }}` becomes `<data value="0.00373" data-path="...">0.00373`:
-    what a reader sees is short, what a machine reads is the document's own number.
-    """
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self._document = document
-
-    def __call__(self, path: str, form: str = "", digits: int = 3) -> Markup:
-        """Return the number at a path of the document, marked with that path."""
-        value: Any = self._document
-        for part in path.split("/"):
-            value = value[int(part)] if isinstance(value, list) else value[part]
-        if value is None:
-            return Markup('<span class="none">–</span>')
-        if form == PERCENT:
-            shown = words.percent(value)
-        else:
-            shown = format(value, form) if form else short(value, digits)
-        return Markup('<data value="{!r}" data-path="{}">{}</data>').format(value, path, shown)
 
 
 def render(report: ScoreReport) -> str:
@@ -71,6 +33,7 @@ def render(report: ScoreReport) -> str:
     return page(
         "score.html.j2",
         document,
+        words=words,
         report=report,
         seed=seed,
         at=f"seeds/{report.seeds.index(seed)}",
@@ -105,31 +68,6 @@ def framed(report: ScoreReport) -> str:
             'style="width: 100%; height: 680px; border: 0"></iframe>'
         ).format(report.target.name, str(render(report)))
     )
-
-
-def page(template: str, document: dict[str, Any], **content: Any) -> str:
-    """Fill a template; escape everything but `Markup`, as configurations may be hostile."""
-    environment = Environment(
-        loader=PackageLoader("rksp.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "n": Numbers(document),
-        "words": words,
-        "short": short,
-        "shown": shown,
-        "count": count,
-    }
-    environment.filters["likelihood"] = likelihood
-    return environment.get_template(template).render(embedded=_embedded(document), **content)
-
-
-def likelihood(probability: float) -> str:
-    """Return a probability in the words of the IPCC's guidance note."""
-    return next(name for end, name in LIKELIHOOD if probability <= end)
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
@@ -198,9 +136,3 @@ def _reasons(
         for index, c in enumerate(definite(risk).contributions)
         if abs(c.decades) >= 0.05
     ][:12]
-
-
-def _embedded(document: dict[str, Any]) -> Markup:
-    """Return JSON for a script element, with "<" escaped so that the element cannot end early."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))

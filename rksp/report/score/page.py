@@ -22,7 +22,14 @@ from rksp.ground.text import one_line, short
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.score.change import change, measured_line
-from rksp.report.score.terminal import LEVEL_STYLES, STYLES
+
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+STYLES = {
+    "ok": "bold green",
+    "caution": "bold yellow",
+    "risk": "bold red",
+    "cannot tell": "bold yellow",
+}
 
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
 _MARGIN = 0.5  # decades beyond the outermost mark

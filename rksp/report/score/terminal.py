@@ -23,21 +23,13 @@ from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
-from rksp.report.own_runs.terminal import notes as own_notes
-from rksp.report.own_runs.terminal import table
 from rksp.report.score.change import change
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
+from rksp.report.score.page import LEVEL_STYLES, STYLES
 from rksp.spectra.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
 _QUARTERS = range(-24, 4)  # of decades, from 1e-6 to 6
-LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-STYLES = {
-    "ok": "bold green",
-    "caution": "bold yellow",
-    "risk": "bold red",
-    "cannot tell": "bold yellow",
-}
 
 
 def render(report: ScoreReport) -> Group:
@@ -55,6 +47,9 @@ def render(report: ScoreReport) -> Group:
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
     if report.own_runs is not None:
+        from rksp.report.own_runs.terminal import notes as own_notes
+        from rksp.report.own_runs.terminal import table
+
         parts += [Text(), Text("Your own runs", style="bold"), table(report.own_runs)]
         parts += [Text(f"· {note}", style="dim") for note in own_notes(report.own_runs)]
     notes = words.notes(report, seed)

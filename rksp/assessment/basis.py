@@ -1,0 +1,201 @@
+"""What the answers of a recipe at all learning rates share: the estimate, and what covers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rksp.assessment.risk import RATES, told, untold
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_inputs import MEANINGS, OPTIMIZERS, EdgeInputs
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.documents.score import Contribution, LeverReport, RiskAssessment
+from rksp.ground.text import short
+from rksp.spectra.features import FEATURES, Features, Tier
+
+_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the answers share that a recipe has at all learning rates.
+
+    Attributes:
+        estimate: What the model of the edge says.
+        reasons: Why rksp cannot tell, clauses; empty if it can.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        digest: Of the data that the model was fitted on.
+        levers: What would raise the edge, the largest first.
+        applied: Levers that the answers count with, by name.
+    """
+
+    estimate: EdgeEstimate
+    reasons: tuple[str, ...]
+    tier: Tier
+    steps: int
+    digest: str
+    levers: tuple[LeverReport, ...] = ()
+    applied: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        inputs: EdgeInputs,
+        model: EdgePredictor,
+        doubts: Sequence[str] = (),
+    ) -> Basis:
+        """Ask the model of the edge, and whether its data cover the run.
+
+        Args:
+            features: Measurements of the model.
+            inputs: The configuration.
+            model: The model of the edge.
+            doubts: Reasons from the evidence to answer "cannot tell".
+        """
+        estimate = model.predict(inputs, features.values)
+        is_covered = estimate.learned is not None and estimate.learned.covers
+        reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
+        return cls(
+            estimate=estimate,
+            reasons=() if is_covered else tuple(reasons),
+            tier=features.tier,
+            steps=inputs.steps,
+            digest=str(model.card["digest"]),
+        )
+
+    def answer(
+        self,
+        learning_rate: float | None,
+        *,
+        threshold: float = 0.5,
+        risk: float = 0.05,
+        with_curve: bool = True,
+        with_advice: bool = True,
+    ) -> RiskAssessment:
+        """Return the answer at a rate, with the arguments of `assess`; advice is a better rate."""
+        estimate = self.estimate
+        known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
+        bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
+        if self.reasons:
+            return untold(self.reasons, self.tier, **bars, **known)
+        start, with_rate = estimate.start_here, learning_rate is not None
+        rate_to_better = learning_rate if with_advice else None
+        excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
+        return told(
+            estimate,
+            self.tier,
+            learning_rate=learning_rate,
+            **bars,
+            **known,
+            rates=RATES if with_curve else (),
+            start_excess=estimate.expected_excess(start),
+            expected_excess=excess,
+            contributions=_contributions(estimate) if with_curve and with_rate else [],
+            widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
+            counterfactual=_advice(estimate, rate_to_better, start, threshold),
+            answered_by="random initializations",
+            learned=estimate.learned,
+            levers=self.levers,
+            applied=self.applied,
+        )
+
+
+def assess(
+    features: Features,
+    inputs: EdgeInputs,
+    model: EdgePredictor,
+    *,
+    learning_rate: float | None,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    doubts: Sequence[str] = (),
+    with_curve: bool = True,
+) -> RiskAssessment:
+    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
+
+    Args:
+        features: Measurements of the model.
+        inputs: The configuration.
+        model: The model of the edge.
+        learning_rate: The recipe's peak rate; None asks only for the three rates.
+        threshold: Probability at which the verdict becomes `RISK`.
+        risk: Share of the edges that may lie below `do_not_exceed`.
+        doubts: Reasons from the evidence to answer "cannot tell".
+        with_curve: Compute the risk at every rate, which is most of the work, and what moves it.
+
+    Returns:
+        The answer.
+    """
+    basis = Basis.of(features, inputs, model, doubts)
+    return basis.answer(learning_rate, threshold=threshold, risk=risk, with_curve=with_curve)
+
+
+def _strange(model: EdgePredictor, features: Features) -> list[str]:
+    """Say which measured feature is the least like those of the labelled runs, if one is far."""
+    far = [
+        (by, FEATURES[name])
+        for name, by in model.strangeness(features.values).items()
+        if by > _STRANGE
+    ]
+    return [
+        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
+    ]
+
+
+def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
+    """Return the reasons why the data do not cover a model and a recipe, as clauses."""
+    found = [
+        f"{MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
+        for name, over in estimate.outside.items()
+        if over > _FAR and name not in OPTIMIZERS
+    ]
+    if inputs.optimizer not in ("adamw", *OPTIMIZERS):
+        found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
+    if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
+        found.append(
+            "the blocks have no normalization, and all labelled runs without it but one ladder are "
+            f"shorter than {_LONG_STEPS} steps"
+        )
+    return found
+
+
+def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
+    """Return what moves the edge away from that of the average run, largest first."""
+    parts = [
+        Contribution(meaning=MEANINGS[name], decades=decades, feature=name)
+        for name, decades in estimate.contributions.items()
+    ]
+    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def _advice(
+    estimate: EdgeEstimate, rate: float | None, start: float, threshold: float
+) -> str | None:
+    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
+    if rate is None:
+        return None
+    lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
+    if estimate.failed(rate) >= threshold:
+        if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
+            bar = estimate.rate_of(threshold)
+            below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
+            return f"P(failed) is under the bar of {threshold:.2g} {below}."
+        return (
+            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
+            f"P(failed) is {estimate.failed(start):.1%} there."
+        )
+    if lost - least < _COSTLY:
+        return None
+    side = "lower" if rate < start else "higher"
+    factor = start / rate if rate < start else rate / start
+    return (
+        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
+        f"and is expected to cost {lost - least:.2f} nats more."
+    )
