@@ -35,8 +35,6 @@ src_vocab train_steps: an OpenNMT configuration
 training.batch_type model.encoder: a JoeyNMT configuration
 mini-batch-fit vocabs: a Marian configuration
 hparams_file: a SpeechBrain configuration
-seed_everything trainer: a configuration of Lightning's command line
-sched opt model: a timm configuration
 nlp training: a spaCy configuration
 stages: a DVC configuration
 entry_points: an MLflow project
@@ -66,8 +64,6 @@ _TYPE_IT = (
 )
 _ADVICE |= dict.fromkeys(
     (
-        "a timm configuration",
-        "a configuration of Lightning's command line",
         "an Ultralytics YOLO configuration",
         "a Detectron2 configuration",
         "a configuration of kohya's sd-scripts",
