@@ -186,8 +186,8 @@ def test_lightning_s_own_trainers_keep_their_files():
 def test_a_command_of_timm_is_read_with_its_processes(tmp_path):
     path = tmp_path / "train.sh"
     path.write_text(
-        "torchrun --nproc_per_node=8 train.py --model deit_tiny_patch16_224 --opt adamw --lr 1e-3 \\\n"
-        "  --sched cosine --epochs 200 --warmup-epochs 10 --batch-size 128 --amp\n",
+        "torchrun --nproc_per_node=8 train.py --model deit_tiny_patch16_224 --opt adamw \\\n"
+        "  --lr 1e-3 --sched cosine --epochs 200 --warmup-epochs 10 --batch-size 128 --amp\n",
         encoding="utf-8",
     )
     recipe = read_recipe_file(path, given={"max_steps": 4000}).recipe()

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.convert import Converter
 from rksp.recipe_files.table.draft import Draft
@@ -104,8 +105,8 @@ def put_epochs(
         why = f"{key}: {said} epochs need the size of the data set; give --rows or --max-steps"
         draft.assume(name, why, found)
         return
-    size = int(draft.value("batch_size"))
-    steps = math.ceil((default if count is None else count) * rounding(rows / size))
+    size, times = int(draft.value("batch_size")), definite(default if count is None else count)
+    steps = math.ceil(times * rounding(rows / size))
     text = f"{said} epochs of {rows:,} rows / {size} a step"
     least = 1 if name == "max_steps" else 0
     draft.put(name, max(least, steps), found, text=text, after=("rows", "batch_size"))
