@@ -222,7 +222,7 @@ class _Group:
                 help=self.panel.helps.get(name, flag.help),
                 metavar=flag.unit.upper() or None,
                 case_sensitive=False,
-                parser=as_count() if _is_count(definition) else None,
+                parser=as_count() if _is_count(definition) and not flag.is_text else None,
                 show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )
