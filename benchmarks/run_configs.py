@@ -48,4 +48,4 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         print(json.dumps(found, indent=1))
     else:
-        SCORED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        SCORED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.options import as_count
 from rksp.ground.allocator import freed_memory_kept
 
 app = typer.Typer(
@@ -26,7 +27,10 @@ def bench() -> None:
 def score(
     target: Annotated[str, typer.Argument(help="A target, as for rksp score.")] = "gpt2",
     rounds: Annotated[
-        int, typer.Option(min=1, help="Repeat the score; the least time counts.")
+        int,
+        typer.Option(
+            metavar="ROUNDS", parser=as_count(1), help="Repeat the score; the least time counts."
+        ),
     ] = 1,
 ) -> None:
     """Measure every stage of a score, in forward passes, and whole commands in starts of Python."""

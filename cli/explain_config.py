@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import AsFormat, Devices, TextOrJson
+from rksp.cli.options import AsFormat, Devices, TextOrJson, as_count
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -28,7 +28,9 @@ def explain_config(
     rows: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Examples of the data set; needed where the file gives epochs and no steps."
+            metavar="ROWS",
+            parser=as_count(1),
+            help="Examples of the data set; needed where the file gives epochs and no steps.",
         ),
     ] = None,
     output_format: TextOrJson = "text",

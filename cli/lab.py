@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.options import as_count
 from rksp.cli.process import reading
 from rksp.cli.progress import counted
 from rksp.ground.errors import InputError
@@ -35,7 +36,9 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of processes, each with one thread; the default is one per core."
+            metavar="WORKERS",
+            parser=as_count(1),
+            help="Number of processes, each with one thread; the default is one per core.",
         ),
     ] = None,
     known: Annotated[
@@ -170,7 +173,7 @@ def fit_levers(
 def measure(
     ladders: Annotated[Path, typer.Argument(help="A folder that `rksp lab run` filled.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the measurements.")],
-    workers: Annotated[int | None, typer.Option(min=1)] = None,
+    workers: Annotated[int | None, typer.Option(metavar="WORKERS", parser=as_count(1))] = None,
     pack_to: Annotated[
         Path | None, typer.Option("--pack", help="Also pack all measurements into this file.")
     ] = None,
@@ -230,7 +233,11 @@ def evaluate(
     measurements: Measurements = None,
     probes: Annotated[
         int,
-        typer.Option(min=0, help="Lab models to measure with the probe of rksp score as well."),
+        typer.Option(
+            help="Lab models to measure with the probe of rksp score as well.",
+            metavar="PROBES",
+            parser=as_count(0),
+        ),
     ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""

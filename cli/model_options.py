@@ -12,7 +12,7 @@ from rksp.cli.options import assignments
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
-from rksp.ground.flags import Flag
+from rksp.ground.flags import COUNT, Flag
 from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.report.formats import one_of
@@ -35,7 +35,7 @@ class ModelOptions(Finite):
         Flag("--task", "Read the model as this, such as image-classification.", unit="task"),
     ] = None
     max_params: Annotated[
-        float, Flag("--max-params", "Refuse larger models.", unit="parameters")
+        float, COUNT, Flag("--max-params", "Refuse larger models.", unit="parameters")
     ] = Field(default=2e9, gt=0)
     trust_remote_code: Annotated[
         bool, Flag("--trust-remote-code", "Run the model code that a repository brings.")

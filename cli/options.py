@@ -21,14 +21,36 @@ from typing import (
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError
-from rksp.ground.flags import Flag, checked, flags_of
+from rksp.ground.flags import COUNT, Flag, checked, flags_of
+from rksp.ground.sizes import whole
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _LARGE = ("max_params",)  # shown as 2e+09
 _TYPED = ("COMMANDLINE", "ENVIRONMENT")
+
+
+def as_count(least: int | None = None) -> Callable[[Any], int]:
+    """Return what parses an option that counts something, such as `--seeds 3` or `--steps 10k`.
+
+    Args:
+        least: The least count that is accepted; None leaves that to the model of the option.
+    """
+
+    def parse(value: Any) -> int:
+        try:
+            number = whole(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"it is {value!r}; {error}") from None
+        if least is not None and number < least:
+            raise typer.BadParameter(f"it is {number}; it should be {least} or more")
+        return number
+
+    return parse
+
 
 RecipeFile = Annotated[
     Path | None,
@@ -42,6 +64,7 @@ Devices = Annotated[
     int | None,
     typer.Option(
         help="Number of devices in the run; needed where a run file gives the batch per device.",
+        parser=as_count(),
         metavar="DEVICES",
         rich_help_panel="Recipe",
     ),
@@ -199,6 +222,7 @@ class _Group:
                 help=self.panel.helps.get(name, flag.help),
                 metavar=flag.unit.upper() or None,
                 case_sensitive=False,
+                parser=as_count() if _is_count(definition) and not flag.is_text else None,
                 show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )
@@ -216,6 +240,11 @@ class _Group:
             stated = {n for n, source in sources.items() if source in (*_TYPED, "DEFAULT_MAP")}
             return Given(values=found, typed=frozenset(typed), stated=frozenset(stated))
         return checked(self.model, found, noun="command", sources=flag_names(self.model))
+
+
+def _is_count(field: FieldInfo) -> bool:
+    """Tell whether a field holds one whole number."""
+    return COUNT in field.metadata or int in (field.annotation, *get_args(field.annotation))
 
 
 def flag_names(model: type[BaseModel]) -> dict[str, str]:

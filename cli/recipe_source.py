@@ -51,7 +51,7 @@ class RequestedRun:
         from rksp.recipe_files.said.assumptions import alternatives, assumed_line
         from rksp.recipe_files.said.heard import heard
 
-        recipe, origins, notes = heard(self.recipe, self.origins, source.shown)
+        recipe, origins, notes = heard(self.recipe, self.origins, source.shown, source.shown_by)
         run = replace(
             self,
             recipe=recipe,

@@ -22,6 +22,7 @@ from rksp.cli.options import (
     NoCache,
     Panel,
     RecipeFile,
+    as_count,
     assignments,
     brief,
     with_options,
@@ -67,7 +68,7 @@ Target = Annotated[
 Seeds = Annotated[
     int,
     typer.Option(
-        min=1,
+        parser=as_count(1),
         help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
         rich_help_panel="Measurement",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rksp.ground.flags import Flag, checked
+from rksp.ground.flags import COUNT, Flag, checked
 from rksp.ground.model import Finite
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
@@ -105,10 +105,10 @@ class Recipe(Finite):
         "cosine"
     )
     warmup_steps: Annotated[
-        int, Flag("--warmup-steps", "Optimizer steps of linear warm-up.", unit="steps")
+        int, COUNT, Flag("--warmup-steps", "Optimizer steps of linear warm-up.", unit="steps")
     ] = Field(default=0, ge=0)
     max_steps: Annotated[
-        int, Flag("--max-steps", "Optimizer steps of the whole run.", unit="steps")
+        int, COUNT, Flag("--max-steps", "Optimizer steps of the whole run.", unit="steps")
     ] = Field(default=1000, ge=1)
     min_lr_ratio: Annotated[
         float, Flag("--min-lr-ratio", "Last rate of the schedule over the peak.", unit="ratio")
@@ -136,16 +136,17 @@ class Recipe(Finite):
         Flag("--clip", "Gradient norm to clip at; 0 is off.", unit="norm", zero_is_off=True),
     ] = Field(default=1.0, gt=0)
     batch_size: Annotated[
-        int, Flag("--batch-size", "Sequences per optimizer step.", unit="sequences")
+        int, COUNT, Flag("--batch-size", "Sequences per optimizer step.", unit="sequences")
     ] = Field(default=32, ge=1)
     sequence_length: Annotated[
-        int, Flag("--sequence-length", "Tokens per sequence.", unit="tokens")
+        int, COUNT, Flag("--sequence-length", "Tokens per sequence.", unit="tokens")
     ] = Field(default=256, ge=2)
     gradient_accumulation_steps: Annotated[
-        int, Flag("--accumulate", "Micro-batches per optimizer step.", unit="batches")
+        int, COUNT, Flag("--accumulate", "Micro-batches per optimizer step.", unit="batches")
     ] = Field(default=1, ge=1)
     rows: Annotated[
         int | None,
+        COUNT,
         Flag(
             "--rows",
             "Examples of the data set: makes steps of a run file's epochs.",
@@ -167,6 +168,7 @@ class Recipe(Finite):
 
     decay_steps: Annotated[
         int | None,
+        COUNT,
         Flag(
             "--decay-steps",
             "Steps of the decay: the last ones of wsd, else those after the warm-up; the time "
@@ -182,7 +184,7 @@ class Recipe(Finite):
         Flag("--decay-power", "Exponent of a polynomial schedule; 1 is linear.", unit="power"),
     ] = Field(default=1.0, gt=0)
     decay_milestones: Annotated[
-        tuple[int, ...],
+        tuple[Annotated[int, COUNT], ...],
         BeforeValidator(_entries),
         Flag(
             "--decay-milestones",
@@ -195,7 +197,7 @@ class Recipe(Finite):
         float, Flag("--decay-factor", "Factor of a step schedule at each milestone.", unit="ratio")
     ] = Field(default=0.1, gt=0, le=1)
     batch_ramp: Annotated[
-        tuple[tuple[int, int], ...],
+        tuple[tuple[Annotated[int, COUNT], Annotated[int, COUNT]], ...],
         BeforeValidator(_ramp),
         Flag(
             "--batch-ramp",
@@ -208,7 +210,7 @@ class Recipe(Finite):
         "none"
     )
     lora_rank: Annotated[
-        int | None, Flag("--lora-rank", "Rank of the LoRA adapters.", unit="rank")
+        int | None, COUNT, Flag("--lora-rank", "Rank of the LoRA adapters.", unit="rank")
     ] = Field(default=None, ge=1)
     lora_alpha: Annotated[
         float | None,

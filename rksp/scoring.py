@@ -97,7 +97,9 @@ def score(
     else:
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=False)
         source = source.at(options.seed)
-    recipe, origins, notes = heard(recipe, origins_of_flags(recipe, typed), source.shown)
+    recipe, origins, notes = heard(
+        recipe, origins_of_flags(recipe, typed), source.shown, source.shown_by
+    )
     source = replace(source, notes=(*source.notes, *notes))
     classifier: EdgePredictor | None = None
     own_runs: HistoryReport | None = None

@@ -119,9 +119,9 @@ class Evidence:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether the model reads tokens, as far as its own batch shows."""
+        """Whether the model reads tokens, as far as its batch or configuration shows."""
         if self.source.batch is None:
-            return True
+            return self.source.shown.get("sequence_length", 0) is not None
         from rksp.models.given_loss import tokens_of
 
         return tokens_of(self.source.batch.inputs) is not None

@@ -52,8 +52,9 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
     facts = evidence.facts
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width
-    if evidence.scales_rates_by_width:
-        return None, None  # the declared one is that of the base width
+    # Of µP the declared one is that of the base width; of some types it is not that of the blocks.
+    if evidence.scales_rates_by_width or evidence.settings.family.own_scales:
+        return None, None
     return evidence.number("initializer_range", "init_std"), evidence.declared_width
 
 
@@ -118,8 +119,8 @@ CHECKS = (
         title="The initialization does not fit the width",
         measures=(
             "The median RMS of those matrices in the blocks that read the residual stream, or the "
-            "configuration's initializer_range, divided by √(2/5d). Small values count only from "
-            f"width {_WIDE}."
+            "configuration's initializer_range where the type draws them with it, divided by "
+            f"√(2/5d). Small values count only from width {_WIDE}."
         ),
         why=(
             "A sum of d terms grows with √d, so the standard deviation must fall with width. "
@@ -128,7 +129,9 @@ CHECKS = (
             "A small standard deviation can cause spikes as well, because normalization turns a "
             "small stream into large gradients: an OLMo spiked at 0.006 and not at 0.02. But "
             "DeepSeek's 7B trained at 0.006 and OPT at less, so moderately small values are only "
-            "a note."
+            "a note. transformers draws the input projections of Mamba with its default of 0.1, "
+            "where mamba_ssm draws them with 1/√(3d), which is 0.013 at width 2048: an untrained "
+            "Mamba of transformers is as large as this check says."
         ),
         source="BigScience tr8-104B chronicle; OLMo PR 285; Nguyen and Salazar, 2019 (√(2/5d))",
         healthy=(

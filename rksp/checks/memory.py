@@ -58,6 +58,8 @@ def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.optimizer not in _FOLLOW_BETAS or evidence.is_fine_tuning:
         return
+    if not evidence.reads_tokens:
+        return
     if recipe.adam_beta2 < 0.999 or evidence.tokens < _LARGE_BATCH:
         return
     ratio = evidence.rate_over_published
@@ -129,8 +131,9 @@ CHECKS = (
         level=Level.WARNING,
         title="The second moment is too slow for the large batch",
         measures=(
-            f"A β₂ of 0.999 or more with {_LARGE_BATCH:,.0f} tokens a step or more. It is a "
-            f"warning where the learning rate is also above {_FAST:g} times GPT-3's."
+            f"A β₂ of 0.999 or more with {_LARGE_BATCH:,.0f} tokens a step or more; the tokens of "
+            "an image are the patches that the middle block reads. It is a warning where the "
+            f"learning rate is also above {_FAST:g} times GPT-3's."
         ),
         why=(
             "With a large batch the gradient has little noise, and the model learns fast. The "

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.sizes import whole
 
 Model = TypeVar("Model", bound=BaseModel)
+COUNT = BeforeValidator(whole)  # marks a field of whole numbers that may be written as `10k`
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,23 @@ class Declared:
         return self.number(*_POSITIONS)
 
     @cached_property
+    def patches(self) -> int | None:
+        """Patches of an image that the middle block reads; None where no size is declared.
+
+        Every stage of `depths` after the first halves both sides, as Swin's and ConvNeXt's do.
+        """
+        image = _sides(self.get("image_size"))
+        patch = _sides(self.get("patch_stride", "patch_size"))
+        stages = self.get("depths")
+        if not image or not patch or (stages is None and self.get("hidden_sizes")):
+            return None
+        blocks = stages if isinstance(stages, list | tuple) else [1]
+        past = [sum(blocks[: i + 1]) for i in range(len(blocks))]
+        halvings = next(i for i, count in enumerate(past) if 2 * count > past[-1])
+        rows, columns = (max(1, image[i] // (patch[i] << halvings)) for i in (0, 1))
+        return rows * columns
+
+    @cached_property
     def norm(self) -> Literal["pre", "post"]:
         """Where the blocks normalize: before a branch, or after the sum."""
         switch = setting(self.part, "do_layer_norm_before")
@@ -330,6 +347,16 @@ def _by_all_names(row: TypeRow) -> dict[str, object]:
 def _first(parts: tuple[object, ...], names: tuple[str, ...]) -> object | None:
     found = (setting(part, name) for part in parts for name in names)
     return next((value for value in found if value is not None), None)
+
+
+def _sides(value: object) -> tuple[int, int] | None:
+    """Return height and width of what one number or a pair declares."""
+    pair = [value, value] if isinstance(value, int) else value
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return None
+    height, width = pair
+    is_size = isinstance(height, int) and isinstance(width, int) and min(height, width) > 0
+    return (height, width) if is_size else None
 
 
 def _number(value: object) -> float | None:

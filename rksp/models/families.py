@@ -35,6 +35,8 @@ class Family:
         reserved_positions: The table's first two rows are not positions.
         relative_positions: Any distance will do.
         no_positions: Attention has no positions, whatever `rope_theta` says.
+        own_scales: The code draws the matrices that read the stream by a rule of its own (by width
+            or `initializer_factor`), whatever `initializer_range` says.
     """
 
     kind: str | None = None
@@ -50,6 +52,7 @@ class Family:
     reserved_positions: bool = False
     relative_positions: bool = False
     no_positions: bool = False
+    own_scales: bool = False
 
 
 _WORDS: dict[str, str] = {
@@ -65,8 +68,12 @@ _WORDS: dict[str, str] = {
     "biogpt": "two_matrices learned_positions",
     "blenderbot-small": "post_norm",
     "bloom": "decoder two_matrices relative_positions",
+    "blt": "own_scales",
     "camembert": "encoder of=roberta post_norm",
     "chameleon": "qk_norm",
+    "chinese_clip_vision_model": "own_scales",
+    "clip": "own_scales",
+    "clip_text_model": "own_scales",
     "codegen": "two_matrices learned_positions parallel",
     "cohere": "parallel",
     "cohere2": "qk_norm parallel",
@@ -92,7 +99,7 @@ _WORDS: dict[str, str] = {
     "flex_olmo": "qk_norm branch_norm",
     "fnet": "post_norm",
     "fsmt": "post_norm",
-    "funnel": "post_norm",
+    "funnel": "post_norm own_scales",
     "gemma": "decoder overflows_fp16",
     "gemma2": "decoder of=gemma overflows_fp16 branch_norm",
     "gemma3": "decoder of=gemma qk_norm overflows_fp16 branch_norm",
@@ -109,6 +116,7 @@ _WORDS: dict[str, str] = {
     "hubert": "speech post_norm",
     "hunyuan_v1_dense": "qk_norm",
     "ibert": "post_norm",
+    "imagegpt": "own_scales",
     "informer": "post_norm",
     "jamba": "no_positions",
     "kimi_k2": "decoder of=deepseek_v3 bias_balanced",
@@ -125,10 +133,13 @@ _WORDS: dict[str, str] = {
     "m2m_100": "two_matrices",
     "marian": "encoder_decoder two_matrices post_norm",
     "mbart": "encoder_decoder of=bart two_matrices learned_positions",
+    "metaclip_2": "own_scales",
     "minimax_m2": "qk_norm bias_balanced",
     "ministral": "decoder of=mistral",
     "mistral": "decoder",
     "mixtral": "decoder of=mistral",
+    "mlcd": "own_scales",
+    "mlcd_vision_model": "own_scales",
     "modernbert": "encoder",
     "mpnet": "encoder post_norm",
     "mpt": "two_matrices relative_positions",
@@ -140,13 +151,14 @@ _WORDS: dict[str, str] = {
     "olmo2": "decoder qk_norm branch_norm",
     "olmo3": "decoder of=olmo2 qk_norm branch_norm",
     "olmoe": "qk_norm",
-    "openai-gpt": "post_norm",
+    "openai-gpt": "post_norm own_scales",
     "opt": "decoder two_matrices learned_positions",
     "pegasus": "encoder_decoder two_matrices",
     "persimmon": "two_matrices",
     "phi": "decoder two_matrices overflows_fp16 parallel",
     "phi3": "decoder of=phi",
     "phimoe": "decoder of=phi",
+    "pix2struct": "own_scales",
     "plbart": "post_norm",
     "prophetnet": "post_norm",
     "qwen2": "decoder overflows_fp16",
@@ -164,6 +176,7 @@ _WORDS: dict[str, str] = {
     "roberta": "encoder two_matrices post_norm learned_positions reserved_positions",
     "roberta-prelayernorm": "encoder of=roberta",
     "roformer": "encoder post_norm",
+    "sam3": "own_scales",
     "smollm3": "decoder of=llama",
     "smollm4": "qk_norm",
     "splinter": "post_norm",
@@ -176,6 +189,7 @@ _WORDS: dict[str, str] = {
     "tapas": "post_norm",
     "time_series_transformer": "post_norm",
     "umt5": "encoder_decoder of=t5 overflows_fp16 relative_positions",
+    "videoprism_vision_model": "own_scales",
     "visual_bert": "post_norm",
     "vit": "vision two_matrices",
     "vit_mae": "vision two_matrices",

@@ -29,6 +29,7 @@ from rksp.models.configuration import (
 )
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
+from rksp.models.images import shown_of_images
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
@@ -297,6 +298,7 @@ def _from_settings(
         construct_empty=makers[1],
         folder=folder,
         counted=None if common["counts"] else counted,
+        shown=shown_of_images(chosen.config, chosen.task),
     )
 
 

@@ -61,7 +61,8 @@ class ModelSource:
         again: Makes a factory's source at another seed.
         counted: Makes the source with its skeleton, where only the configuration was read.
         asked: What a store knows the model by; None where foreign code has a part in it.
-        shown: Fields of the recipe that a model in memory and its batch show.
+        shown: Fields of the recipe that a model in memory and its batch show, or a configuration;
+            None for a field that the model has no use for.
     """
 
     target: str
@@ -88,6 +89,11 @@ class ModelSource:
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
     asked: Asked | None = field(default=None, repr=False)
     shown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown_by(self) -> str:
+        """What shows the fields of `shown`, in words."""
+        return "the module" if self.kind in ("module", "factory") else "the patches of an image"
 
     @property
     def holds_trained(self) -> bool:

@@ -108,6 +108,25 @@ def test_public_names():
     assert all(getattr(rksp, name) is not None for name in rksp.__all__)
 
 
+def test_every_whole_number_may_be_written_as_1e1():
+    def read(option, text):
+        try:
+            return option.process_value(context, text)
+        except typer.BadParameter:
+            return None
+
+    context = typer.Context(typer.core.TyperCommand("rksp"), resilient_parsing=True)
+    options = [
+        option
+        for command in commands().values()
+        for option in getattr(command, "params", ())
+        if not option.multiple and not option.is_eager
+    ]
+    counts = [option for option in options if type(read(option, "10")) is int]
+    assert {"max_steps", "devices", "seeds", "rounds", "workers"} <= {o.name for o in counts}
+    assert [option.name for option in counts if read(option, "1e1") != 10] == []
+
+
 def test_commands():
     assert sorted(commands()) == sorted(OPTIONS)
 

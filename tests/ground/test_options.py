@@ -15,6 +15,7 @@ from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, flags_of
+from rksp.ground.sizes import whole
 from rksp.models.streaming.opening import Streaming
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -36,7 +37,7 @@ seen: list[object] = []
 
 
 @with_options
-def whole(name: str, shape: Annotated[Shape, Panel(title="Shape", leave_out=("kind",))]) -> None:
+def named(name: str, shape: Annotated[Shape, Panel(title="Shape", leave_out=("kind",))]) -> None:
     """Take a model."""
     seen.append((name, shape))
 
@@ -55,10 +56,10 @@ def call(command, *arguments: str) -> object:
 
 
 def test_a_model_becomes_options_and_the_options_a_model():
-    assert call(whole, "x") == ("x", Shape())
-    assert call(whole, "x", "--layers", "3", "--norm", "0") == ("x", Shape(depth=3, norm=None))
+    assert call(named, "x") == ("x", Shape())
+    assert call(named, "x", "--layers", "3", "--norm", "0") == ("x", Shape(depth=3, norm=None))
     with pytest.raises(InputError, match=r"^--depth is 0; it should be greater than or equal to"):
-        call(whole, "x", "--depth", "0")
+        call(named, "x", "--depth", "0")
 
 
 def test_what_was_typed_is_told_from_what_was_not():
@@ -100,6 +101,28 @@ def test_sizes_of_memory_are_read():
     assert MeasureOptions(max_memory="8GB").max_memory == 8 * 10**9
     with pytest.raises(InputError, match="--max-memory 'much'"):
         MeasureOptions(max_memory="much")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e4", 10_000), ("10_000", 10_000), ("10k", 10_000), ("1.5M", 1_500_000), ("7.0", 7)],
+)
+def test_counts_are_read_as_people_write_them(text, number, capsys):
+    assert whole(text) == Recipe.parse({"max_steps": text}).max_steps == number
+    command = ["score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--format", "json"]
+    assert left_with([*command, "--max-steps", text, "--max-params", "1.3B"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["recipe"]["max_steps"] == number
+
+
+@pytest.mark.parametrize(
+    "text", ["1.5", "1e-3", "ten", "", "k", "1e4k", "1m", "inf", "nan", "0x10"]
+)
+def test_what_is_not_whole_is_no_count(text, capsys):
+    assert left_with(["score", "gpt2", "--max-steps", text, "--evidence", "config"]) == 2
+    said = capsys.readouterr().err
+    assert f"'--max-steps': it is '{text}'; it should be a whole number, such as 10000" in said
+    with pytest.raises(InputError, match=r"'max_steps' is .*; it should be a whole number"):
+        Recipe.parse({"max_steps": text})
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_a_forced_reader_gives_a_recipe_or_one_sentence(reader):
 
 
 def test_names_of_readers_are_unique_and_forceable(tmp_path):
-    assert len({reader.name for reader in READERS}) == len(READERS) == 23
+    assert len({reader.name for reader in READERS}) == len(READERS) == 25
     path = write(tmp_path, "a.yaml", "learning_rate: 1e-3\n")
     assert read_recipe_file(path, trainer="hugging-face").recipe().learning_rate == 1e-3
     with pytest.raises(InputError, match="did you mean nanotron"):

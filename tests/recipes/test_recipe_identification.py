@@ -40,9 +40,10 @@ FOREIGN = {
                "optim": "adam", "max_epoch": 50},
     "OpenNMT": {"src_vocab": "x", "train_steps": 100000, "learning_rate": 2, "warmup_steps": 8000,
                 "optim": "adam", "batch_size": 4096},
-    "Lightning": {"seed_everything": 1, "trainer": {"max_epochs": 3, "precision": 16},
-                  "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3}}},
-    "timm": {"sched": "cosine", "opt": "adamw", "model": "vit_base", "lr": 5e-4, "epochs": 300},
+    "any trainer (a Lightning trainer of Hydra's)": {
+        "seed": 1, "trainer": {"_target_": "lightning.Trainer", "max_epochs": 3},
+        "model": {"_target_": "a.B", "optimizer": {"_target_": "torch.optim.Adam", "lr": 1e-3}}},
+    "any trainer (a loop with a scheduler)": {"sched": "cosine", "optimizer": "adamw", "lr": 5e-4},
     "spaCy": {"nlp": {"lang": "en"}, "training": {"max_steps": 20000, "optimizer": {"x": 1}}},
     "MLflow": {"name": "x", "entry_points": {"main": {"command": "x"}}},
     "Hydra": {"defaults": ["_self_", "model: gpt2"], "seed": 1},
@@ -71,7 +72,7 @@ def test_a_foreign_file_is_nobodys_and_named_where_that_is_plain(name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["timm", "Lightning", "ESPnet"])
+@pytest.mark.parametrize("name", ["ESPnet", "YOLO", "spaCy"])
 def test_the_file_of_a_run_that_is_not_read_is_not_asked_for_again(name, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(FOREIGN[name]), encoding="utf-8")
@@ -218,6 +219,10 @@ def test_one_mark_is_not_enough(reader, tmp_path):
         ("restated/trl/zephyr_sft_full.yaml", "trl"),
         ("restated/llama-factory/llama3_lora_dpo.yaml", "llama-factory"),
         ("restated/llm.c/run_gpt2_124M.sh", "llm.c"),
+        ("litgpt/tinyllama.yaml", "litgpt"),  # built on Lightning, as NeMo is
+        ("restated/litgpt/phi-2_full.yaml", "litgpt"),
+        ("restated/lightning/lightning_ir_fine_tune.yaml", "lightning"),
+        ("restated/timm/mobileone_s1.yaml", "timm"),
     ],
 )
 def test_lookalikes_are_told_apart(name, reader):

@@ -35,8 +35,6 @@ src_vocab train_steps: an OpenNMT configuration: typed
 training.batch_type model.encoder: a JoeyNMT configuration: typed
 mini-batch-fit vocabs: a Marian configuration: typed
 hparams_file: a SpeechBrain configuration: typed
-seed_everything trainer: a configuration of Lightning's command line: typed
-sched opt model: a timm configuration: typed
 nlp training: a spaCy configuration: typed
 stages: a DVC configuration
 entry_points: an MLflow project

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
 
@@ -77,11 +78,12 @@ def put_epochs(
     found: Found | None,
     key: str,
     default: float | None = None,
+    rounding: Callable[[float], int] = math.ceil,
 ) -> None:
     """Set `max_steps` or `warmup_steps` from epochs; without the user's rows, leave it assumed.
 
-    An epoch has as many steps as batches, the last of which may be smaller. The batch must be set
-    before.
+    An epoch has as many steps as batches, the last of which may be smaller; with `rounding` down,
+    the trainer drops that one. The batch must be set before.
 
     Args:
         draft: The recipe.
@@ -90,6 +92,7 @@ def put_epochs(
         found: What says it.
         key: The trainer's name of it.
         default: The trainer's default.
+        rounding: How the last batch counts.
     """
     said = f"{default:g} (the default)" if count is None else f"{count:g}"
     rows = draft.value("rows")
@@ -97,8 +100,29 @@ def put_epochs(
         why = f"{key}: {said} epochs need the size of the data set; give --rows or --max-steps"
         draft.assume(name, why, found)
         return
-    size = int(draft.value("batch_size"))
-    steps = math.ceil((default if count is None else count) * math.ceil(rows / size))
+    size, times = int(draft.value("batch_size")), definite(default if count is None else count)
+    steps = math.ceil(times * rounding(rows / size))
     text = f"{said} epochs of {rows:,} rows / {size} a step"
     least = 1 if name == "max_steps" else 0
     draft.put(name, max(least, steps), found, text=text, after=("rows", "batch_size"))
+
+
+def put_milestones(
+    draft: Draft, epochs: Sequence[float], total: float, *found: Found | None
+) -> None:
+    """Set `decay_milestones` from the epochs after which the rate falls; `max_steps` is known.
+
+    Args:
+        draft: The recipe.
+        epochs: The epochs.
+        total: Epochs of the whole run.
+        found: What says them.
+    """
+    steps = tuple(max(1, epoch_in_steps(draft, epoch, total)) for epoch in epochs)
+    text = f"epochs of {total:g}"
+    draft.put("decay_milestones", steps, *found, text=text, after=("max_steps",))
+
+
+def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
+    """Return the step at which an epoch begins in a run of `total` epochs and `max_steps` steps."""
+    return round(epoch / total * int(draft.value("max_steps")))
