@@ -25,6 +25,7 @@ def _small_chunks(monkeypatch):
         monkeypatch.setattr(module, "AT_ONCE", 100)
         monkeypatch.setattr(module, "ROWS", 7)
     monkeypatch.setattr(wide_output, "_WIDE", _COLUMNS)
+    monkeypatch.setattr(wide_output, "_TILE", 16)
 
 
 class _Model(nn.Module):
@@ -73,6 +74,55 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(bias, scale):
     torch.testing.assert_close(seen.loss, whole, rtol=1e-13, atol=0)
     for ours_, exact in zip(ours, _graded(model, whole * scale), strict=True):
         torch.testing.assert_close(ours_, exact, rtol=1e-12, atol=1e-15)
+
+
+def test_rows_that_do_not_count_are_not_computed():
+    model, batch = _Model(bias=True), _batch()
+    batch.labels[:2] = IGNORED
+    with _Powers() as powers:
+        seen = run_pass(model, batch)
+        ours = _graded(model, seen.total)
+    assert powers.entries == int((batch.labels != IGNORED).sum()) * _COLUMNS
+    for given, exact in zip(ours, _graded(model, _plain(model, batch)), strict=True):
+        torch.testing.assert_close(given, exact, rtol=1e-12, atol=1e-15)
+
+
+def test_no_label_that_counts_gives_no_loss():
+    model, batch = _Model(), _batch()
+    batch.labels[:] = IGNORED
+    assert bool(run_pass(model, batch).loss.isnan())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so(bad):
+    model, batch = _Model(), _batch()
+    with torch.no_grad():
+        model.embed.weight[int(batch.labels[1, 2]), 3] = bad
+    assert not bool(run_pass(model, batch).loss.isfinite())
+
+
+def test_far_logits_lose_nothing():
+    single, batch = _Model(bias=True, kind=torch.float32), _batch()
+    with torch.no_grad():
+        single.head.weight.mul_(300)
+    exact = _Model(bias=True)
+    exact.load_state_dict(single.state_dict())
+    loss = run_pass(single, batch).total
+    ours, whole = _graded(single, loss), _plain(exact, batch)
+    torch.testing.assert_close(loss.double(), whole, rtol=1e-5, atol=0)
+    for given, right in zip(ours, _graded(exact, whole), strict=True):
+        torch.testing.assert_close(given.double(), right, rtol=1e-4, atol=1e-5)
+
+
+class _Powers(TorchDispatchMode):
+    """Counts the powers of two that were computed inside."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.exp2_.default:
+            self.entries += args[0].numel()
+        return func(*args, **(kwargs or {}))
 
 
 class _Largest(TorchDispatchMode):

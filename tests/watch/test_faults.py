@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from support.fault_runs import RECIPE, faulty_run, same_run
 from support.places import ROOT
 from support.small_zoo import small_member
 from torch import nn
@@ -16,55 +17,13 @@ from rksp.batch import Batch, task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
-from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
-from rksp.watch.faults.base import Fault
 from rksp.watch.faults.bit_flip import BitFlip, flip_bit
 from rksp.watch.faults.large_rate import LargeRate
-from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
 from rksp.watch.faults.matmul_corruption import MatmulCorruption
 from rksp.watch.faults.registry import FAULTS, make_fault
 from rksp.watch.faults.replica_corruption import ReplicaCorruption
 from rksp.watch.moment import Moment
-
-RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=6, max_grad_norm=None)
-
-
-def _run(*faults: Fault, family: str = "zoo_pre_ln", steps: int = 6, seed: int = 0, **more):
-    """A plain run with faults; returns losses, gradients of the last step, and the model."""
-    recipe = RECIPE
-    for fault in faults:
-        recipe = fault.recipe(recipe)
-    model = small_member(family, **more)
-    optimizer = make_optimizer(model, recipe)
-    for fault in faults:
-        fault.bind(model, seed=seed)
-    losses = []
-    batches = associative_recall(length=32, vocab=64).batches(steps, 4, seed=1)
-    for step, batch in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate_at(step)
-        moment = Moment(step=step, model=model, optimizer=optimizer)
-        hooks = [hook for fault in faults for hook in fault.arm(moment)]
-        optimizer.zero_grad()
-        loss = task_loss(model, batch)
-        loss.backward()
-        for hook in hooks:
-            hook.remove()
-        losses.append(loss.item())
-        for fault in faults:
-            fault.after_backward(moment)
-        optimizer.step()
-        for fault in faults:
-            fault.after_update(moment)
-    gradients = [p.grad.clone() for p in model.parameters()]
-    return losses, gradients, model
-
-
-def _same(first, second) -> bool:
-    weights = zip(first[2].parameters(), second[2].parameters(), strict=True)
-    return first[0] == second[0] and all(torch.equal(a, b) for a, b in weights)
-
 
 LATE = [
     "low_precision_attention:step=6",
@@ -77,8 +36,8 @@ LATE = [
 
 
 def test_faults_before_their_step_leave_a_run_bitwise_unchanged():
-    assert _same(_run(), _run(*map(make_fault, LATE)))
-    assert not _same(_run(), _run(make_fault("bitflip:step=0,bit=30")))
+    assert same_run(faulty_run(), faulty_run(*map(make_fault, LATE)))
+    assert not same_run(faulty_run(), faulty_run(make_fault("bitflip:step=0,bit=30")))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +54,9 @@ def test_faults_before_their_step_leave_a_run_bitwise_unchanged():
     ],
 )
 def test_same_seed_same_fault(text):
-    first = _run(make_fault(text), seed=3)
-    assert _same(first, _run(make_fault(text), seed=3))
-    assert not _same(first, _run())
+    first = faulty_run(make_fault(text), seed=3)
+    assert same_run(first, faulty_run(make_fault(text), seed=3))
+    assert not same_run(first, faulty_run())
 
 
 def test_the_fault_of_the_readme_ruins_a_run_at_any_seed():
@@ -119,7 +78,7 @@ def test_seeds_strike_different_places():
     struck = set()
     for seed in range(6):
         fault = BitFlip(step=0)
-        _run(fault, steps=1, seed=seed)
+        faulty_run(fault, steps=1, seed=seed)
         struck.add(fault.struck)
     assert len(struck) == 6
 
@@ -153,8 +112,8 @@ def test_flip_reaches_the_storage_of_a_view_and_checks_its_arguments():
 @pytest.mark.parametrize("where", ["weights", "gradients"])
 def test_one_number_of_the_run_is_struck(where):
     fault = BitFlip(step=0, where=where, name="blocks.1.feed_forward.up.weight", element=5, bit=31)
-    _, gradients, model = _run(fault, steps=1)
-    _, clean_gradients, clean = _run(steps=1)
+    _, gradients, model = faulty_run(fault, steps=1)
+    _, clean_gradients, clean = faulty_run(steps=1)
     if where == "weights":
         pairs = list(zip(model.parameters(), clean.parameters(), strict=True))
     else:
@@ -167,7 +126,7 @@ def test_one_number_of_the_run_is_struck(where):
 
 def test_an_activation_is_struck_once_and_passes_its_gradient():
     fault = BitFlip(step=1, where="activations", name="blocks.0.feed_forward.down", bit=29)
-    struck, clean = _run(fault, steps=3), _run(steps=3)
+    struck, clean = faulty_run(fault, steps=3), faulty_run(steps=3)
     assert struck[0][0] == clean[0][0]
     assert struck[0][1] != clean[0][1]
     assert "blocks.0.feed_forward.down" in fault.struck
@@ -212,9 +171,12 @@ def test_a_faulty_multiplier_spoils_one_column_of_one_product(product):
 
 
 def test_a_faulty_multiplier_stays_or_ends_as_told():
-    assert not _same(_run(), _run(MatmulCorruption(step=5)))
-    once, always = _run(MatmulCorruption(step=1, steps=1)), _run(MatmulCorruption(step=1))
-    assert not _same(once, always) and once[0][:2] == always[0][:2]
+    assert not same_run(faulty_run(), faulty_run(MatmulCorruption(step=5)))
+    once, always = (
+        faulty_run(MatmulCorruption(step=1, steps=1)),
+        faulty_run(MatmulCorruption(step=1)),
+    )
+    assert not same_run(once, always) and once[0][:2] == always[0][:2]
     with pytest.raises(InputError, match="product='up'"):
         MatmulCorruption(product="up")
     with pytest.raises(NotCovered, match="no linear layer"):
@@ -271,96 +233,6 @@ def test_aux_off_needs_an_auxiliary_loss():
         make_fault("aux_off").bind(small_member("zoo_moe", router_aux_loss_coef=0.0), seed=0)
 
 
-def _attention_case(groups: int, masked: bool):
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
-    q, k, v = draw(2, 4, 9, 8), draw(2, 4 // groups, 9, 8), draw(2, 4 // groups, 9, 8) + 1.0
-    mask = None
-    if masked:
-        mask = torch.ones(9, 9, dtype=torch.bool).tril()
-        mask[:, 2] = False
-        mask[:3, 0] = True
-    options = {"attn_mask": mask, "is_causal": not masked, "enable_gqa": groups > 1, "scale": 0.3}
-    return [t.requires_grad_() for t in (q, k, v)], options, draw(2, 4, 9, 8) + 0.5
-
-
-def _spoiled(fault, inputs, options, grad):
-    exchange = fault.arm(Moment(step=0, model=nn.Module()))
-    output = F.scaled_dot_product_attention(*inputs, **options)
-    gradients = torch.autograd.grad(output, inputs, grad)
-    for handle in exchange:
-        handle.remove()
-    return output, gradients
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("masked", [False, True])
-def test_backward_with_all_bits_is_that_of_attention_up_to_bfloat16_of_delta(groups, masked):
-    inputs, options, grad = _attention_case(groups, masked)
-    exact = F.scaled_dot_product_attention(*inputs, **options)
-    expected = torch.autograd.grad(exact, inputs, grad)
-    fault = LowPrecisionAttention(bits=0)
-    fault.spoil = lambda tensor: tensor  # full precision: the formulas alone
-    output, gradients = _spoiled(fault, inputs, options, grad)
-    assert torch.equal(output, exact)
-    for found, true in zip(gradients, expected, strict=True):
-        assert torch.allclose(found, true, atol=1e-12)
-
-
-def test_truncation_breaks_the_null_sum_of_the_key_gradient_and_dv_stays():
-    inputs, options, grad = _attention_case(1, False)
-    exact = F.scaled_dot_product_attention(*inputs, **options)
-    expected = torch.autograd.grad(exact, inputs, grad)
-    leaks = {}
-    for kind, bits in (("truncate", 2), ("truncate", 7), ("round", 2), ("bf16", 0)):
-        fault = LowPrecisionAttention(bits=bits, kind=kind)
-        output, (_, dk, dv) = _spoiled(fault, inputs, options, grad)
-        assert torch.equal(output, exact)
-        assert torch.allclose(dv, expected[2], atol=1e-12)
-        leaks[kind, bits] = float(dk.sum(-2).norm() / dk.norm())
-    assert float(expected[1].sum(-2).norm()) < 1e-12
-    assert leaks["truncate", 7] > 5 * leaks["truncate", 2] > 5 * leaks["bf16", 0] > 0
-    assert leaks["truncate", 2] > leaks["round", 2]
-
-
-def test_spoiling_shrinks_by_the_published_factors():
-    x = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
-    for bits, factor in ((2, 0.992), (4, 0.959), (7, 0.723), (8, 0.533)):
-        ratio = LowPrecisionAttention(bits=bits).spoil(x) / x
-        assert float(ratio.mean()) == pytest.approx(factor, abs=4e-3)
-    rounded = LowPrecisionAttention(bits=4, kind="round").spoil(x) / x
-    assert float(rounded.mean()) == pytest.approx(1.0, abs=5e-3)
-
-
-@pytest.mark.parametrize("family", ["zoo_pre_ln", "llama"])
-def test_attention_fault_reaches_zoo_and_transformers_and_spares_the_forward_pass(family):
-    fault = LowPrecisionAttention()
-    struck, clean = _run(fault, family=family, steps=2), _run(family=family, steps=2)
-    assert struck[0][0] == clean[0][0]
-    assert struck[0][1] != clean[0][1]
-
-
-def test_attention_fault_explains_where_it_cannot_strike():
-    model = small_member("llama")
-    model.config._attn_implementation = "eager"
-    with pytest.raises(NotCovered, match="sdpa"):
-        LowPrecisionAttention().bind(model, seed=0)
-    fault = LowPrecisionAttention()
-    linear = nn.Linear(2, 2)
-    fault.bind(linear, seed=0)
-    moment = Moment(step=0, model=linear)
-    (handle,) = fault.arm(moment)
-    linear(torch.ones(1, 2))
-    handle.remove()
-    with pytest.raises(NotCovered, match="never calls"):
-        fault.after_backward(moment)
-    inputs, _, _ = _attention_case(1, False)
-    (handle,) = fault.arm(moment)
-    with pytest.raises(NotCovered, match="dropout"):
-        F.scaled_dot_product_attention(*inputs, dropout_p=0.1)
-    handle.remove()
-
-
 @pytest.fixture
 def second_of_two():
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -372,11 +244,11 @@ def second_of_two():
 
 @pytest.mark.parametrize("where", ["activations", "gradients"])
 def test_only_the_faulty_replica_is_corrupted(second_of_two, where):
-    clean = _run()
-    assert _same(clean, _run(ReplicaCorruption(rank=0, step=1, where=where)))
-    struck = _run(ReplicaCorruption(rank=1, step=1, where=where))
-    assert struck[0][0] == clean[0][0] and not _same(struck, clean)
-    assert _same(struck, _run(ReplicaCorruption(rank=1, step=1, where=where)))
+    clean = faulty_run()
+    assert same_run(clean, faulty_run(ReplicaCorruption(rank=0, step=1, where=where)))
+    struck = faulty_run(ReplicaCorruption(rank=1, step=1, where=where))
+    assert struck[0][0] == clean[0][0] and not same_run(struck, clean)
+    assert same_run(struck, faulty_run(ReplicaCorruption(rank=1, step=1, where=where)))
 
 
 def test_replica_corruption_ends_and_needs_its_rank(second_of_two):
@@ -397,8 +269,8 @@ def test_replica_corruption_needs_a_process_group():
 
 def test_faults_combine():
     texts = ("large_rate:factor=2", "bitflip:step=1,where=gradients,bit=28")
-    both = _run(*map(make_fault, texts))
-    assert not any(_same(both, _run(make_fault(text))) for text in texts)
+    both = faulty_run(*map(make_fault, texts))
+    assert not any(same_run(both, faulty_run(make_fault(text))) for text in texts)
 
 
 def test_lines_are_parsed_and_misspellings_answered():
@@ -428,5 +300,5 @@ def test_lines_are_parsed_and_misspellings_answered():
 def test_faults_do_not_share_state():
     fault = make_fault("bitflip:step=0")
     twin = copy.deepcopy(fault)
-    _run(fault, steps=1)
+    faulty_run(fault, steps=1)
     assert fault.struck and not twin.struck
