@@ -131,7 +131,7 @@ def test_python_a_command_and_a_grid_share_an_entry(counted):
     assert rksp.score(source, lr=2e-3, options=OPTIONS).grad_norm > 0
     assert counted == []
     for is_cached, made in ((True, []), (False, ["profile", "respond"])):
-        cells = [("cell", RECIPE.model_dump(mode="json"))]
+        cells = [("cell", RECIPE.model_dump_json())]
         options = Options(states=OPTIONS.states, is_cached=is_cached).model_dump(mode="json")
         model = {"target": "gpt2", "overrides": TINY, "seed": 0, "starts_trained": False}
         events = list(evaluate_group({**model, "options": options, "cells": cells}))

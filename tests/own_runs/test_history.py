@@ -118,7 +118,7 @@ def test_the_metric_that_counts_is_no_ignored_column(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [("lr,Verlust\n1e-3,3\n", r"no loss among its columns \(Verlust, lr\)"),
-     ("lr,loss,steps\n1e-3,3,2k\n1e-2,4,2k\n", "None of the 2 runs .* .max_steps. is .2k.")],
+     ("lr,loss,steps\n1e-3,3,2x\n1e-2,4,2x\n", "None of the 2 runs .* .max_steps. is .2x.")],
 )  # fmt: skip
 def test_no_run_that_can_be_used_is_an_error(text, said, tmp_path):
     path = tmp_path / "runs.csv"
