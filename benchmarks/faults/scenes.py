@@ -162,6 +162,7 @@ class LabScene(Scene):
     size: int = 12
     stored: str = "stored/*.json"
     plan: Mapping[str, object] = field(default_factory=lambda: PLAN | {"ladders": 12})
+    workers: int = 2
 
     def warm(self) -> None:
         """Import here what forked workers need."""
@@ -171,7 +172,7 @@ class LabScene(Scene):
         """Train what the folder does not hold."""
         fork = multiprocessing.get_context("fork")
         lab_run.multiprocessing.get_context = lambda name: fork
-        lab_run.run_plan(Plan.model_validate(self.plan), folder / "stored", workers=2)
+        lab_run.run_plan(Plan.model_validate(self.plan), folder / "stored", workers=self.workers)
 
     def rows(self, folder: Path) -> object:
         """Return what must be the same however often the job was killed."""

@@ -55,7 +55,7 @@ def test_a_grid_ends_the_work_of_another_that_was_killed(tmp_path):
 
 @pytest.mark.slow
 def test_two_labs_share_a_folder(tmp_path):
-    scene = scenes.LabScene(ladders=4, workers=1)
+    scene = scenes.LabScene(plan=scenes.PLAN | {"ladders": 4}, workers=1)
     alone, both = _folders(tmp_path)
     assert _together(lambda: scene.work(alone)) == [0]
     assert _together(*[lambda: scene.work(both)] * 2) == [0, 0]
