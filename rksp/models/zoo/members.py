@@ -70,7 +70,7 @@ def _gpt2(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _opt_post(shape: Shape) -> dict[str, Any]:
+def _opt(shape: Shape) -> dict[str, Any]:
     return {
         "hidden_size": shape["hidden_size"],
         "word_embed_proj_dim": shape["hidden_size"],
@@ -80,13 +80,23 @@ def _opt_post(shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": shape["max_position_embeddings"],
         "vocab_size": shape["vocab_size"],
         "init_std": shape["init_std"],
-        "do_layer_norm_before": False,
         "dropout": 0.0,
         "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
         "pad_token_id": None,
         "bos_token_id": 0,
         "eos_token_id": 0,
     }
+
+
+def _bloom(shape: Shape) -> dict[str, Any]:
+    mapped = _decoder(shape)
+    own = ("num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings")
+    return {name: value for name, value in mapped.items() if name not in own}
+
+
+def _gptj(shape: Shape) -> dict[str, Any]:
+    width, heads = shape["hidden_size"], shape["num_attention_heads"]
+    return _gpt2(shape) | {"rotary_dim": width // heads // 2}
 
 
 def _mamba(shape: Shape) -> dict[str, Any]:
@@ -226,7 +236,18 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
         "causal-lm",
         _with(_decoder, residual_multiplier=0.22, embedding_multiplier=12.0, logits_scaling=8.0),
     ),
-    "opt_post": ("opt", "causal-lm", _opt_post),
+    "opt_post": ("opt", "causal-lm", _with(_opt, do_layer_norm_before=False)),
+    "opt": ("opt", "causal-lm", _opt),
+    "bloom": ("bloom", "causal-lm", _bloom),
+    "gptj": ("gptj", "causal-lm", _gptj),
+    "falcon": ("falcon", "causal-lm", _bloom),
+    "starcoder2": (
+        "starcoder2",
+        "causal-lm",
+        _with(_decoder, residual_dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0),
+    ),
+    "cohere": ("cohere", "causal-lm", _decoder),
+    "nemotron": ("nemotron", "causal-lm", _decoder),
     "mixtral": (
         "mixtral",
         "causal-lm",
@@ -265,7 +286,8 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     ),
 }
 
-_ATTENTION = {"mamba": None, "gemma2": "eager"}  # the others use scaled_dot_product_attention
+_ATTENTION = {"mamba": None} | dict.fromkeys(("gemma2", "bloom", "gptj"), "eager")
+# the others use scaled_dot_product_attention
 
 FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
 
