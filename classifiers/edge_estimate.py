@@ -35,6 +35,7 @@ class EdgeEstimate(EdgeAndBest):
     Attributes:
         edge: Of the rate from which a run fails.
         best: Of the best rate.
+        diverging: Of the rate from which a run diverges, as a multiple of the median edge.
         lapse: Chance that a run ends against what its rate and the edge say.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
@@ -45,6 +46,7 @@ class EdgeEstimate(EdgeAndBest):
 
     edge: RateMixture
     best: RateMixture
+    diverging: RateMixture
     lapse: Lapse
     contributions: Mapping[str, float]
     outside: Mapping[str, float]
@@ -61,6 +63,13 @@ class EdgeEstimate(EdgeAndBest):
         if rate not in self._failed:
             self._failed[rate] = failed(self.edge, self.lapse, rate)
         return self._failed[rate]
+
+    def diverged(self, rate: float) -> float:
+        """Return the chance that a run at this rate diverges: one way to fail, so no more than it.
+
+        A loss or a gradient that is not finite, or beyond the thresholds of `OutcomePolicy`.
+        """
+        return min(self.failed(rate), self.diverging.below(rate / 10**self.log_edge))
 
     def rate_of(self, probability: float) -> float | None:
         """Return the rate at which `failed` is this; None where no rate has so small a chance."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 ARTIFACT = Artifact(
-    noun="model of the edge", schema="rksp-edge-4", file="edge.json", command="rksp lab fit"
+    noun="model of the edge", schema="rksp-edge-5", file="edge.json", command="rksp lab fit"
 )
 _SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 
@@ -115,6 +115,26 @@ class Horizon:
     above: Sequence[float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """From which rate runs diverge, and do not just end above the best: a line beside the edge's.
+
+    Attributes:
+        line: log10 of that rate.
+        families: What to add to it for a family of the lab, in decades: the posterior's mean.
+        short, long: How far it is off for a new source, as in `Horizon`.
+    """
+
+    line: Line
+    families: Mapping[str, float]
+    short: Spread
+    long: Spread
+
+    def at(self, inputs: EdgeInputs, features: Mapping[str, float]) -> float:
+        """Return log10 of the rate that is reached when runs begin to diverge."""
+        return self.line.at(features) + inputs.kind_share * self.families.get(inputs.family, 0.0)
+
+
 class EdgePredictor(Protocol):
     """What answers for random initializations: the fitted model, or one that knows own runs too."""
 
@@ -141,10 +161,11 @@ class EdgePredictor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeModel:
-    """Two lines, one of the edge and one of the best rate, and what is known of their errors.
+    """Lines of the edge, the best rate and divergence, and what is known of their errors.
 
     Attributes:
         edge, best: Of the highest rate that is reached.
+        divergence: From which rate runs diverge.
         expected: Of every measured column.
         short, long: What holds up to `SHORT` steps and from `LONG` on; between, in proportion to
             the logarithm of the steps.
@@ -159,6 +180,7 @@ class EdgeModel:
 
     edge: Line
     best: Line
+    divergence: Divergence
     expected: Mapping[str, Expected]
     short: Horizon
     long: Horizon
@@ -220,7 +242,10 @@ class EdgeModel:
         unlike = self.kinds.widenings(inputs, self._shown(features), outside)
         edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
         best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
+        begins = self.divergence.short.mixed(self.divergence.long, long)
+        above = max(0.0, self.divergence.at(inputs, features) - log_edge)
         return EdgeEstimate(
+            diverging=begins.wider(x.edge for x in unlike.values()).around(above, self.weights),
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
             lapse=self.lapse,
@@ -293,6 +318,7 @@ class EdgeModel:
         return cls(
             edge=_line(stored["edge"]),
             best=_line(stored["best"]),
+            divergence=_divergence(stored["divergence"], len(weights)),
             expected=expected,
             short=_horizon(stored["short"], len(knots), len(weights)),
             long=_horizon(stored["long"], len(knots), len(weights)),
@@ -330,6 +356,18 @@ def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
         best=_spread(stored["best"], weights),
         below=[number(x) for x in stored["below"]],
         above=[number(x) for x in stored["above"]],
+    )
+
+
+def _divergence(stored: Mapping[str, Any], weights: int) -> Divergence:
+    families = {name: number(x) for name, x in stored["families"].items()}
+    if not all(abs(x) < _SENSELESS for x in families.values()):
+        raise ValueError("an offset is beyond all sense")
+    return Divergence(
+        line=_line(stored["line"]),
+        families=families,
+        short=_spread(stored["short"], weights),
+        long=_spread(stored["long"], weights),
     )
 
 

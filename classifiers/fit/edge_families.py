@@ -49,6 +49,24 @@ def family_offsets(
     return found
 
 
+def divergence_offsets(
+    model: EdgeModel, ladders: Sequence[EdgeLadder], noise: float
+) -> dict[str, float]:
+    """Return the same for the rate from which runs diverge: the mean of every family's offset.
+
+    Args:
+        model: Whose line is used.
+        ladders: Of the lab.
+        noise: Standard deviation of a ladder's around the line.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for x in ladders:
+        said = model.divergence.at(x.inputs, model.features(x.inputs, x.measured))
+        low, high = ((end - said) / x.inputs.kind_share for end in x.divergence)
+        found.setdefault(x.inputs.family, []).append((low, high))
+    return {name: _posterior(np.array(found[name]), noise)[0] for name in sorted(found) if name}
+
+
 def _posterior(ranges: np.ndarray, noise: float) -> tuple[float, float]:
     """Return the mean and the standard deviation of an offset of which `[ladders, 2]` are known."""
     low, high = ranges[:, :1], ranges[:, 1:]

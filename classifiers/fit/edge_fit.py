@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from rksp.classifiers.edge_inputs import (
     config_features,
 )
 from rksp.classifiers.edge_model import (
+    Divergence,
     EdgeModel,
     Expected,
     Horizon,
     Line,
 )
 from rksp.classifiers.fit.censored import CensoredFit, fit_censored
-from rksp.classifiers.fit.edge_families import family_offsets
+from rksp.classifiers.fit.edge_families import divergence_offsets, family_offsets
 from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_spreads import (
     HeldOut,
@@ -68,7 +70,7 @@ FULL = Design()
 def fit_edge_model(
     ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
 ) -> EdgeModel:
-    """Fit both lines, the curves of lost nats and the spreads.
+    """Fit the lines, the curves of lost nats and the spreads.
 
     Runs of `OPENLM` are left out: they did not make the fit better, and so they can test it.
 
@@ -84,10 +86,12 @@ def fit_edge_model(
     )
     expected = _fit_expected(ladders, design)
     design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
-    edge_fit = _fit_line(ladders, design, expected, best=False)
-    best_fit = _fit_line(ladders, design, expected, best=True)
+    edge_fit, best_fit, divergence_fit = (
+        _fit_line(ladders, design, expected, of) for of in ("edge", "best", "divergence")
+    )
     columns = (*design.config, *design.measured)
-    edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
+    of_edge = [c.name for c in columns if c.of_edge]
+    edge, divergence = (_line(one, of_edge) for one in (edge_fit, divergence_fit))
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
         edge=even_spread(float(edge_fit.spreads[kind])),
@@ -99,6 +103,12 @@ def fit_edge_model(
     model = EdgeModel(
         edge=edge,
         best=best,
+        divergence=Divergence(
+            line=divergence,
+            families={},
+            short=even_spread(float(divergence_fit.spreads[0])),
+            long=even_spread(float(divergence_fit.spreads[-1])),
+        ),
         expected=expected,
         short=horizon(0, [x for x in whole if x.source == LAB] or whole),
         long=horizon(len(edge_fit.spreads) - 1, long),
@@ -114,8 +124,14 @@ def fit_edge_model(
     model = replace(model, ranges=_ranges(model, known))
     noise = (float(edge_fit.spreads[0]), float(best_fit.spreads[0]))
     if design.has_families:
-        families = family_offsets(model, [x for x in whole if x.source == LAB], noise)
-        model = replace(model, kinds=Kinds(families=families, unlike={}))
+        of_lab = [x for x in whole if x.source == LAB]
+        families = family_offsets(model, of_lab, noise)
+        begins = divergence_offsets(model, of_lab, float(divergence_fit.spreads[0]))
+        model = replace(
+            model,
+            kinds=Kinds(families=families, unlike={}),
+            divergence=replace(model.divergence, families=begins),
+        )
     return with_spreads(model, list(held_out(ladders, design))) if spreads else model
 
 
@@ -170,11 +186,10 @@ def _fit_line(
     ladders: Sequence[EdgeLadder],
     design: Design,
     expected: Mapping[str, Expected],
-    *,
-    best: bool,
+    of: Literal["edge", "best", "divergence"],
 ) -> CensoredFit:
-    columns = [c for c in (*design.config, *design.measured) if best or c.of_edge]
-    if best:
+    columns = [c for c in (*design.config, *design.measured) if of == "best" or c.of_edge]
+    if of == "best":
         ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
         around = [
             (x.low, _CHOSEN_WIDTH) if x.best is None else (x.best, _BEST_WIDTH) for x in ladders
@@ -182,7 +197,8 @@ def _fit_line(
         low = np.array([middle - width for middle, width in around])
         high = np.array([middle + width for middle, width in around])
     else:
-        low, high = np.array([x.low for x in ladders]), np.array([x.high for x in ladders])
+        ends = [(x.low, x.high) if of == "edge" else x.divergence for x in ladders]
+        low, high = np.array(ends).T
     return fit_censored(
         np.array([_row(x, columns, expected) for x in ladders]),
         low,
@@ -192,7 +208,7 @@ def _fit_line(
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
         priors=[c.prior for c in columns],
-        group_spread=_BEST_OFFSETS if best else _EDGE_OFFSETS,
+        group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
     )
 
 

@@ -74,6 +74,18 @@ class EdgeLadder:
         """The geometric middle of the edge, as a logarithm."""
         return (self.low + self.high) / 2
 
+    @property
+    def divergence(self) -> tuple[float, float]:
+        """Between which rates, as logarithms, its runs begin to diverge.
+
+        Open above where none does, or where it is not known how a run failed.
+        """
+        if self.diverged is None or self.best is None or not self.diverged.any():
+            last = self.low if self.best is None else float(self.rates[-1])
+            return (self.low if self.diverged is None else last), math.inf
+        first = int(np.argmax(self.diverged))
+        return float(self.rates[first - 1]) if first else -math.inf, float(self.rates[first])
+
     def excess_at(self, log_rate: float | np.ndarray) -> float | np.ndarray:
         """Return nats lost at a rate, linear between the runs and constant beyond them."""
         return np.interp(log_rate, self.rates, self.excess)

@@ -35,6 +35,7 @@ class Prediction:
     failed: np.ndarray
     failed_low: np.ndarray
     failed_high: np.ndarray
+    diverged: np.ndarray
 
     @classmethod
     def of(cls, model: EdgeModel, ladder: EdgeLadder) -> Prediction:
@@ -52,6 +53,7 @@ class Prediction:
             failed=np.array([read.failed(rate) for rate in rates]),
             failed_low=ends[:, 0],
             failed_high=ends[:, 1],
+            diverged=np.array([read.diverged(rate) for rate in rates]),
         )
 
     @property

@@ -58,10 +58,12 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
         model: Fitted on all ladders.
         held_out: What `edge_fit.held_out` gives.
     """
-    edge, best = _misses(held_out)
+    edge, best, divergence = _misses(held_out)
+    begins = model.divergence
     short, long, unlike = model.short, model.long, {}
     if edge["task"]:
         short = replace(short, edge=posterior(edge["task"]), best=posterior(best["task"]))
+        begins = replace(begins, short=posterior(divergence["task"]))
         middle = len(_NODES) // 2
         unlike["task"] = Amount(edge=short.edge.between[middle], best=short.best.between[middle])
         unlike["family"] = Amount(
@@ -70,20 +72,23 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
         )
     if edge["source"]:
         long = replace(long, edge=posterior(edge["source"]), best=posterior(best["source"]))
+        begins = replace(begins, long=posterior(divergence["source"]))
         if edge["optimizer"]:
             unlike["optimizer"] = Amount(
                 edge=_beyond(edge["optimizer"], long.edge),
                 best=_beyond(best["optimizer"], long.best),
             )
     kinds = replace(model.kinds, unlike=unlike)
-    model = replace(model, short=short, long=long, weights=node_weights(), kinds=kinds)
+    model = replace(
+        model, short=short, long=long, divergence=begins, weights=node_weights(), kinds=kinds
+    )
     return replace(model, lapse=_lapse(model, held_out))
 
 
-def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], dict[str, list[Miss]]]:
-    """Return the errors of the edges and of the best rates by what was left out."""
-    edge: dict[str, list[Miss]] = {"source": [], "family": [], "task": [], "optimizer": []}
-    best: dict[str, list[Miss]] = {name: [] for name in edge}
+def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], ...]:
+    """Return the errors of the edges, the best rates and of divergence by what was left out."""
+    kinds = ("source", "family", "task", "optimizer")
+    edge, best, divergence = ({name: list[Miss]() for name in kinds} for _ in range(3))
     for part in held_out:
         whole = [x for x in part.ladders if x.best is not None]
         for x in whole:
@@ -103,7 +108,9 @@ def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], dict[st
             best[kind].append(
                 Miss(source=name, low=off - BEST_HALF, high=off + BEST_HALF, weight=weight)
             )
-    return edge, best
+            low, high = (end - said - read.diverging.location for end in x.divergence)
+            divergence[kind].append(Miss(source=name, low=low, high=high, weight=weight))
+    return edge, best, divergence
 
 
 def _beyond(misses: Sequence[Miss], usual: Spread) -> float:
@@ -120,6 +127,9 @@ def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
         lapse=other.lapse,
         weights=other.weights,
         kinds=replace(model.kinds, unlike=other.kinds.unlike),
+        divergence=replace(
+            model.divergence, short=other.divergence.short, long=other.divergence.long
+        ),
         short=replace(model.short, edge=other.short.edge, best=other.short.best),
         long=replace(model.long, edge=other.long.edge, best=other.long.best),
     )

@@ -16,7 +16,7 @@ _KINDS: dict[str, Kind] = {
     "seq2seq": "encoder-decoder",
     "image-classification": "vision",
 }
-SHARED = ("batch_size", "optimizer")  # fields that all runs of a comparison have in common
+SHARED = ("batch_size",)  # fields that all runs of a comparison have in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,11 @@ class Lever:
     intervention: str = ""
     blocked: Callable[[Declared, Recipe], str | None] = _never
     held_back: str = ""
+
+    @property
+    def arm_name(self) -> str:
+        """Its name in an arm that sets its field: `warmup=60`, `optimizer=muon`."""
+        return self.field if self.field == "optimizer" else self.name
 
     def value_for(self, declared: Declared, recipe: Recipe) -> object:
         """Return the value that the lever has for this model and recipe; None without one."""

@@ -132,4 +132,4 @@ def _arm(lever: Lever, declared: Declared, recipe: Recipe) -> str:
     if lever.field in ("", *SHARED):
         return ""
     first = next(one for one in LEVERS if one.field == lever.field)  # any value goes by its name
-    return f"{first.name}={shown(lever.value_for(declared, recipe))}"
+    return f"{first.arm_name}={shown(lever.value_for(declared, recipe))}"

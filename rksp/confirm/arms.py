@@ -18,7 +18,7 @@ BASELINE = "baseline"
 _RATE = "rate"
 # Levers that are a field of the recipe; those that the arms of a run cannot differ in are left out.
 _LEVERS = {
-    lever.name: lever
+    lever.arm_name: lever
     for lever in LEVERS
     if lever.field not in ("", *SHARED) and lever.name not in INTERVENTIONS
 }
@@ -55,7 +55,7 @@ def parse_arm(text: str) -> Arm:
     """Parse the arm that a line describes.
 
     `baseline` changes nothing. `rate=0.3` multiplies the learning rate. A lever of the recipe takes
-    its value (`warmup=60`). An intervention takes its options (`kss:weight=0.5`) or the value of
+    its value (`warmup=60`, `optimizer=muon`). An intervention takes its options (`kss:weight=0.5`) or the value of
     its first option (`clip=0.5`). `+` combines parts.
 
     Raises:
