@@ -215,6 +215,10 @@ class EdgeAndBest:
         """The median of log10 of the best rate."""
         return self.best.location
 
+    def diverged(self, rate: float) -> float | None:
+        """Return the chance that a run at this rate diverges; None where no data tell it apart."""
+        return None
+
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the edges lies."""
         return self.edge.quantile(share)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rksp.ground.text import short
+
+if TYPE_CHECKING:
+    from rksp.classifiers.levers.lever import Lever
 
 
 def lever_rows(word: str) -> list[tuple[str, str]]:
@@ -36,7 +40,7 @@ def _rows(name: str) -> Iterator[tuple[str, str]]:
             f"the edge {_times(size.shift)}{ends}, {loss}, {size.cost:.2f} times the time a step; "
             f"{size.pairs} pairs of {len(size.families)} families",
         )
-        yield "Named", _named(size.is_sound, lever.held_back)
+        yield "Named", _named(size.is_sound, lever)
     yield "See", f"rksp score TARGET --apply {name}"
 
 
@@ -44,9 +48,11 @@ def _times(decades: float) -> str:
     return f"{short(10**decades, 2)}×"
 
 
-def _named(is_sound: bool, held_back: str) -> str:
-    if held_back:
-        return f"on no page: {held_back}"
+def _named(is_sound: bool, lever: Lever) -> str:
+    if lever.held_back:
+        return f"on no page: {lever.held_back}"
     if is_sound:
-        return "on a page where it is not on already"
+        blocks = "of models without parallel blocks, " if lever.is_sequential else ""
+        steps = f"of runs of {lever.longest} steps at most, " if lever.longest else ""
+        return f"on pages {blocks}{steps}where it is not on already"
     return "on no page: the pairs do not show that it raises the edge of another family cheaply"

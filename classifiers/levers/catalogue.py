@@ -5,6 +5,7 @@ The same rows name the levers of the lab's plans, of pages, of `--apply` and of 
 
 from __future__ import annotations
 
+from rksp.classifiers.edge_inputs import SHORT
 from rksp.classifiers.levers.conditions import (
     clips,
     clips_low,
@@ -46,6 +47,10 @@ def _levers(name: str, *, is_inverted: bool = False) -> Measured:
     return Measured(plan="levers", lever=name, is_inverted=is_inverted)
 
 
+def _families(name: str, *, is_inverted: bool = False) -> Measured:
+    return Measured(plan="families", lever=name, is_inverted=is_inverted)
+
+
 def _models(name: str, *, is_inverted: bool = False) -> Measured:
     return Measured(plan="models", lever=name, is_inverted=is_inverted)
 
@@ -64,7 +69,7 @@ LEVERS: tuple[Lever, ...] = (
             "Queries and keys are normalized per head before their product, so that attention "
             "logits cannot grow without end (Dehghani et al., 2023; Wortsman et al., 2023)."
         ),
-        measured=(_levers("qk_norm_added"), _models("qk_norm")),
+        measured=(_levers("qk_norm_added"), _families("qk_norm_added"), _models("qk_norm")),
         value=fixed(True),
         settings=("use_qk_norm", "qk_norm", "qk_layernorm"),
         intervention="qk_norm",
@@ -74,7 +79,7 @@ LEVERS: tuple[Lever, ...] = (
         name="warmup",
         title="{value} steps of warm-up",
         sentence="The rate climbs three times as long before it reaches its peak.",
-        measured=(_levers("warmup_x3"),),
+        measured=(_levers("warmup_x3"), _families("warmup_x3")),
         field="warmup_steps",
         value=lambda declared, recipe: 3 * recipe.warmup_steps,
         blocked=is_warmed_long,
@@ -119,7 +124,7 @@ LEVERS: tuple[Lever, ...] = (
         name="beta2",
         title="a beta2 of {value}",
         sentence="Adam's second moment forgets faster: in twenty steps instead of a thousand.",
-        measured=(_levers("beta2_0.999", is_inverted=True),),
+        measured=(_levers("beta2_0.999", is_inverted=True), _families("beta2_0.999", is_inverted=True)),
         field="adam_beta2",
         value=fixed(0.95),
         blocked=forgets_squares_fast,
@@ -138,7 +143,7 @@ LEVERS: tuple[Lever, ...] = (
         name="weight_decay",
         title="a weight decay of {value}",
         sentence="Weights are pulled toward zero at every step, which bounds their size.",
-        measured=(_levers("no_decay", is_inverted=True),),
+        measured=(_levers("no_decay", is_inverted=True), _families("no_decay", is_inverted=True)),
         field="weight_decay",
         value=fixed(0.1),
         blocked=decays_weights,
@@ -237,12 +242,16 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         name="muon",
         title="Muon",
-        sentence="Updates of matrices are orthogonalized momentum (Jordan et al., 2024).",
-        measured=(_levers("muon"),),
+        sentence=(
+            "Updates of matrices are orthogonalized momentum (Jordan et al., 2024), scaled so that "
+            "AdamW's rates fit (Liu et al., 2025)."
+        ),
+        measured=(_levers("muon"), _families("muon")),
         field="optimizer",
         value=fixed("muon"),
         blocked=is_optimizer("muon"),
-        held_back=_OTHER_SCALE,
+        is_sequential=True,
+        longest=SHORT,  # public ladders of 1,500 steps and more do not show it
     ),
     Lever(
         name="lion",

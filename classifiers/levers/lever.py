@@ -53,6 +53,9 @@ class Lever:
         settings: Names that a model's configuration may give it.
         intervention: The line that applies it in a run; empty where only a new run can have it.
         blocked: Says why it is on already or does not apply, a clause; None where it applies.
+        is_sequential: Only pairs of models whose blocks are not parallel count, and pages of them
+            name it: parallel blocks gain nothing by it.
+        longest: Steps of the longest run for which a page names it; None for any.
         held_back: Why no page names it, whatever the pairs say.
     """
 
@@ -66,6 +69,8 @@ class Lever:
     settings: tuple[str, ...] = ()
     intervention: str = ""
     blocked: Callable[[Declared, Recipe], str | None] = _never
+    is_sequential: bool = False
+    longest: int | None = None
     held_back: str = ""
 
     @property
@@ -76,6 +81,14 @@ class Lever:
     def value_for(self, declared: Declared, recipe: Recipe) -> object:
         """Return the value that the lever has for this model and recipe; None without one."""
         return None if self.value is None else self.value(declared, recipe)
+
+    def withheld(self, declared: Declared, recipe: Recipe) -> str:
+        """Say why no page of this model and recipe names it; empty where one may."""
+        if self.is_sequential and declared.is_parallel:
+            return "parallel blocks gain nothing by it"
+        if self.longest is not None and recipe.max_steps > self.longest:
+            return f"no data show it in runs of more than {self.longest} steps"
+        return self.held_back
 
     def applied(self, declared: Declared, recipe: Recipe) -> Recipe:
         """Return the recipe with the lever; one that changes the model leaves it as it is."""

@@ -61,9 +61,9 @@ def _reports(
         return  # every pair was trained with AdamW
     for lever in LEVERS:
         size = table.size(kind, lever.name)
-        if size is None or not size.is_sound or lever.held_back or lever.name in applied:
+        if size is None or not size.is_sound or lever.name in applied:
             continue
-        if lever.blocked(declared, recipe) is not None:
+        if lever.withheld(declared, recipe) or lever.blocked(declared, recipe) is not None:
             continue
         known = _modelled(lever, declared, recipe, predict)
         shift = size.shift if known is None else known

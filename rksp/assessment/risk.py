@@ -109,11 +109,12 @@ def told(
         The answer.
     """
     start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(risk))
-    failed = low = high = None
+    failed = low = high = diverged = None
     verdict = Verdict.OK
     if learning_rate is not None:
         failed = estimate.failed(learning_rate)
         low, high = estimate.interval(learning_rate)
+        diverged = estimate.diverged(learning_rate)
         # By the rounded rates, as the checks and grids see them.
         verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
     return RiskAssessment(
@@ -124,6 +125,7 @@ def told(
         probability_failed=failed,
         probability_failed_low=low,
         probability_failed_high=high,
+        probability_diverged=diverged,
         start_here=start,
         start_failed=estimate.failed(estimate.start_here),
         likely_edge=rounded(estimate.likely_edge),
@@ -169,6 +171,7 @@ def certain_failure(
         probability_failed=here,
         probability_failed_low=here,
         probability_failed_high=here,
+        probability_diverged=here,
         risk=risk,
         threshold=threshold,
         curve=[

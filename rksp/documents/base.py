@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
 
-SCHEMA_VERSION = "4.1"
+SCHEMA_VERSION = "4.2"
 _PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 

@@ -176,6 +176,9 @@ class RiskAssessment(Part):
         probability_failed: Probability, at the recipe's learning rate, that a lower rate trains
             better or that none trains; None without a rate. `probability_failed_low` and
             `probability_failed_high` are the ends of its interval.
+        probability_diverged: Part of it in which the run diverges: its loss or gradient is not
+            finite, or beyond the thresholds of `OutcomePolicy`; the rest only ends higher. None
+            where the model of fine-tuning answers, which does not tell them apart.
         start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
             above the best rate, and `start_failed` the probability that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
@@ -225,6 +228,7 @@ class RiskAssessment(Part):
     outside: dict[str, float]
     counterfactual: str | None
     classifier_data: str | None
+    probability_diverged: float | None = None
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
     widened_by: dict[str, float] = Field(default_factory=dict)

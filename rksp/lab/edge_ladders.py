@@ -26,7 +26,7 @@ from rksp.outcome import Outcome
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
 # Plans of pairs that are fitted; the ladders of `shaping` start near their edge.
-PAIR_PLANS = ("models", "levers", "optimizers", "depth", "undecayed")
+PAIR_PLANS = ("models", "levers", "families", "optimizers", "depth", "undecayed")
 _MADE_UP = ("recall", "synthetic")  # tasks that are algorithms, not data
 
 

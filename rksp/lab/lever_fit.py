@@ -18,6 +18,7 @@ from rksp.classifiers.levers.catalogue import LEVERS
 from rksp.classifiers.levers.effects import DEAR, FEWEST_FAMILIES, LeverSize, LeverTable
 from rksp.classifiers.levers.lever import Kind, Lever
 from rksp.ground.errors import InputError
+from rksp.lab.edge_ladders import lab_inputs
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.levers import LeverEffect, lever_effects
@@ -70,6 +71,7 @@ def pairs_of(
         Pair(effect=effect, family=pair.plain.family, kind=kind_of_ladder(pair.plain))
         for plan in plans
         for pair in ordered_pairs(lever, plan)
+        if not (lever.is_sequential and lab_inputs(pair.plain).is_parallel)
         for effect in lever_effects([pair], ladders)
         if not math.isnan(effect.reach)
     ]

@@ -73,7 +73,8 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
-    return f"{odds(risk)} at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
+    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
+    return f"{odds(risk)}{diverging(risk)} {at}"
 
 
 def odds(risk: RiskAssessment) -> str:
@@ -84,6 +85,12 @@ def odds(risk: RiskAssessment) -> str:
         percent(definite(risk.probability_failed_high)),
     )
     return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
+
+
+def diverging(risk: RiskAssessment) -> str:
+    """Return how likely the run diverges: `, P(diverged) 4%`; empty where it is not told."""
+    chance = risk.probability_diverged
+    return "" if chance is None else f", P(diverged) {percent(chance)}"
 
 
 def percent(share: float) -> str:

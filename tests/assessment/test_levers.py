@@ -80,6 +80,26 @@ def test_no_lever_is_named_where_the_data_cover_none(target, change) -> None:
     assert scored(target, **change).levers == []
 
 
+@pytest.mark.parametrize(
+    ("target", "change", "named"),
+    [
+        ("gpt2", {}, True),
+        ("llama", {}, True),
+        ("gpt_neox", {}, False),
+        ("gptj", {}, False),
+        ("gpt2", {"max_steps": 1000}, False),
+        ("gpt2", {"optimizer": "muon"}, False),
+    ],
+)
+def test_muon_is_named_for_short_runs_of_sequential_blocks(
+    target, change, named, monkeypatch
+) -> None:
+    table = lever_table(muon=0.6)
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: table)
+    found = scored(target, **{"max_steps": 300, "warmup_steps": 30} | change).levers
+    assert [(x.name, x.arm) for x in found] == [("muon", "optimizer=muon")] * named
+
+
 def test_nothing_is_named_where_rksp_cannot_tell() -> None:
     result = scored("gpt2", optimizer="adafactor", objective="other")
     assert result.risk_verdict == "cannot tell" and result.levers == []

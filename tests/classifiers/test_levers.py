@@ -17,7 +17,14 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab.collection import stored_ladders
 from rksp.lab.edge_ladders import lab_inputs
 from rksp.lab.lever_evidence import model_shifts
-from rksp.lab.lever_fit import Pair, fit_lever_table, ordered_pairs, shipped_plans, shipped_runs
+from rksp.lab.lever_fit import (
+    Pair,
+    fit_lever_table,
+    ordered_pairs,
+    pairs_of,
+    shipped_plans,
+    shipped_runs,
+)
 from rksp.lab.lever_fit import lever_size as fitted_size
 from rksp.lab.levers import LeverEffect
 from rksp.models.declared import Declared
@@ -140,6 +147,24 @@ def test_an_edge_that_hardly_moves_holds_no_sign() -> None:
 )
 def test_a_lever_that_no_page_may_name(pairs) -> None:
     assert not fitted_size(pairs, "decoder").is_sound
+
+
+def test_a_size_that_no_other_family_tells_matters_less_where_runs_are_restored() -> None:
+    spread = [_pair(f"{name}{i}", 0.1 * 3**i) for i in range(5) for name in "ab"]
+    restored = fitted_size(spread, "decoder")
+    assert restored.restores and restored.is_sound and restored.misses > 0.21
+    some = [replace(p, effect=replace(p.effect, restored=0.3)) for p in spread[:2]] + spread[2:]
+    assert not fitted_size(some, "decoder").is_sound
+    assert not fitted_size(spread[:8], "decoder").is_sound  # too few to tell
+
+
+def test_pairs_of_parallel_blocks_do_not_count_for_a_lever_of_sequential_ones() -> None:
+    plans = shipped_plans()
+    ladders = {run.spec.id: run for run, _ in stored_ladders(shipped_runs())}
+    muon = find_lever("muon")
+    families = {pair.family for pair in pairs_of(muon, plans, ladders)}
+    every = {pair.family for pair in pairs_of(replace(muon, is_sequential=False), plans, ladders)}
+    assert every - families == {"gpt_neox", "phi", "gptj", "falcon"}
 
 
 def test_families_of_one_kind_alone_make_its_size_and_few_are_pooled() -> None:

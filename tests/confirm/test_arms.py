@@ -60,8 +60,12 @@ def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:
     both = parse_arm("warmup=30+rate=0.5").recipe(recipe)
     assert both == recipe.model_copy(update={"warmup_steps": 30, "learning_rate": 5e-4})
     assert parse_arm("beta1=0.8").recipe(recipe).adam_beta1 == 0.8
+    muon = parse_arm("optimizer=muon").recipe(recipe)
+    assert muon == recipe.model_copy(update={"optimizer": "muon"})
     with pytest.raises(InputError, match="warmup"):
         parse_arm("warmup=soon")
+    with pytest.raises(InputError, match="it should be 'adamw'"):
+        parse_arm("optimizer=moun")
     with pytest.raises(InputError, match="no arm 'batch'"):
         parse_arm("batch=64")  # all arms share their batches
 

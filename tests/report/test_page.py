@@ -181,6 +181,14 @@ def test_noise_in_front_of_trained_weights_is_said(name):
     assert said not in shown("16 × 128 tokens, the target's tokenizer", True)
 
 
+def test_a_risk_says_how_much_of_it_is_divergence():
+    risky = with_risk(scored(3.0), probability_diverged=0.2)
+    assert ", P(diverged) 20%" in printed(risky, 200)[0]
+    assert "P(diverged)" not in printed(with_risk(scored(), probability_diverged=0.0), 200)[0]
+    untold = with_risk(scored(3.0), probability_diverged=None)
+    assert "P(diverged)" not in words.answer(untold, untold.seeds[0].risk)
+
+
 def test_certainty_is_not_rounded_up():
     sure = with_risk(scored(3.0), probability_failed=0.9999, probability_failed_low=0.0001)
     assert "P(failed) >99% [<1%, " in printed(sure, 100)[0]

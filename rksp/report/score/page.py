@@ -131,7 +131,9 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         forms: tuple[str, ...] = (f"{target.name}{size} {steps}; no learning rate was given",)
     else:
         odds, at = words.odds(risk), f"at {short(rate, 6)} {steps}"
+        diverging = words.diverging(risk) if risk.verdict == "risk" else ""
         forms = (
+            f"{odds}{diverging} for {target.name}{size} {at}",
             f"{odds} for {target.name}{size} {at}",
             f"{odds} for {target.name} {at}",
             f"{odds} {at} for {target.name}",
