@@ -124,7 +124,10 @@ LEVERS: tuple[Lever, ...] = (
         name="beta2",
         title="a beta2 of {value}",
         sentence="Adam's second moment forgets faster: in twenty steps instead of a thousand.",
-        measured=(_levers("beta2_0.999", is_inverted=True), _families("beta2_0.999", is_inverted=True)),
+        measured=(
+            _levers("beta2_0.999", is_inverted=True),
+            _families("beta2_0.999", is_inverted=True),
+        ),
         field="adam_beta2",
         value=fixed(0.95),
         blocked=forgets_squares_fast,

@@ -55,8 +55,8 @@ def parse_arm(text: str) -> Arm:
     """Parse the arm that a line describes.
 
     `baseline` changes nothing. `rate=0.3` multiplies the learning rate. A lever of the recipe takes
-    its value (`warmup=60`, `optimizer=muon`). An intervention takes its options (`kss:weight=0.5`) or the value of
-    its first option (`clip=0.5`). `+` combines parts.
+    its value (`warmup=60`, `optimizer=muon`). An intervention takes its options (`kss:weight=0.5`)
+    or the value of its first option (`clip=0.5`). `+` combines parts.
 
     Raises:
         InputError: A part is not an intervention, or an option cannot be used.

@@ -75,6 +75,12 @@ PUBLISHED = (
         shift=-0.02 * math.log10(4),
         said="61 edges of 215 M to 1 B: batch to the power of -0.02 (arXiv 2503.04715, our fit)",
     ),
+    Published(
+        lever="muon",
+        shift=math.log10(0.0200 / 0.0226),
+        said="width 512, 10,240 and 20,480 steps: fails from 0.0226 under AdamW, warmed up for "
+        "2,000, from 0.0200 in its scale under Muon, not warmed up (arXiv 2509.02046, our reading)",
+    ),
 )
 # By lever: how much of it a public run has, and whether more of that number is more of the lever.
 _AMOUNTS: dict[str, tuple[Callable[[Row], float | None], int]] = {
