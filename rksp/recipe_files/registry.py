@@ -147,7 +147,7 @@ def read_document(
 
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
-    """Unwrap a W&B run's configuration, a registry's choice, a script or Megatron's arguments."""
+    """Unwrap what W&B logged, a registry's choice, a script, a subcommand, Megatron's arguments."""
     if torchtitan.is_registry(document):
         return torchtitan.choose(document, part), ()
     if part is not None:
@@ -158,6 +158,8 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         lines = unwrapped_lines(document.lines)
         logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
         return logged, ("Read from the configuration that W&B logged.",)
+    if lightning.is_subcommanded(document):
+        return lightning.of_subcommand(document), ()
     arguments = document.data.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()

@@ -55,6 +55,27 @@ def test_lightning_names_classes_and_their_arguments(read):
     assert found.target is None and "a.Model" in found.target_missing
 
 
+def test_settings_of_a_subcommand_are_read_as_those_without(tmp_path, read):
+    plain = read(LIGHTNING)
+    inner = {key: value for key, value in LIGHTNING.items() if key != "seed_everything"}
+    other = {"trainer": {"max_steps": 9}}
+    nested = read({"seed_everything": 7, "fit": inner, "validate": other})
+    assert nested.recipe() == plain.recipe()
+    path = tmp_path / "b.yaml"
+    path.write_text(
+        "seed_everything: 7\nvalidate:\n  trainer: {max_steps: 9}\nfit:\n  trainer:\n"
+        "    max_steps: 1000\n  model: {class_path: a.Model}\n",
+        encoding="utf-8",
+    )
+    origin = read_recipe_file(path).origins()["max_steps"]
+    assert (origin.line, origin.keys) == (6, ("trainer.max_steps",))
+
+
+def test_a_setting_that_is_called_fit_is_no_subcommand(read):
+    found = read({**LIGHTNING, "fit": {"trainer": {"max_steps": 9}}})
+    assert found.recipe().max_steps == 1000
+
+
 @pytest.mark.parametrize(
     ("devices", "count"), [(2, 2), ([0, 3, 5], 3), ("0,1", 2), ("4", 4), ("auto", 1), (-1, 1)]
 )

@@ -6,10 +6,12 @@ usually called. A model that builds its optimizer itself leaves the optimizer as
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     betas,
@@ -30,6 +32,32 @@ _OPTIMIZERS = ("optimizer", *(f"{part}.optimizer" for part in _MODEL))
 _SCHEDULERS = ("lr_scheduler", *(f"{part}.lr_scheduler" for part in _MODEL))
 _DATA = ("data.init_args", "data", *_MODEL)
 _EPOCHS = 1000  # Lightning's own, without max_epochs and max_steps
+_COMMANDS = ("fit", "validate", "test", "predict")
+
+
+def is_subcommanded(document: Document) -> bool:
+    """Tell whether the settings stand under `fit`, as in a file given before the subcommand."""
+    inner = document.data.get("fit")
+    return (
+        isinstance(inner, Mapping)
+        and "trainer" in inner
+        and "trainer" not in document.data
+        and (isinstance(inner["trainer"], Mapping) or inner["trainer"] is None)
+    )
+
+
+def of_subcommand(document: Document) -> Document:
+    """Return a document with the settings of `fit` at the top, beside those of no subcommand."""
+    shared = {key: value for key, value in document.data.items() if key not in _COMMANDS}
+    lines = {
+        key: line for key, line in document.lines.items() if key.split(".")[0] not in _COMMANDS
+    }
+    lines |= {
+        key.removeprefix("fit."): line
+        for key, line in document.lines.items()
+        if key.startswith("fit.")
+    }
+    return dataclasses.replace(document, data={**shared, **document.data["fit"]}, lines=lines)
 
 
 def _keys(parts: tuple[str, ...], *names: str) -> str:
