@@ -54,7 +54,7 @@ def playground(
     if output is not None:
         check_writable(output)
     run = requested_run(target, recipe, recipe_file, devices, as_format)
-    source = run.started(model.resolve(run.target, run.overrides, counts=False))
+    run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
     table: Any = context.find_root().command
     command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
     known = {name: value for name, value in run.recipe if name not in recipe.stated}

@@ -97,5 +97,5 @@ def _question(
     if target is None:
         return Question(source=None, recipe=run.recipe)
     with stdout_for_us_alone():
-        source = run.started(model.resolve(run.target, run.overrides, counts=False))
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
     return Question(source=source, recipe=run.recipe)

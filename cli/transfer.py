@@ -61,9 +61,8 @@ def transfer(
         raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
-        sources = [
-            run.started(model.resolve(run.target, run.overrides, counts=False)) for run in runs
-        ]
+        met = [run.met(model.resolve(run.target, run.overrides, counts=False)) for run in runs]
+        runs, sources = [run for run, _ in met], [source for _, source in met]
         inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
         origin, aim = inputs
         doubts = {

@@ -244,6 +244,13 @@ def test_a_hostile_name_stays_a_name(tmp_path, capsys):
     assert "<script>alert" not in capsys.readouterr().out
 
 
+def test_an_image_is_a_sequence_of_its_patches_unless_a_length_is_given(capsys):
+    for more, tokens in ([], 196), (["--sequence-length", "64"], 64):
+        assert left_with(["playground", "vit", "--lr", "1e-3", *more]) == 0
+        settings = json.loads(embedded(capsys.readouterr().out))["settings"]
+        assert settings["sequence_length"] == tokens
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [(("--optimizer", "lamb"), "no optimizer lamb"), (("--peft", "lora"), "trained weights")],
