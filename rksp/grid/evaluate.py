@@ -30,6 +30,7 @@ _KEPT = {
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
+    "probability_diverged",
     "start_here",
     "likely_edge",
     "do_not_exceed",

@@ -32,8 +32,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
 _ANSWER = words(
-    "verdict probability_failed probability_failed_low probability_failed_high start_here "
-    "likely_edge do_not_exceed expected_excess lever lever_factor"
+    "verdict probability_failed probability_failed_low probability_failed_high "
+    "probability_diverged start_here likely_edge do_not_exceed expected_excess lever lever_factor"
 )
 
 

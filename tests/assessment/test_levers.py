@@ -105,12 +105,15 @@ def test_nothing_is_named_where_rksp_cannot_tell() -> None:
     assert result.risk_verdict == "cannot tell" and result.levers == []
 
 
-def test_a_cell_of_a_grid_has_the_first_lever_of_the_score(tmp_path) -> None:
+def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
     plan = make_plan({"lr": [1e-3, 6e-3]}, target="gpt2", recipe={**RECIPE, "learning_rate": None})
     with GridStore(tmp_path / "grid.db") as store:
         store.fill(plan.cells, Options(evidence="config"))
         run_here(store)
         found = [row.result for row in store.rows()]
+    scores = [scored(learning_rate=rate) for rate in (1e-3, 6e-3)]
+    (low, high) = (cell["probability_diverged"] for cell in found)
+    assert (low, high) == tuple(score.probability_diverged for score in scores) and low < high
     first = scored().levers[0]
     assert [(cell["lever"], cell["lever_factor"]) for cell in found] == [
         (first.name, first.factor)
