@@ -213,7 +213,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="post_norm_depth", meaning="blocks normalized after the sum", sign=-1, prior=_KIND),
-    Column(name="no_norm", meaning="no normalization", sign=-1),
+    Column(name="no_norm", meaning="no normalization", sign=-1, prior=_KIND),
     Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
     Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),

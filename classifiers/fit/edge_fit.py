@@ -42,7 +42,9 @@ from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
-_PAIR_LADDERS = 100.0
+# And the lab's pairs, a few models over and over, as much as this many in the edge, which they tell
+# best, and in the best rate.
+_EDGE_PAIRS, _BEST_PAIRS = 200.0, 100.0
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
 # Decades: deviation of the offsets of public sources, which differ more in their best rates, that
 # flat ladders leave open, than in their edges.
@@ -203,7 +205,7 @@ def _fit_line(
         np.array([_row(x, columns, expected) for x in ladders]),
         low,
         high,
-        weights=ladder_weights(ladders),
+        weights=ladder_weights(ladders, _BEST_PAIRS if of == "best" else _EDGE_PAIRS),
         kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
@@ -224,17 +226,17 @@ def _row(
     return [known.get(c.name, 0.0) for c in columns]
 
 
-def ladder_weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
+def ladder_weights(ladders: Sequence[EdgeLadder], pair_ladders: float = _EDGE_PAIRS) -> np.ndarray:
     """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most.
 
-    The lab's pairs, which are a few models over and over, count as `_PAIR_LADDERS` at most.
+    The lab's pairs count as `pair_ladders` at most.
     """
     counts = Counter((x.source, bool(x.changed)) for x in ladders)
     pairs = sum(x.group == PAIRS for x in ladders)
 
     def weight(x: EdgeLadder) -> float:
         if x.source == LAB:
-            return min(1.0, _PAIR_LADDERS / pairs) if x.group == PAIRS else 1.0
+            return min(1.0, pair_ladders / pairs) if x.group == PAIRS else 1.0
         count = counts[x.source, bool(x.changed)]
         singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
         return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count

@@ -196,7 +196,7 @@ def pair_table(ladders: Sequence[EdgeLadder], pairs: Sequence[tuple[str, str, st
     from scipy.stats import spearmanr
 
     by_name = {x.name: x for x in ladders if x.source == LAB and x.has_edge}
-    shifts: dict[str, list[tuple[float, float]]] = {}
+    shifts: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for left in sorted({model for model, *_, changed in pairs if changed in by_name}):
         mine = [pair for pair in pairs if pair[0] == left]
         unseen = {name for pair in mine for name in pair[2:]}
@@ -205,25 +205,29 @@ def pair_table(ladders: Sequence[EdgeLadder], pairs: Sequence[tuple[str, str, st
             if plain in by_name and changed in by_name:
                 one, other = by_name[plain], by_name[changed]
                 said = [seen.predict(x.inputs).log_edge for x in (one, other)]
-                shifts.setdefault(lever, []).append((said[1] - said[0], other.edge - one.edge))
-    every = np.array([shift for of in shifts.values() for shift in of])
-    if len(every) < 3:
+                shift = (said[1] - said[0], other.edge - one.edge)
+                shifts.setdefault(lever, {}).setdefault(left, []).append(shift)
+    of_models = [np.array(seeds) for models in shifts.values() for seeds in models.values()]
+    if sum(map(len, of_models)) < 3:
         return ""
-    means = np.array([np.mean(of, axis=0) for of in shifts.values()])
+    every = np.concatenate(of_models)
+    means = np.array([seeds.mean(axis=0) for seeds in of_models])
     lines = [
         "### Pairs that differ in the model alone, all ladders of the model left out",
         "",
-        "| what differs | pairs | edge moves by, decades | said |",
-        "|---|---|---|---|",
+        "| what differs | models | pairs | edge moves by, decades | said |",
+        "|---|---|---|---|---|",
     ]
-    for (lever, of), (said, moved) in zip(shifts.items(), means, strict=True):
-        lines.append(f"| {lever} | {len(of)} | {moved:+.2f} | {said:+.2f} |")
+    for lever, models in shifts.items():
+        of_lever = np.concatenate([np.array(seeds) for seeds in models.values()])
+        said, moved = of_lever.mean(axis=0)
+        lines.append(f"| {lever} | {len(models)} | {len(of_lever)} | {moved:+.2f} | {said:+.2f} |")
     missed = np.sqrt(np.mean((every[:, 0] - every[:, 1]) ** 2))
     lines += [
         "",
-        f"Rank correlation {spearmanr(every[:, 0], every[:, 1])[0]:.2f} over {len(every)} pairs, "
-        f"{spearmanr(means[:, 0], means[:, 1])[0]:.2f} over the means; the edges move by "
-        f"{np.sqrt(np.mean(every[:, 1] ** 2)):.2f} decades (root mean square), and "
-        f"{missed:.2f} are left.",
+        f"Rank correlation {spearmanr(*means.T)[0]:.2f} over {len(means)} changes of a model, each "
+        f"the mean of its seeds, and {spearmanr(*every.T)[0]:.2f} over the {len(every)} pairs of "
+        f"one seed; the edges move by {np.sqrt(np.mean(every[:, 1] ** 2)):.2f} decades (root mean "
+        f"square), and {missed:.2f} are left.",
     ]
     return "\n".join(lines)
