@@ -207,7 +207,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     OptimizerSpec(
         name="muon",
         family="orthogonal",
-        aliases=(("muon", ""),),
+        aliases=(("normuon", "without its rows' second moment"), ("muon", "")),
         make=makers.muon,
         first_step=("max_grad_norm", "weight_decay", "muon_scale"),
         follow_adam="some",

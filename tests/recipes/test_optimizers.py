@@ -109,6 +109,7 @@ def test_adam_is_judged_as_adamw_unless_its_decay_differs():
         ("torch.optim.SGD", "sgd", ""),
         ("Adafactor", "adafactor", ""),
         ("MuonWithAuxAdam", "muon", ""),
+        ("SingleDeviceNorMuon", "muon", "without its rows' second moment"),
         ("AdEMAMix", None, ""),
         ("SophiaG", "sophia", ""),
         ("cautious_adamw", "cautious", ""),
