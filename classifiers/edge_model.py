@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rksp.classifiers.artifacts import Artifact, number
+from rksp.classifiers.divergence import Divergence
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.classifiers.edge_inputs import horizon_share as horizon_share
+from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
 from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
-from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
+from rksp.classifiers.line import Expected, Line
+from rksp.classifiers.rates import DO_NOT_EXCEED, SENSELESS, Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
@@ -26,77 +27,6 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
 ARTIFACT = Artifact(
     noun="model of the edge", schema="rksp-edge-5", file="edge.json", command="rksp lab fit"
 )
-_SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A linear prediction of a logarithm of a rate.
-
-    A measured column enters as its value less `expected[name]`, a line in the columns of the
-    configuration, clipped to `reach[name]`; not measured, it contributes nothing.
-    """
-
-    intercept: float
-    weights: Mapping[str, float]
-    centers: Mapping[str, float]
-
-    def contributions(self, features: Mapping[str, float]) -> dict[str, float]:
-        """Return what each column adds, in decades."""
-        return {
-            name: weight * (features[name] - self.centers[name])
-            for name, weight in self.weights.items()
-        }
-
-    def at(self, features: Mapping[str, float]) -> float:
-        """Return the logarithm of the rate."""
-        return self.intercept + sum(self.contributions(features).values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What the configuration predicts of a measured column, and the largest difference."""
-
-    line: Line
-    reach: float
-
-    def surplus(self, value: float, features: Mapping[str, float]) -> float:
-        """Return the value less the predicted one, clipped; 0 where it was not measured."""
-        if not math.isfinite(value):
-            return 0.0
-        return float(np.clip(value - self.line.at(features), -self.reach, self.reach))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How far a prediction for an unseen source is off: standard deviations, in decades.
-
-    Attributes:
-        within: Of a ladder around its source.
-        between: Of a source around the prediction. Few sources leave it uncertain, so there is one
-            value for each of `EdgeModel.weights`: quantiles of its posterior, ascending.
-    """
-
-    within: float
-    between: Sequence[float]
-
-    def mixed(self, other: Spread, share: float) -> Spread:
-        """Return the spread between this one and another, at a share of the way."""
-        mix = lambda a, b: (1 - share) * a + share * b
-        pairs = zip(self.between, other.between, strict=True)
-        return Spread(within=mix(self.within, other.within), between=[mix(a, b) for a, b in pairs])
-
-    def wider(self, more: Iterable[float]) -> Spread:
-        """Return the spread with more standard deviations between sources."""
-        extra = list(more)
-        return Spread(within=self.within, between=[math.hypot(b, *extra) for b in self.between])
-
-    def around(self, location: float, weights: Sequence[float]) -> RateMixture:
-        """Return the distribution of a rate with this location, a logarithm."""
-        part = lambda between: RateDistribution(
-            location=location, within=self.within, between=between
-        )
-        return RateMixture(weights=tuple(weights), parts=tuple(map(part, self.between)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,26 +43,6 @@ class Horizon:
     best: Spread
     below: Sequence[float]
     above: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """From which rate runs diverge, and do not just end above the best: a line beside the edge's.
-
-    Attributes:
-        line: log10 of that rate.
-        families: What to add to it for a family of the lab, in decades: the posterior's mean.
-        short, long: How far it is off for a new source, as in `Horizon`.
-    """
-
-    line: Line
-    families: Mapping[str, float]
-    short: Spread
-    long: Spread
-
-    def at(self, inputs: EdgeInputs, features: Mapping[str, float]) -> float:
-        """Return log10 of the rate that is reached when runs begin to diverge."""
-        return self.line.at(features) + inputs.kind_share * self.families.get(inputs.family, 0.0)
 
 
 class EdgePredictor(Protocol):
@@ -231,7 +141,7 @@ class EdgeModel:
         offset = self.kinds.offset(inputs)
         log_edge = self.edge.at(features) + offset.edge
         log_best = self.best.at(features) + offset.best
-        if not max(abs(log_edge), abs(log_best)) < _SENSELESS:
+        if not max(abs(log_edge), abs(log_best)) < SENSELESS:
             raise ArtifactError(
                 f"The model of the edge predicts rates of 1e{log_edge:.0f} and 1e{log_best:.0f}; "
                 "fit it again."
@@ -306,7 +216,7 @@ class EdgeModel:
     @classmethod
     def _built(cls, stored: Mapping[str, Any]) -> EdgeModel:
         expected = {
-            name: Expected(line=_line(parts["line"]), reach=number(parts["reach"]))
+            name: Expected(line=Line.of_stored(parts["line"]), reach=number(parts["reach"]))
             for name, parts in stored["expected"].items()
         }
         knots = [number(x) for x in stored["knots"]]
@@ -316,9 +226,9 @@ class EdgeModel:
         for errors in stored["card"].get("transfer", {}).values():
             number(errors["edge"]), number(errors["best"])
         return cls(
-            edge=_line(stored["edge"]),
-            best=_line(stored["best"]),
-            divergence=_divergence(stored["divergence"], len(weights)),
+            edge=Line.of_stored(stored["edge"]),
+            best=Line.of_stored(stored["best"]),
+            divergence=Divergence.of_stored(stored["divergence"], len(weights)),
             expected=expected,
             short=_horizon(stored["short"], len(knots), len(weights)),
             long=_horizon(stored["long"], len(knots), len(weights)),
@@ -342,44 +252,15 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
     return ARTIFACT.load(path, EdgeModel.from_json)
 
 
-def _line(stored: Mapping[str, Any]) -> Line:
-    weights = {name: number(x) for name, x in stored["weights"].items()}
-    centers = {name: number(stored["centers"][name]) for name in weights}
-    return Line(intercept=number(stored["intercept"]), weights=weights, centers=centers)
-
-
 def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
     if not len(stored["below"]) == len(stored["above"]) == knots:
         raise ValueError("the losses do not stand at the knots")
     return Horizon(
-        edge=_spread(stored["edge"], weights),
-        best=_spread(stored["best"], weights),
+        edge=Spread.of_stored(stored["edge"], weights),
+        best=Spread.of_stored(stored["best"], weights),
         below=[number(x) for x in stored["below"]],
         above=[number(x) for x in stored["above"]],
     )
-
-
-def _divergence(stored: Mapping[str, Any], weights: int) -> Divergence:
-    families = {name: number(x) for name, x in stored["families"].items()}
-    if not all(abs(x) < _SENSELESS for x in families.values()):
-        raise ValueError("an offset is beyond all sense")
-    return Divergence(
-        line=_line(stored["line"]),
-        families=families,
-        short=_spread(stored["short"], weights),
-        long=_spread(stored["long"], weights),
-    )
-
-
-def _spread(stored: Mapping[str, Any], weights: int) -> Spread:
-    spread = Spread(within=number(stored["within"]), between=[number(x) for x in stored["between"]])
-    if len(spread.between) != weights:
-        raise ValueError("the spreads do not stand at the weights")
-    if not min(spread.within, *spread.between) > 0:
-        raise ValueError("a spread is not positive")
-    if not max(spread.within, *spread.between) < _SENSELESS:
-        raise ValueError("a spread is beyond all sense")
-    return spread
 
 
 def _kinds(stored: Mapping[str, Any]) -> Kinds:
@@ -394,7 +275,7 @@ def _kinds(stored: Mapping[str, Any]) -> Kinds:
 
 def _amount(stored: Mapping[str, Any]) -> Amount:
     amount = Amount(edge=number(stored["edge"]), best=number(stored["best"]))
-    if not max(abs(amount.edge), abs(amount.best)) < _SENSELESS:
+    if not max(abs(amount.edge), abs(amount.best)) < SENSELESS:
         raise ValueError("an offset is beyond all sense")
     return amount
 
@@ -408,7 +289,7 @@ def _lapse(stored: Mapping[str, Any]) -> Lapse:
 
 def _decades(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     found = _ranges(stored)
-    if not all(abs(end) < 5 * _SENSELESS for ends in found.values() for end in ends):
+    if not all(abs(end) < 5 * SENSELESS for ends in found.values() for end in ends):
         raise ValueError("a range is beyond all sense")
     return found
 

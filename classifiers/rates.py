@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
+from typing import Any
 
+from rksp.classifiers.artifacts import number
+
+SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 _NORMAL = NormalDist()
 _HALVINGS = 60  # of the search for a quantile
@@ -222,3 +226,52 @@ class EdgeAndBest:
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the edges lies."""
         return self.edge.quantile(share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far a prediction for an unseen source is off: standard deviations, in decades.
+
+    Attributes:
+        within: Of a ladder around its source.
+        between: Of a source around the prediction. Few sources leave it uncertain, so there is one
+            value for each of `EdgeModel.weights`: quantiles of its posterior, ascending.
+    """
+
+    within: float
+    between: Sequence[float]
+
+    def mixed(self, other: Spread, share: float) -> Spread:
+        """Return the spread between this one and another, at a share of the way."""
+        mix = lambda a, b: (1 - share) * a + share * b
+        pairs = zip(self.between, other.between, strict=True)
+        return Spread(within=mix(self.within, other.within), between=[mix(a, b) for a, b in pairs])
+
+    def wider(self, more: Iterable[float]) -> Spread:
+        """Return the spread with more standard deviations between sources."""
+        extra = list(more)
+        return Spread(within=self.within, between=[math.hypot(b, *extra) for b in self.between])
+
+    def around(self, location: float, weights: Sequence[float]) -> RateMixture:
+        """Return the distribution of a rate with this location, a logarithm."""
+        part = lambda between: RateDistribution(
+            location=location, within=self.within, between=between
+        )
+        return RateMixture(weights=tuple(weights), parts=tuple(map(part, self.between)))
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any], weights: int) -> Spread:
+        """Rebuild a spread of an artifact, with so many values between sources.
+
+        Raises:
+            LookupError: A part is missing.
+            ValueError: A number is damaged.
+        """
+        within, between = number(stored["within"]), [number(x) for x in stored["between"]]
+        if len(between) != weights:
+            raise ValueError("the spreads do not stand at the weights")
+        if not min(within, *between) > 0:
+            raise ValueError("a spread is not positive")
+        if not max(within, *between) < SENSELESS:
+            raise ValueError("a spread is beyond all sense")
+        return cls(within=within, between=between)

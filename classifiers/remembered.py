@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgePredictor, Expected
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.line import Expected
 
 if TYPE_CHECKING:  # loaded for trained weights alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor

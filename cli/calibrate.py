@@ -157,7 +157,8 @@ def _answer(
     from rksp.cli.own_runs import learned_from
     from rksp.recipe_files.said.reported import with_origins
 
-    run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+    # Of the recipe that was trained, so not of what the model shows beside it.
+    source = run.started(model.resolve(run.target, run.overrides, counts=False))
     if source.config is None and measure.evidence == "config":
         measure = measure.model_copy(update={"evidence": "response"})
     classifier, own_runs = learned_from([record], source, run.recipe, None)

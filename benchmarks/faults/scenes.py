@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ CHEAP, MEASURED = "faults.cheap:evaluate", "faults.cheap:measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(ABC):
     """A job whose results are files that are never written twice.
 
     Attributes:
@@ -59,17 +60,17 @@ class Scene:
         ):
             self.work(Path(folder))
 
+    @abstractmethod
     def work(self, folder: Path) -> None:
         """Do the work, or what is left of it."""
-        raise NotImplementedError
 
     def done(self, folder: Path) -> set[str]:
         """Return the names of the results that are stored, each with the time of its file."""
         return {f"{path.name} {path.stat().st_mtime_ns}" for path in folder.glob(self.stored)}
 
+    @abstractmethod
     def rows(self, folder: Path) -> object:
         """Return what must be the same however often the job was killed."""
-        raise NotImplementedError
 
     def doubled(self, folder: Path, kept: set[str], before: int) -> int:
         """Return how many stored results were computed again since `before` were computed."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from rksp.classifiers.divergence import Divergence
 from rksp.classifiers.edge_inputs import (
     CONFIG_COLUMNS,
     LONG,
@@ -18,13 +19,7 @@ from rksp.classifiers.edge_inputs import (
     Column,
     config_features,
 )
-from rksp.classifiers.edge_model import (
-    Divergence,
-    EdgeModel,
-    Expected,
-    Horizon,
-    Line,
-)
+from rksp.classifiers.edge_model import EdgeModel, Horizon
 from rksp.classifiers.fit.censored import CensoredFit, fit_censored
 from rksp.classifiers.fit.edge_families import divergence_offsets, family_offsets
 from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
@@ -38,14 +33,15 @@ from rksp.classifiers.fit.edge_spreads import (
 )
 from rksp.classifiers.fit.lapses import lapse_of
 from rksp.classifiers.kinds import Kinds
+from rksp.classifiers.line import Expected, Line
 from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
-# And the lab's pairs, a few models over and over, as much as this many in the edge, which they tell
-# best, and in the best rate.
-_EDGE_PAIRS, _BEST_PAIRS = 200.0, 100.0
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
+# The lab's pairs, a few models over and over, weigh as much as this many of its ladders in the
+# edge, which they tell best, and in the best rate.
+_EDGE_PAIRS, _BEST_PAIRS = 200.0, 100.0
 # Decades: deviation of the offsets of public sources, which differ more in their best rates, that
 # flat ladders leave open, than in their edges.
 _EDGE_OFFSETS, _BEST_OFFSETS = 0.15, 0.3

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
-from rksp.classifiers.edge_model import EdgeModel, Spread
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fit.censored import log_chance
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.lapses import lapse_of
 from rksp.classifiers.kinds import Amount
-from rksp.classifiers.rates import Lapse
+from rksp.classifiers.rates import Lapse, Spread
 from rksp.ground.model import definite
 
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed

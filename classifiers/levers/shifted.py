@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgePredictor, Expected
+from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.levers.effects import LeverSize
+from rksp.classifiers.line import Expected
 from rksp.ground.model import definite
 
 if TYPE_CHECKING:  # loaded for trained weights alone

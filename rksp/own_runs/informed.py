@@ -10,8 +10,9 @@ from typing import Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel, Expected
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.classifiers.line import Expected
 from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.learned import learned_report
 from rksp.own_runs.likelihoods import Likelihoods

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import horizon_share
+from rksp.classifiers.edge_inputs import EdgeInputs, horizon_share
 from rksp.own_runs.between import Reading, crossing, lowest
 from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.offsets import GRID, Path

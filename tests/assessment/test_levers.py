@@ -112,8 +112,8 @@ def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
         run_here(store)
         found = [row.result for row in store.rows()]
     scores = [scored(learning_rate=rate) for rate in (1e-3, 6e-3)]
-    (low, high) = (cell["probability_diverged"] for cell in found)
-    assert (low, high) == tuple(score.probability_diverged for score in scores) and low < high
+    chances = [cell["probability_diverged"] for cell in found]
+    assert chances == [score.probability_diverged for score in scores] == sorted(set(chances))
     first = scored().levers[0]
     assert [(cell["lever"], cell["lever_factor"]) for cell in found] == [
         (first.name, first.factor)

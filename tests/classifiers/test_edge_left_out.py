@@ -45,11 +45,11 @@ def test_a_shift_that_the_columns_hold_is_said_and_ranked():
         moved, said = map(float, row.groups())
         assert moved == pytest.approx(SLOPE * np.log10(factor), abs=0.3)
         assert said == pytest.approx(SLOPE * np.log10(factor), abs=0.15)
-    assert min(_correlations(text)) > 0.8
+    assert min(_correlations(text)) > 0.7
 
 
 def test_the_opposite_shift_is_ranked_the_other_way_round():
-    assert max(_correlations(_table(sign=-1.0))) < -0.8
+    assert max(_correlations(_table(sign=-1.0))) < -0.7
 
 
 def test_the_mean_of_seeds_ranks_better_than_one_seed():

@@ -38,26 +38,20 @@ _COMMANDS = ("fit", "validate", "test", "predict")
 def is_subcommanded(document: Document) -> bool:
     """Tell whether the settings stand under `fit`, as in a file given before the subcommand."""
     inner = document.data.get("fit")
-    return (
-        isinstance(inner, Mapping)
-        and "trainer" in inner
-        and "trainer" not in document.data
-        and (isinstance(inner["trainer"], Mapping) or inner["trainer"] is None)
-    )
+    return isinstance(inner, Mapping) and "trainer" in inner and "trainer" not in document.data
 
 
 def of_subcommand(document: Document) -> Document:
     """Return a document with the settings of `fit` at the top, beside those of no subcommand."""
-    shared = {key: value for key, value in document.data.items() if key not in _COMMANDS}
-    lines = {
-        key: line for key, line in document.lines.items() if key.split(".")[0] not in _COMMANDS
-    }
-    lines |= {
-        key.removeprefix("fit."): line
-        for key, line in document.lines.items()
-        if key.startswith("fit.")
-    }
-    return dataclasses.replace(document, data={**shared, **document.data["fit"]}, lines=lines)
+    data = {key: value for key, value in document.data.items() if key not in _COMMANDS}
+    lines = {}
+    for key, line in document.lines.items():
+        command, _, inner = key.partition(".")
+        if command not in _COMMANDS:
+            lines[key] = line
+        elif command == "fit" and inner:
+            lines[inner] = line
+    return dataclasses.replace(document, data=data | document.data["fit"], lines=lines)
 
 
 def _keys(parts: tuple[str, ...], *names: str) -> str:
