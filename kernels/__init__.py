@@ -9,13 +9,17 @@
     wide_output         a product that is made only when it is read (plain torch alone)
     dispatch            the choice between the two implementations, and its reason
 
-The modules load on first use, so this file costs nothing and cannot fail. When Python runs in the
-root of the repository, other packages can import it under the bare name `kernels`.
+The modules load on first use, so this file costs nothing and cannot fail.
 """
 
 from __future__ import annotations
 
 import importlib
+
+if __name__ == "kernels":  # imported in the root of the checkout: Hugging Face's is meant
+    from rksp.ground.giving_way import give_way
+
+    give_way(__name__, __file__)
 
 _MODULES = (
     "cross_entropy",

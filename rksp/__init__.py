@@ -10,6 +10,7 @@ Importing rksp is cheap: torch and transformers load when a name that needs them
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
     from rksp.spectra.status import Status
+
+# In a checkout four of the packages stand beside this folder; installed, they lie within it.
+if not (Path(__file__).parent / "classifiers").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
 
 _HOME = {
     "ArtifactError": "rksp.ground.errors",

@@ -22,6 +22,7 @@ GROUND = (
     "flags",
     "option_lines",
     "collector",
+    "giving_way",
 )  # fmt: skip
 
 
