@@ -64,11 +64,13 @@ def root(
         print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(
+    arguments: list[str] | None = None, *, program: typer.Typer = app, name: str = "rksp"
+) -> None:
     """Run a command and leave with its exit code; errors are one sentence on stderr."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(program)
     try:
-        code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)
+        code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))

@@ -37,8 +37,6 @@ MEASURE = (
 MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
-    "bench": "",
-    "bench score": "--rounds",
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
@@ -57,18 +55,6 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
-    "lab": "",
-    "lab card": "",
-    "lab eval": "--collection --measurements --probes --real",
-    "lab eval-fine-tuning": "--lab --tried",
-    "lab eval-levers": "--real",
-    "lab fit-fine-tuning": "--lab --output",
-    "lab fit-levers": "--output",
-    "lab fit": "--collection --measurements --output --real",
-    "lab levers": "--plan",
-    "lab measure": "--known --output --pack --workers",
-    "lab pack": "--output",
-    "lab run": "--known --output --workers",
     "playground": RECIPE + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
@@ -123,7 +109,7 @@ def test_every_whole_number_may_be_written_as_1e1():
         if not option.multiple and not option.is_eager
     ]
     counts = [option for option in options if type(read(option, "10")) is int]
-    assert {"max_steps", "devices", "seeds", "rounds", "workers"} <= {o.name for o in counts}
+    assert {"max_steps", "devices", "seeds", "threads", "workers"} <= {o.name for o in counts}
     assert [option.name for option in counts if read(option, "1e1") != 10] == []
 
 

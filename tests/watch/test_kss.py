@@ -10,10 +10,10 @@ import torch
 from support.oracles import centered, noisy_pair, similar
 from torch import nn
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.batch import task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
-from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.koopman import (
