@@ -317,3 +317,13 @@ def evaluate_fine_tuning(
     trained, public = as_ladders(read_fine_tuning(lab)), read_public_rows(rows)
     typer.echo(evaluation(public, trained, tried=tried))
     typer.echo(reveal_tuned_markdown(public_ladders(public)), nl=False)
+
+
+@app.command()
+def house(
+    walk: Annotated[bool, typer.Option("--walk", help="Also list the walk of a recipe.")] = False,
+) -> None:
+    """Count lines, rooms and arrows of the product, and the walk of a recipe through it."""
+    from lab.house import report
+
+    typer.echo(report(shows_walk=walk))

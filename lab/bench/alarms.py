@@ -10,8 +10,8 @@ from typing import Annotated
 import torch
 import typer
 
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.datasets.tasks import make_task
 from rksp.ground.errors import RkspError
 from rksp.outcome import Outcome
 from rksp.recipe import Recipe

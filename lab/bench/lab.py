@@ -13,9 +13,9 @@ import typer
 from torch import nn
 from torch.nn import functional as F
 
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.recipe import Recipe
 from rksp.watch.training import train
 

@@ -12,8 +12,9 @@ from typing import Annotated
 import torch
 import typer
 
+from lab.bench.rotation import Rotation
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.datasets.tasks import make_task
 from rksp.recipe import Recipe
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
@@ -22,7 +23,6 @@ from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import Companion, train
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.rotation import Rotation
 
 # 25.5 million parameters. Monitors of weights cost the same for any batch, so with 1,024 tokens a
 # step their share is larger than in real training.

@@ -11,8 +11,8 @@ from lab.experiments.failures import FAILURES, Failures
 from lab.experiments.profiles import PROFILES, Profiles
 from lab.experiments.rows import TrialRow, to_rows
 from lab.experiments.trials import DENSE, Trial, small_trial
+from lab.tasks.tasks import make_task
 from rksp.confirm.arms import BASELINE
-from rksp.datasets.tasks import make_task
 
 Paper = Mapping[str, float | str]
 Table = Callable[[Sequence[TrialRow], Paper], str]

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 import torch
 
+from lab.bench.rotation import Rotation
 from lab.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, RANDOM
 from lab.experiments.rows import Cost
 from lab.experiments.trials import Trial
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.datasets.tasks import make_task
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import Companion, train
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.rotation import Rotation
 
 ROUNDS = 40
 # Arm → the same intervention acting at every step, and its real cadence in steps.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.experiments.tables import markdown
 from lab.experiments.trials import Stored, Trial, small_trial
-from rksp.datasets.tasks import make_task
+from lab.tasks.tasks import make_task
 from rksp.documents.confirm import PROFILED, Curve
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lab.experiments.readings import read_readings, write_readings
 from lab.ladders.run import Progress, work_through
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.confirm.arms import parse_arm
 from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
-from rksp.datasets.tasks import make_task
 from rksp.documents.confirm import TrialReport
 from rksp.ground.files import ResultFolder, digest
 from rksp.ground.model import Strict

@@ -13,7 +13,7 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
 from lab.ladders.plan import LadderSpec
 from lab.ladders.store import read_ladder
-from rksp.datasets.tasks import make_task
+from lab.tasks.tasks import make_task
 from rksp.ground.errors import InputError
 from rksp.outcome import Curves
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from lab.ladders.plan import LadderSpec
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.outcome import Curves, Ladder, OutcomePolicy
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention

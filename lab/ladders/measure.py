@@ -6,9 +6,9 @@ import math
 from typing import cast
 
 from lab.ladders.plan import LadderSpec
+from lab.tasks.tasks import Task, make_task
 from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import Task, make_task
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
 from rksp.spectra.accumulator import SpectralAccumulator

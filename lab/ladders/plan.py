@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from lab.tasks.tasks import TASKS
 from lab.zoo import FAMILIES
-from rksp.datasets.tasks import TASKS
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import Strict
 from rksp.recipe import Optimizer, Recipe

@@ -25,7 +25,7 @@ from lab.ladders.ladder import LadderRun, run_ladder, run_once
 from lab.ladders.pairs import LadderPairs
 from lab.ladders.run import run_plan
 from lab.ladders.store import read_ladder, write_ladder
-from rksp.datasets.tasks import make_task
+from lab.tasks.tasks import make_task
 from rksp.ground.errors import ArtifactError, Incomplete
 from rksp.outcome import Curves, Outcome
 

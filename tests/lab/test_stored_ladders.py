@@ -10,12 +10,12 @@ from torch import nn
 
 from lab.ladders.collection import SCHEMA, read_collection
 from lab.ladders.fine_tuning.base_model import BaseSpec, base_member
-from lab.ladders.fine_tuning.domain_tasks import PADDING, START
 from lab.ladders.fine_tuning.plan import FineTuningPlan
 from lab.ladders.fine_tuning.table import read_fine_tuning, shipped_fine_tuning
 from lab.ladders.grid import read_ladder_plan
 from lab.ladders.ladder import LadderRun, ladder_batches
 from lab.ladders.parquet import schema_of
+from lab.tasks.domain_tasks import PADDING, START
 from lab.zoo import build_member
 from rksp.batch import task_loss
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.measure.response import measure_response
 from rksp.optimizers import OPTIMIZERS
 from rksp.recipe import Recipe

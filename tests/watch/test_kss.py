@@ -10,9 +10,9 @@ import torch
 from support.oracles import centered, noisy_pair, similar
 from torch import nn
 
+from lab.tasks.tasks import associative_recall
 from lab.zoo import ZooConfig, ZooTransformer
 from rksp.batch import task_loss
-from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault

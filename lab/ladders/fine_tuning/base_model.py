@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from torch import nn
 
-from lab.ladders.fine_tuning.domain_tasks import PADDING, START, make_domain_task
-from lab.ladders.fine_tuning.domains import Part
+from lab.tasks.domain_tasks import PADDING, START, make_domain_task
+from lab.tasks.domains import Part
+from lab.tasks.tasks import Task
 from lab.zoo import build_member
 from rksp.batch import Batch, mean_loss
-from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
 from rksp.ground.model import Strict

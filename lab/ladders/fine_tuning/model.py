@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lab.ladders.fine_tuning.domain_tasks import PADDING
 from lab.ladders.fine_tuning.spec import FineTuningSpec
+from lab.tasks.domain_tasks import PADDING
 from rksp.ground.errors import InputError
 from rksp.models.adapters import heads_of, with_adapters
 from rksp.models.configuration import quiet

@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from lab.ladders.fine_tuning.base_model import BaseSpec
-from lab.ladders.fine_tuning.domain_tasks import DOMAIN_TASKS, VOCABULARY
 from lab.ladders.fine_tuning.spec import FineTuningSpec, Method
 from lab.ladders.plan import MOST_LADDERS
+from lab.tasks.domain_tasks import DOMAIN_TASKS, VOCABULARY
 from lab.zoo import FAMILIES
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import Strict

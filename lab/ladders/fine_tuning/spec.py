@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from lab.ladders.fine_tuning.base_model import BaseSpec
-from lab.ladders.fine_tuning.domain_tasks import make_domain_task
-from lab.ladders.fine_tuning.domains import Part
 from lab.ladders.plan import RateLadder
-from rksp.datasets.tasks import Task
+from lab.tasks.domain_tasks import make_domain_task
+from lab.tasks.domains import Part
+from lab.tasks.tasks import Task
 from rksp.ground.files import digest
 from rksp.recipe import Recipe
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rksp.datasets.local_files import cifar10_images, text_bytes
-from rksp.datasets.tasks import make_task
+from lab.tasks.local_files import cifar10_images, text_bytes
+from lab.tasks.tasks import make_task
 from rksp.ground.errors import ArtifactError, InputError
 
 COUNT = 20

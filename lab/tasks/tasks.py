@@ -12,9 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lab.tasks.corpora import bpe_tokens, byte_tokens
+from lab.tasks.local_files import cifar10_images, text_bytes
 from rksp.batch import IGNORED, Batch
-from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
-from rksp.datasets.local_files import cifar10_images, text_bytes
+from rksp.confirm.data import label_entropy
+from rksp.datasets.corpora import digit_images
 from rksp.ground.errors import InputError, nearest
 
 _PATCHES = {8: 16, 32: 64}  # side of an image → tokens that the lab's models make of it
@@ -152,13 +154,6 @@ def _denoised(
     started = torch.nn.functional.pad(whole[:, :-1], (1, 0))
     inputs = {"input_ids": whole.masked_fill(noisy, 0), "decoder_input_ids": started}
     return Batch(inputs=inputs, labels=whole)
-
-
-def label_entropy(labels: Tensor) -> float:
-    """Return the loss, in nats, of always answering with the frequencies of these labels."""
-    counts = labels.bincount().double()
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * share.log()).sum())
 
 
 def byte_lm(*, length: int = 64) -> Task:

@@ -8,9 +8,10 @@ import math
 import pytest
 import torch
 
-from rksp.datasets import tasks
-from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images, shakespeare
-from rksp.datasets.tasks import TASKS, make_task
+from lab.tasks import tasks
+from lab.tasks.corpora import bpe_tokens, byte_tokens
+from lab.tasks.tasks import TASKS, make_task
+from rksp.datasets.corpora import digit_images, shakespeare
 from rksp.ground.errors import InputError
 from rksp.kernels.cross_entropy import IGNORED
 

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lab.ladders.fine_tuning.domains import (
+from lab.tasks.domains import (
     MODULES,
     Part,
     domain_tokens,
@@ -20,9 +20,10 @@ from lab.ladders.fine_tuning.domains import (
     module_source,
     tokens_of,
 )
+from lab.tasks.tasks import Head, Task, image_task, task_of
 from rksp.batch import IGNORED, Batch
+from rksp.confirm.data import label_entropy
 from rksp.datasets.corpora import digit_images
-from rksp.datasets.tasks import Head, Task, image_task, label_entropy, task_of
 
 VOCABULARY = 256  # bytes
 MASK, PADDING, START = 0, 1, 2  # bytes that no text has
@@ -238,5 +239,5 @@ DOMAIN_TASKS: dict[str, Callable[..., Task]] = {
 
 
 def make_domain_task(name: str, *, part: Part, **options: object) -> Task:
-    """Return one part of the task called `name`, as `rksp.datasets.tasks.task_of` does."""
+    """Return one part of the task called `name`, as `lab.tasks.tasks.task_of` does."""
     return task_of(DOMAIN_TASKS, name, {**options, "part": part})
