@@ -39,8 +39,8 @@ _SUMMARIES = {
 def _placed(where: str) -> tuple[str, str]:
     """Return the name of a command and where it is: in a module, mostly as its one function."""
     module, _, attribute = where.partition(":")
-    name = module if attribute == "app" else attribute or module
-    return name.replace("_", "-"), f"rksp.cli.{module}:{attribute or module}"
+    name = attribute or module
+    return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
 
 
 _MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
@@ -83,8 +83,6 @@ class DeferredCommand(typer.core.TyperCommand):
         """The command itself, imported on first use."""
         module, _, attribute = self._where.partition(":")
         found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
         single = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
@@ -101,11 +99,6 @@ class DeferredCommand(typer.core.TyperCommand):
     @params.setter
     def params(self, value: list[Any]) -> None:
         """Ignore the empty list that the base class starts from."""
-
-    @property
-    def commands(self) -> dict[str, Any]:
-        """Subcommands of the loaded command."""
-        return self.loaded.commands  # a group has some; for others this is an AttributeError
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Load the command and let it parse the arguments."""

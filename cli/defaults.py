@@ -88,7 +88,7 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
     Args:
         file: The file, for messages.
         tables: The tables in the file.
-        command: The root command (or, below it, a group).
+        command: The root command.
 
     Raises:
         InputError: A command or option is unknown (the message names the nearest), a value has
@@ -102,10 +102,7 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
             raise InputError(f"{file}: rksp has no command {name!r}{hint}")
         if not isinstance(content, dict):
             raise InputError(f"{file}: {name!r} is a command; write its options under [{name}].")
-        if hasattr(inner, "commands"):
-            found[name] = default_map(file, content, inner)
-        else:
-            found[name] = dict(_options(file, name, content, inner))
+        found[name] = dict(_options(file, name, content, inner))
     return found
 
 
