@@ -57,8 +57,9 @@ def test_muon_steps_in_the_scale_of_the_recipe():
         (model(torch.randn(8, 64)) ** 3).sum().backward()
         optimizer.step()
         moved[scale] = (model[0].weight.detach() - torch.eye(64)).norm().item()
-    ratio = moved["match_rms_adamw"] / moved["original"]
-    assert ratio == pytest.approx(1 / matched_rate(64), rel=0.02)
+    for scale in get_args(MuonScale):
+        ratio = moved[scale] / moved["match_rms_adamw"]
+        assert ratio == pytest.approx(matched_rate(64, scale), rel=0.02), scale
 
 
 @pytest.mark.parametrize("name", NAMES)
