@@ -6,7 +6,7 @@ As in common trainers, weight decay applies only to matrices.
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite

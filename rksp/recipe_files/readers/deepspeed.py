@@ -79,9 +79,9 @@ def _muon(draft: Draft) -> None:
     bound = draft.value("max_grad_norm")
     if draft.value("optimizer") == "muon" and bound is not None:
         draft.note(
-            f"DeepSpeed clips Muon's update after making it orthogonal: gradient_clipping {bound:g} "
-            "divides each step by the update's own norm, which grows with the model (DeepSpeed "
-            "#8439). rksp's rates are those without this clipping; set gradient_clipping to 0."
+            "DeepSpeed clips Muon's update after making it orthogonal: gradient_clipping "
+            f"{bound:g} divides each step by the update's own norm, which grows with the model "
+            "(DeepSpeed #8439). rksp judges the rate without it; set gradient_clipping to 0."
         )
 
 
