@@ -99,6 +99,15 @@ def test_adam_is_judged_as_adamw_unless_its_decay_differs():
     assert not_covered(Recipe(weight_decay=0.1)) == ()
 
 
+def test_an_optimizer_is_covered_if_and_only_if_the_fit_holds_it():
+    held = {"adamw"} | load_edge_model().ranges.keys()
+    for spec in OPTIMIZERS:
+        assert bool(not_covered(Recipe(optimizer=spec.name))) is (
+            (spec.counts_as or spec.name) not in held
+        ), spec.name
+    assert {"nadamw", "mars", "soap"} <= held and "lamb" not in held
+
+
 @pytest.mark.parametrize(
     ("said", "name", "loss"),
     [
