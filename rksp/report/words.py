@@ -348,7 +348,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         found.append(f"not measured: the response ({seed.response.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
-        f"{number} check{'s' * (number > 1)} did not run: {reason}"
+        f"{number} check{'s were' if number > 1 else ' was'} skipped: {reason}"
         for reason, number in reasons.items()
     ]
     if seed.risk is not None and seed.risk.outside:
