@@ -27,7 +27,8 @@ app = typer.Typer(
     cls=CommandTable,
     help="The pre-flight check of a training run.\n\n"
     "Exit codes: 0 below the bar; 1 P(failed) at or above the bar, or a finding of level error; "
-    "2 wrong usage or unreadable input; 3 rksp could not finish; 130 interrupted.",
+    "2 wrong usage or unreadable input; 3 rksp could not finish; 4 rksp cannot tell (with "
+    "--fail-on unknown); 130 interrupted; 141 a closed pipe.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -107,7 +107,7 @@ def _train(
     source = options.source(run, model)
     recipe = run.recipe
     if options.shrink:
-        small = {name: value for name, value in _TWIN.items() if name not in given.stated}
+        small = {name: value for name, value in _TWIN.items() if name not in given.typed}
         recipe = recipe.model_copy(update=small)
     made = make_ladder(
         source,

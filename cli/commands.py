@@ -91,6 +91,7 @@ class DeferredCommand(typer.core.TyperCommand):
         single.command(self.name, cls=BriefCommand)(found)
         command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
+        command.from_file = getattr(found, "from_file", frozenset())
         return command
 
     @property
@@ -101,6 +102,11 @@ class DeferredCommand(typer.core.TyperCommand):
     @params.setter
     def params(self, value: list[Any]) -> None:
         """Ignore the empty list that the base class starts from."""
+
+    @property
+    def from_file(self) -> frozenset[str]:
+        """Names of the parameters that a file of defaults may set."""
+        return getattr(self.loaded, "from_file", frozenset())
 
     @property
     def commands(self) -> dict[str, Any]:

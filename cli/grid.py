@@ -50,7 +50,10 @@ _MEASURE = Panel(
 )
 _VIEW = Panel(
     title="Output",
-    helps={"fail_on": "A cell is a risk from this P(failed) on; or give error, warning or never."},
+    helps={
+        "fail_on": "A cell is a risk from this P(failed) on; or give error, warning or never. With "
+        "unknown, exit with 4 where rksp cannot tell of one. Repeatable."
+    },
 )
 
 
@@ -134,7 +137,6 @@ def _plan(
         target=options.target,
         overrides=overrides,
         recipe={name: recipe.values[name] for name in recipe.typed},
-        defaults={name: recipe.values[name] for name in recipe.stated - recipe.typed},
         samples=options.samples,
         seed=options.sample_seed,
         ignore=options.ignore,

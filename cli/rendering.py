@@ -197,8 +197,8 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:
-    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 into 0."""
-    code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
+    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 and 4 into 0."""
+    code = 0 if exit_zero and document.exit_code in (1, 4) else document.exit_code
     if document.exit_code:
         print(f"rksp: exit {code}: {'; '.join(definite(document.gate).reasons)}", file=sys.stderr)
     return code

@@ -92,7 +92,8 @@ class MeasureOptions(Finite):
         ),
     ] = None
     threads: Annotated[
-        int | None, Flag("--threads", "Threads; default half of the cores.", unit="threads")
+        int | None,
+        Flag("--threads", "Threads; default half of the cores.", unit="threads", from_file=True),
     ] = Field(default=None, ge=1, le=1024)
 
     @property

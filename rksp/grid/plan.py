@@ -102,7 +102,6 @@ def read_plan(
     target: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -120,7 +119,6 @@ def read_plan(
         target: The model, if the file names none.
         overrides: Settings of the model that no cell varies; they replace those of the file.
         recipe: Fields that no cell varies; they replace those of the file.
-        defaults: Fields that the grid does not set; unused with a trainer's file.
         samples: The number of cells to draw; required if an axis is a range.
         seed: The seed of the drawing.
         ignore: Names in the file that are neither recipe nor model.
@@ -152,11 +150,7 @@ def read_plan(
         overrides={**base.overrides, **(overrides or {})},
         devices=devices,
         trainer=trainer,
-        recipe={
-            **(defaults if defaults and base.document is None else {}),
-            **_named(base.recipe),
-            **(recipe or {}),
-        },
+        recipe={**_named(base.recipe), **(recipe or {})},
     )
     extra = dict(read_override(text) for text in assignments)
     typed.update(str(value) for value in getattr(extra.get("target"), "values", ()))

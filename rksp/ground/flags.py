@@ -29,6 +29,8 @@ class Flag:
         unit: What the value counts; the help shows it in place of the value.
         zero_is_off: Zero means None.
         is_text: The command line takes text, which the field's own validator parses.
+        from_file: A file of defaults may set it. Such a file may be a stranger's: only what changes
+            neither the answer nor the machine, and hides nothing, may say yes.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Flag:
     unit: str = ""
     zero_is_off: bool = False
     is_text: bool = False
+    from_file: bool = False
+
+    @property
+    def said(self) -> str:
+        """The help, and whether a file of defaults may set the option."""
+        return f"{self.help} A file of defaults may set it." if self.from_file else self.help
 
 
 @cache

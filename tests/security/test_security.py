@@ -20,9 +20,8 @@ ATTACKS = {
     "S1 rows with such a target": "test_attacks.py::test_a_file_runs_no_code",
     "S2 output in .rksp.toml": "test_attacks.py::test_a_file_of_defaults_neither_writes_nor_opens_"
     "the_gate",
-    "S2 exit-zero, baseline, fail-on": "test_defaults.py::test_what_means_nothing_is_refused",
-    "S2 export, keep": "test_defaults.py::test_what_means_nothing_is_refused",
-    "S2 engine, address, slurm": "test_defaults.py::test_what_means_nothing_is_refused",
+    "S2 exit-zero, baseline, export, keep, engine, address, slurm": "test_file_powers.py::"
+    "test_every_other_option_is_refused_and_nothing_is_written",
     "S3 sys:exit, builtins:exit": "test_attacks.py::test_foreign_code_cannot_choose_the_exit_code",
     "S3 exit when imported": "test_attacks.py::test_an_exit_at_import_is_a_failure",
     "S4 ESC and line break in a name": "test_hostile_input.py::test_a_file_name_writes_no_line_of_"
