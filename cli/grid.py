@@ -91,7 +91,7 @@ def grid(
 
     _check(view)
     gate = Gate.parse(view.fail_on)
-    if _is_store(source):
+    if _is_store(source, model.allow_hub):
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"), collector_paused():
                 stored = read_grid(Path(source))
@@ -181,10 +181,12 @@ def _check(view: ViewOptions) -> None:
         check_export(path)
 
 
-def _is_store(source: str) -> bool:
+def _is_store(source: str, allow_hub: bool) -> bool:
+    from rksp.models.names import path_of
+
     path = Path(source)
     try:
-        if not path.is_file():
+        if not path.is_file() or path_of(source, allow_hub=allow_hub) is None:
             return False
     except OSError as error:
         raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None

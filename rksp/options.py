@@ -62,7 +62,7 @@ class MeasureOptions(Finite):
         ),
     ] = None
     states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
-        default=STATES, ge=2
+        default=STATES, ge=2, le=1_000_000
     )
     blocks: Annotated[str | None, Flag("--blocks", "Module path of the list of blocks.")] = None
     variant: Annotated[

@@ -26,6 +26,7 @@ from rksp.grid.columns import Columns
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
+from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
@@ -137,7 +138,7 @@ def read_plan(
     typed = {target} if target else set()
     if path.suffix.lower() in ROWS:
         rows = read_rows(path)
-    elif path.is_file():
+    elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
         base, blocks, notes, sweep = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
