@@ -14,7 +14,8 @@ import typer
 
 from rksp.cli import defaults
 from rksp.cli.commands import CommandTable
-from rksp.ground.errors import RkspError, nearest
+from rksp.cli.streams import own_streams
+from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -27,7 +28,8 @@ app = typer.Typer(
     cls=CommandTable,
     help="The pre-flight check of a training run.\n\n"
     "Exit codes: 0 below the bar; 1 P(failed) at or above the bar, or a finding of level error; "
-    "2 wrong usage or unreadable input; 3 rksp could not finish; 130 interrupted.",
+    "2 wrong usage or unreadable input; 3 rksp could not finish; 4 rksp cannot tell (with "
+    "--fail-on unknown); 130 interrupted; 141 a closed pipe.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -57,61 +59,75 @@ def root(
     ] = False,
 ) -> None:
     """Take the defaults of options from the nearest file of defaults."""
-    found = None if no_config else defaults.find_defaults(Path.cwd())
+    found = None if no_config else defaults.find_defaults(_here())
     if found is not None:
         file, tables = found
         context.default_map = defaults.default_map(file, tables, context.command)
         print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
 
 
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise InputError("The working folder is gone; change to another one.") from error
+
+
 def main(
     arguments: list[str] | None = None, *, program: typer.Typer = app, name: str = "rksp"
 ) -> None:
-    """Run a command and leave with its exit code; errors are one sentence on stderr."""
+    """Run a command and leave with its exit code; errors are one sentence on stderr.
+
+    Where stderr cannot be written, the sentence goes to stdout.
+    """
+    with own_streams() as (out, err):
+        code, sentence = _ended(arguments, program, name)
+        if sentence:
+            print(sentence, file=err, flush=True)
+        if sentence and err.is_lost:
+            print(sentence, file=out)
+        with contextlib.suppress(BrokenPipeError, RkspError):
+            out.flush()
+    sys.exit(code)
+
+
+def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
+    """Run a command; return its exit code, and what to say of it."""
     command = typer.main.get_command(program)
     try:
         code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(_say("interrupted", 130))
+        return 130, _said("interrupted")
     except _UsageError as error:
         error.message = _plain(one_line(error.message))
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code, ""
     except RkspError as error:
         if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
-        sys.exit(_say(str(error), error.exit_code))
+        return error.exit_code, _said(str(error))
     except BrokenPipeError:
-        sys.exit(_closed_pipe())
+        return _CLOSED_PIPE, ""
     except SystemExit as error:
         # Click leaves with 1 when a pipe is closed, which would read as "at risk".
         if isinstance(error.__context__, BrokenPipeError):
-            sys.exit(_closed_pipe())
+            return _CLOSED_PIPE, ""
         if _left_by_typer(error):
-            raise
-        sys.exit(_say("Code outside rksp tried to end the program.", 2))
-    except Exception as error:  # the last resort: CI must not read a crash as "risky"
+            return error.code if isinstance(error.code, int) else 0, ""
+        return 2, _said("Code outside rksp tried to end the program.")
+    except BaseException as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()
-        first = (str(error) or type(error).__name__).splitlines()[0]
         hint = "RKSP_TRACEBACK=1 shows where"
-        sys.exit(_say(f"unexpected {type(error).__name__}: {first} ({hint})", 3))
-    sys.exit(code if isinstance(code, int) else 0)
+        return 3, _said(f"unexpected {summary(error, 300)} ({hint})")
+    return code if isinstance(code, int) else 0, ""
 
 
 def _left_by_typer(error: SystemExit) -> bool:
     """Tell whether typer itself raised the error, as it does after it printed completions."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
-
-
-def _closed_pipe() -> int:
-    """Return the exit code of a program whose reader went away, as `| head` does."""
-    with contextlib.suppress(OSError, ValueError):
-        # What is still in the buffer would raise once more when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _CLOSED_PIPE
 
 
 def _plain(message: str) -> str:
@@ -126,6 +142,5 @@ def _plain(message: str) -> str:
     return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
 
 
-def _say(sentence: str, code: int) -> int:
-    print(f"rksp: {one_line(sentence)}", file=sys.stderr)
-    return code
+def _said(sentence: str) -> str:
+    return f"rksp: {one_line(sentence)}"

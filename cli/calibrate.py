@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import emit, made_with, outputs
 from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
 from rksp.ground.sizes import count
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from rksp.confirm.calibrate import Ladder
     from rksp.documents.score import ScoreReport
 
+_RECORD = Path("runs.jsonl")
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
 _TWIN = {"batch_size": 8, "sequence_length": 64}
 
@@ -36,13 +39,14 @@ class LadderOptions(TrainingOptions):
     """Options of the runs to train."""
 
     record: Annotated[
-        Path,
+        Path | None,
         Flag(
             "--record",
-            "File of runs to append to; runs that it holds are not trained again.",
+            "File of runs to append to; runs that it holds are not trained again. The default is a "
+            "new runs.jsonl.",
             unit="file",
         ),
-    ] = Path("runs.jsonl")
+    ] = None
     steps: Annotated[
         int,
         Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
@@ -69,23 +73,42 @@ def calibrate(
 ) -> int:
     """Train a short ladder of rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
-    check_writable(ladder.record, "--record")
+    record = _record(ladder.record)
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            is_first = _train(run, recipe, measure, model, ladder)
+            is_first = _train(run, recipe, measure, model, ladder, record)
         except KeyboardInterrupt:
             print(
-                f"rksp: finished runs are in {ladder.record}; the same command goes on from there",
+                f"rksp: finished runs are in {record}; the same command with --record {record} "
+                "goes on from there",
                 file=sys.stderr,
             )
             raise
         if not is_first:
             return 0
-        report = _answer(run, measure, model, ladder.record)
+        report = _answer(run, measure, model, record)
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     emit(report, output.format, files)
     return 0
+
+
+def _record(typed: Path | None) -> Path:
+    """Return the file of runs.
+
+    Raises:
+        InputError: It cannot be written; or nobody typed it, and there is one that others may have
+            made.
+    """
+    record = typed or _RECORD
+    is_first = os.environ.get("RANK", "0") == "0"  # another process may be later than this one
+    if typed is None and is_first and os.path.lexists(record):
+        raise InputError(
+            f"{record} is there already; type --record {record} to learn from its runs and add to "
+            "them, or give another name."
+        )
+    check_writable(record, "--record")
+    return record
 
 
 def _train(
@@ -94,6 +117,7 @@ def _train(
     measure: MeasureOptions,
     model: ModelOptions,
     options: LadderOptions,
+    record: Path,
 ) -> bool:
     """Train the ladder; return whether this process, of those of a launcher, is to answer."""
     # Here and not above: --help must not wait for torch.
@@ -107,7 +131,7 @@ def _train(
     source = options.source(run, model)
     recipe = run.recipe
     if options.shrink:
-        small = {name: value for name, value in _TWIN.items() if name not in given.stated}
+        small = {name: value for name, value in _TWIN.items() if name not in given.typed}
         recipe = recipe.model_copy(update=small)
     made = make_ladder(
         source,
@@ -120,12 +144,12 @@ def _train(
     )
     ranks = Ranks.launched()
     if ranks.rank:
-        train(made, options.record, ranks=ranks)
+        train(made, record, ranks=ranks)
         return False
     with live_progress(lambda what: ": step " not in what) as progress:
         progress("timing a few steps", 0, 1)
         _announce(made, ranks.count)
-        train(made, options.record, progress, ranks)
+        train(made, record, progress, ranks)
     return True
 
 

@@ -89,6 +89,7 @@ class DeferredCommand(typer.core.TyperCommand):
         single.command(self.name, cls=BriefCommand)(found)
         command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
+        command.from_file = getattr(found, "from_file", frozenset())
         return command
 
     @property
@@ -99,6 +100,11 @@ class DeferredCommand(typer.core.TyperCommand):
     @params.setter
     def params(self, value: list[Any]) -> None:
         """Ignore the empty list that the base class starts from."""
+
+    @property
+    def from_file(self) -> frozenset[str]:
+        """Names of the parameters that a file of defaults may set."""
+        return getattr(self.loaded, "from_file", frozenset())
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Load the command and let it parse the arguments."""

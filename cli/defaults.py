@@ -3,77 +3,63 @@
 A table is a command, a key a long option::
 
     [score]                      # [tool.rksp.score] in pyproject.toml
-    precision = "bf16"
-    fail-on = "error"
+    verbose = true
+    fail-on = ["warning", "unknown"]
 
-What is typed wins. The file belongs to the repository under test, and on CI that may be a
-stranger's: what could run or fetch code, write a file, reach another machine, open the gate, hide
-a finding from it or put another model before it must be typed. Reports say what the file set.
+The file belongs to the repository under test, and on CI that may be a stranger's. So it sets only
+what an option allows (`Flag.from_file`): how much is printed, how many threads work, and a stricter
+gate. Nothing in it can change the answer. What is typed wins, and reports say what the file set.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import read_text
+from rksp.ground.text import one_line
 
 FILE = ".rksp.toml"
-_RUNS = "lets code run or be fetched"
-_WRITES = "writes files"
-_CONNECTS = "hands work to other machines"
-_OPENS = "can hide a failure"
-_SWAPS = "changes the model that is judged"
-TYPED_ONLY = {
-    "trust-remote-code": _RUNS,
-    "allow-hub": _RUNS,
-    "target": _RUNS,
-    "output": _WRITES,
-    "export": _WRITES,
-    "keep": _WRITES,
-    "record": _WRITES,
-    "pack": _WRITES,
-    "engine": _CONNECTS,
-    "address": _CONNECTS,
-    "slurm": _CONNECTS,
-    "exit-zero": _OPENS,
-    "baseline": _OPENS,
-    "classifier": _OPENS,
-    "dry-run": _OPENS,
-    "ignore": _OPENS,
-    "select": _OPENS,
-    "level": _OPENS,
-    "help-all": _OPENS,
-    "set": _SWAPS,
-    "task": _SWAPS,
-}
-_STRICTNESS = ("never", "error", "warning")
 _MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """Find the nearest file of defaults in `folder` or above, and return it with its tables.
 
-    The search ends at the root of the repository. In one folder `.rksp.toml` comes before
-    `pyproject.toml`.
+    The search ends at the root of the repository; outside of one it ends at `folder`. In one folder
+    `.rksp.toml` comes before `pyproject.toml`. A file of another user is left out, and stderr says
+    so.
 
     Raises:
         InputError: A file cannot be read or is not TOML.
     """
-    for place in (folder, *folder.parents):
+    places = (folder, *folder.parents)
+    root = next((n for n, place in enumerate(places) if (place / ".git").exists()), 0)
+    for place in places[: root + 1]:
         own, project = place / FILE, place / "pyproject.toml"
-        if own.is_file():
+        if own.is_file() and _is_ours(own):
             return own, _read(own)
         if project.is_file():
             tools = _read(project).get("tool")
             tables = tools.get("rksp") if isinstance(tools, dict) else None
-            if tables is not None:
+            if tables is not None and _is_ours(project):
                 return project, _tables(project, tables)
-        if (place / ".git").exists():
-            return None
     return None
+
+
+def _is_ours(file: Path) -> bool:
+    """Tell whether the file, and the link if it is one, belong to the user who runs rksp."""
+    if not hasattr(os, "geteuid"):  # Windows
+        return True
+    if {file.stat().st_uid, file.lstat().st_uid} == {os.geteuid()}:
+        return True
+    said = f"rksp: {one_line(str(file), 200)} belongs to another user and is not read"
+    print(said, file=sys.stderr)
+    return False
 
 
 def _tables(file: Path, found: object) -> dict[str, Any]:
@@ -115,29 +101,32 @@ def _options(
         for name in parameter.opts
         if name.startswith("--") and name != "--help"
     }
+    from_file = getattr(inner, "from_file", ())  # those of a group have none
+    allowed = [name for name, parameter in known.items() if parameter.name in from_file]
     for key, value in content.items():
         option = key.replace("_", "-")
         if option not in known:
             hint = nearest(option, known, count=1) or "."
             raise InputError(f"{file}: rksp {command} has no option {key!r}{hint}")
-        if option in TYPED_ONLY:
+        if option not in allowed:
+            may = f"it may set {', '.join(sorted(allowed))}" if allowed else "it may set none"
             raise InputError(
-                f"{file}: {key!r} cannot be a default, since it {TYPED_ONLY[option]}; "
+                f"{file}: {key!r} cannot stand in a file of defaults (of rksp {command}, {may}); "
                 f"type --{option}."
             )
-        _check(file, key, value, known[option])
-        if option == "fail-on" and _is_weaker(value, known[option].default):
-            raise InputError(
-                f"{file}: {key!r} cannot be weaker than {known[option].default} in a file of "
-                f"defaults; type --{option} {value}."
-            )
-        yield known[option].name, value
+        parameter = known[option]
+        if parameter.multiple and not isinstance(value, list):
+            value = [value]
+        _check(file, key, value, parameter)
+        if option == "fail-on":
+            value = _stricter(file, key, list(map(str, value)), parameter.default)
+        yield parameter.name, value
 
 
-def _check(file: Path, key: str, value: object, parameter: Any) -> None:
+def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
     """Check the kind of a value; the option itself checks the range."""
     if parameter.multiple:
-        if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        if all(isinstance(part, str | float | int) for part in value) and True not in value:
             return
         raise InputError(f"{file}: {key!r} must be a list of texts, not {value!r}.")
     if parameter.is_flag and not isinstance(value, bool):
@@ -146,15 +135,16 @@ def _check(file: Path, key: str, value: object, parameter: Any) -> None:
         raise InputError(f"{file}: {key!r} must be one text or number, not {value!r}.")
 
 
-def _is_weaker(value: object, default: object) -> bool:
-    """Return True if a gate is weaker than the default; invalid values are reported later."""
-    if str(value) in _STRICTNESS:
-        rank = _STRICTNESS.index(str(value))
-        return rank < (_STRICTNESS.index(default) if default in _STRICTNESS else 1)
-    try:
-        return not float(str(value)) <= float(str(default))
-    except ValueError:
-        return False
+def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> list[str]:
+    """Return the bars of a gate, which must hold whatever the default holds."""
+    from rksp.report.gate import Gate  # most files set none
+
+    if not Gate.parse(asked).is_at_least(Gate.parse(default)):
+        raise InputError(
+            f"{file}: {key!r} cannot be weaker than {', '.join(default)} in a file of defaults; "
+            f"type --fail-on {','.join(asked)}."
+        )
+    return asked
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def diff(
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
-    if output.fail_on not in ("error", "warning", "never"):
-        raise InputError(f"--fail-on {output.fail_on!r} is unknown; use error, warning or never.")
+    if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
+        raise InputError(f"--fail-on {unknown[0]!r} is unknown; use error, warning or never.")
     after = load(new)
     changed = compare(load(old), after)
     gate = Gate.parse(output.fail_on).judge(after, changed)

@@ -50,7 +50,10 @@ _MEASURE = Panel(
 )
 _VIEW = Panel(
     title="Output",
-    helps={"fail_on": "A cell is a risk from this P(failed) on; or give error, warning or never."},
+    helps={
+        "fail_on": "A cell is a risk from this P(failed) on; or give error, warning or never. With "
+        "unknown, exit with 4 where rksp cannot tell of one. Repeatable."
+    },
 )
 
 
@@ -88,7 +91,7 @@ def grid(
 
     _check(view)
     gate = Gate.parse(view.fail_on)
-    if _is_store(source):
+    if _is_store(source, model.allow_hub):
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"), collector_paused():
                 stored = read_grid(Path(source))
@@ -134,7 +137,6 @@ def _plan(
         target=options.target,
         overrides=overrides,
         recipe={name: recipe.values[name] for name in recipe.typed},
-        defaults={name: recipe.values[name] for name in recipe.stated - recipe.typed},
         samples=options.samples,
         seed=options.sample_seed,
         ignore=options.ignore,
@@ -179,10 +181,12 @@ def _check(view: ViewOptions) -> None:
         check_export(path)
 
 
-def _is_store(source: str) -> bool:
+def _is_store(source: str, allow_hub: bool) -> bool:
+    from rksp.models.names import path_of
+
     path = Path(source)
     try:
-        if not path.is_file():
+        if not path.is_file() or path_of(source, allow_hub=allow_hub) is None:
             return False
     except OSError as error:
         raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None

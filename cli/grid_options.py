@@ -76,7 +76,7 @@ class EngineOptions(Finite):
 class ViewOptions(Finite):
     """Options of a grid's output and exit code."""
 
-    fail_on: FailOn = "0.5"
+    fail_on: FailOn = ["0.5"]
     exit_zero: ExitZero = False
     output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
     top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(

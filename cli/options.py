@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import (
     Annotated,
@@ -110,17 +110,15 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given(Generic[Model]):
-    """The fields of a model on the command line, before a file fills the others.
+    """The fields of a model on the command line, before a run file fills the others.
 
     Attributes:
         values: Field → value; an option that was not typed has its default.
         typed: Fields whose options were typed or set in the environment.
-        stated: These, and the fields that a file of defaults (`.rksp.toml`) sets.
     """
 
     values: Mapping[str, object]
     typed: frozenset[str]
-    stated: frozenset[str]
 
 
 def with_options(command: _Command) -> _Command:
@@ -128,7 +126,8 @@ def with_options(command: _Command) -> _Command:
 
     A parameter `Annotated[SomeModel, Panel(...)]` becomes the options of the model's flags, and
     the command receives the model; `Annotated[Given[SomeModel], Panel(...)]` receives the values.
-    All other parameters stay as they are.
+    All other parameters stay as they are. The command's `from_file` has the names of the parameters
+    that a file of defaults may set.
     """
     hints = get_type_hints(command, include_extras=True)
     found = {name: _Group.of(hint) for name, hint in hints.items()}
@@ -154,6 +153,8 @@ def with_options(command: _Command) -> _Command:
     made: Any = run
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    flags = (pair for group in groups.values() for pair in group.flags())
+    made.from_file = frozenset(name for name, flag in flags if flag.from_file)
     return made
 
 
@@ -219,7 +220,7 @@ class _Group:
             option = typer.Option(
                 flag.name,
                 *flag.aliases,
-                help=self.panel.helps.get(name, flag.help),
+                help=replace(flag, help=self.panel.helps.get(name, flag.help)).said,
                 metavar=flag.unit.upper() or None,
                 case_sensitive=False,
                 parser=as_count() if _is_count(definition) and not flag.is_text else None,
@@ -237,8 +238,7 @@ class _Group:
             sources[name] = getattr(context.get_parameter_source(name), "name", "")
         if self.is_given:
             typed = {n for n, source in sources.items() if source in _TYPED}
-            stated = {n for n, source in sources.items() if source in (*_TYPED, "DEFAULT_MAP")}
-            return Given(values=found, typed=frozenset(typed), stated=frozenset(stated))
+            return Given(values=found, typed=frozenset(typed))
         return checked(self.model, found, noun="command", sources=flag_names(self.model))
 
 

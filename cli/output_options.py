@@ -12,14 +12,16 @@ from rksp.ground.model import Finite
 from rksp.report.formats import FORMATS, formats_of, suffixes_of
 
 FailOn = Annotated[
-    str,
+    list[str],
     Flag(
         "--fail-on",
-        "Exit with 1 from this P(failed) on, or give error, warning or never.",
+        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
+        "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
         unit="bar",
+        from_file=True,  # only where it makes the gate stricter
     ),
 ]
-ExitZero = Annotated[bool, Flag("--exit-zero", "Never exit with 1.")]
+ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
 
 
 def format_of(kind: str | None) -> Any:
@@ -37,7 +39,7 @@ def files_of(kind: str | None) -> Any:
 class GateOptions(Finite):
     """Options of the exit code."""
 
-    fail_on: FailOn = "0.5"
+    fail_on: FailOn = ["0.5"]
     exit_zero: ExitZero = False
     select: Annotated[
         list[str],
@@ -101,7 +103,12 @@ class ScoreOutput(Finite):
     output_format: format_of("score") = "text"  # type: ignore[valid-type]  # a table
     verbose: Annotated[
         bool,
-        Flag("--verbose", "Print every measurement instead of the short page.", aliases=("-v",)),
+        Flag(
+            "--verbose",
+            "Print every measurement instead of the short page.",
+            aliases=("-v",),
+            from_file=True,
+        ),
     ] = False
     output: files_of("score") = []  # type: ignore[valid-type]  # a table
 
@@ -128,6 +135,6 @@ class ReportOutput(Finite):
 class DiffOutput(Finite):
     """Options of the output and exit code of `rksp diff`."""
 
-    fail_on: FailOn = "error"
+    fail_on: FailOn = ["error"]
     exit_zero: ExitZero = False
     output_format: format_of("diff") = "text"  # type: ignore[valid-type]  # a table

@@ -57,7 +57,7 @@ def playground(
     run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
     table: Any = context.find_root().command
     command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
-    known = {name: value for name, value in run.recipe if name not in recipe.stated}
+    known = {name: value for name, value in run.recipe if name not in recipe.typed}
     page = render(started(source, run.recipe, command, known), load_edge_model(), version("rksp"))
     if output is None:
         print(page, end="")

@@ -13,14 +13,15 @@ from rksp.ground.errors import InputError
 from rksp.models.configuration import offline
 from rksp.options import MeasureOptions
 
+_MOST_THREADS = 1024
 MOST_READING = 60.0  # processor seconds
 
 
 def default_threads() -> int:
     """Return two on CI, else half of the cores: more threads than free cores cost tenfold."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
+    if given.isascii() and given.isdigit() and int(given[:9]) > 0:
+        return min(int(given[:9]), _MOST_THREADS)
     return 2 if os.environ.get("CI") else max(1, (os.cpu_count() or 2) // 2)
 
 

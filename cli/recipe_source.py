@@ -82,7 +82,7 @@ def requested_run(
 ) -> RequestedRun:
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
-    Typed options override the file, and the file overrides `.rksp.toml` and the defaults.
+    Typed options override the file, and the file overrides rksp's defaults.
 
     Args:
         target: The typed target.
@@ -125,11 +125,7 @@ def _from_flags(
         raise InputError("--rows makes steps of a run file's epochs; give --recipe FILE.")
     flags = flag_names(Recipe)
     recipe = Recipe.parse(given.values, flags)
-    stated = {
-        name: flags.get(name, name) if name in given.typed else ".rksp.toml"
-        for name in given.stated
-    }
-    origins = origins_of_flags(recipe, stated)
+    origins = origins_of_flags(recipe, {name: flags.get(name, name) for name in given.typed})
     return RequestedRun(target=target, overrides={}, recipe=recipe, origins=origins)
 
 

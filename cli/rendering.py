@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _Kind = TypeVar("_Kind")
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
+_MARKUP = ("html", "junit")  # what a stream cannot encode has a form of its own here
 # What changes where the answer goes or how it counts, but not the answer.
 _NOT_THE_ANSWER = words(
     "output_format output exit_zero fail_on baseline threads keep help_all no_cache"
@@ -188,7 +189,10 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
     for path, text in rendered:
         atomic_write(path, text)
     if isinstance(shown, str):
-        sys.stdout.write(printable(shown))
+        text = printable(shown)
+        if output_format in _MARKUP and (sys.stdout.encoding or "").lower() != "utf-8":
+            text = text.encode("ascii", "xmlcharrefreplace").decode()
+        sys.stdout.write(text)
         return
     from rich.console import Console
 
@@ -197,10 +201,11 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:
-    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 into 0."""
-    code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
+    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 and 4 into 0."""
+    code = 0 if exit_zero and document.exit_code in (1, 4) else document.exit_code
     if document.exit_code:
-        print(f"rksp: exit {code}: {'; '.join(definite(document.gate).reasons)}", file=sys.stderr)
+        reasons = "; ".join(definite(document.gate).reasons)
+        print(f"rksp: exit {code}: {one_line(reasons)}", file=sys.stderr)
     return code
 
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
+    from rksp.report.gate import Gate
 
 Target = Annotated[
     str,
@@ -171,7 +172,8 @@ def _finished(
     from rksp.report.gate import Gate
 
     report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
-    report, refused = _as_the_file_asks(report, run)
+    bar = Gate.parse(gate.fail_on)
+    report, refused = _as_the_file_asks(report, run, bar)
     for said in refused if is_last else ():
         print(f"rksp: {one_line(said)}", file=sys.stderr)
     changed = None
@@ -182,7 +184,7 @@ def _finished(
     report = report.model_copy(
         update={
             "provenance": report.provenance | made_with(context),
-            "gate": Gate.parse(gate.fail_on).judge(report, changed),
+            "gate": bar.judge(report, changed),
             "baseline": changed,
         }
     )
@@ -349,8 +351,12 @@ def _as_asked(
     )
 
 
-def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreReport, list[str]]:
-    """Leave out the findings that comments of the run file silence, and say which; never errors.
+def _as_the_file_asks(
+    report: ScoreReport, run: RequestedRun, gate: Gate
+) -> tuple[ScoreReport, list[str]]:
+    """Leave out the findings that comments of the run file silence, and say which.
+
+    They silence no error, and nothing that fails the gate.
 
     Returns:
         The report, and a sentence for each comment that cannot silence what it names.
@@ -361,9 +367,10 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreRepo
     from rksp.recipe_files.said.ignored import apply_comments
 
     fields = {check.code: check.field for check in CHECKS}
-    found = apply_comments(report.findings, fields, run.origins, run.file)
+    found = apply_comments(report.findings, fields, run.origins, run.file, gate.reaches)
     refused = [
-        f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
+        f"{place} cannot ignore {finding.code}, {_held(finding.level)}; "
+        f"type --ignore {finding.code}"
         for finding, place in found.refused
     ]
     silenced = [
@@ -376,6 +383,10 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreRepo
         "verdict": combined(report.risk_verdict, found.kept),
     }
     return report.model_copy(update=changes), refused
+
+
+def _held(level: str) -> str:
+    return "an error" if level == "error" else f"a {level}, which fails the gate"
 
 
 def _classifier(file: Path | None) -> EdgeModel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from rksp.batch import IGNORED
 from rksp.datasets.own_rows import OwnRows
 from rksp.datasets.probe import Probe, position_limit, spread_bytes, vocabulary_of
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, foreign
 
 _SEQUENCES, _LENGTH = 16, 128  # of a probe, as of the bundled text
 _CHARACTERS = 16  # that are encoded for each token that is asked for
@@ -139,7 +140,8 @@ class _Coder:
         if self.tokenizer is None:
             joined = text if pair is None else f"{text}\n{pair}"
             return self._bytes[list(joined.encode())].tolist()  # type: ignore[index]  # bytes there
-        found = self.tokenizer(text, pair, add_special_tokens=is_whole)["input_ids"]
+        with foreign(f"The tokenizer of {self.target} cannot encode the data"):
+            found = self.tokenizer(text, pair, add_special_tokens=is_whole)["input_ids"]
         if found and max(found) >= self.vocabulary:
             raise InputError(
                 f"The tokenizer of {self.target} gives the token {max(found)}, and the vocabulary "
@@ -149,29 +151,23 @@ class _Coder:
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
         """Encode a conversation through the checkpoint's template."""
-        try:
+        with foreign(f"The chat template of {self.target} refuses a conversation"):
             said = [_message(one) for one in messages]
             text = self.tokenizer.apply_chat_template(said, tokenize=False)  # type: ignore[union-attr]  # a chat
-        except Exception as error:  # a template may raise anything
-            raise InputError(
-                f"The chat template of {self.target} refuses a conversation ({error!s:.200})."
-            ) from error
         return self.ids(text)
 
 
 def _tokenizer(file: Path) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    try:
+    said = f"{file} cannot be read as a tokenizer"
+    # Where nothing names its class, the file itself may still be whole.
+    with suppress(InputError), foreign(said):
         return AutoTokenizer.from_pretrained(
             file.parent, local_files_only=True, trust_remote_code=False
         )
-    except Exception:  # where nothing names its class, the file itself may still be whole
-        pass
-    try:
+    with foreign(said):
         return PreTrainedTokenizerFast(tokenizer_file=str(file))
-    except Exception as error:  # the Rust side raises bare Exception
-        raise InputError(f"{file} cannot be read as a tokenizer ({error!s:.200}).") from error
 
 
 def _message(one: Any) -> dict[str, str]:

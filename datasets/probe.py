@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rksp.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
 from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, foreign
 from rksp.ground.files import read_limited, read_text
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
@@ -204,19 +204,15 @@ def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
 def _encode(content: bytes, tokenizer: Path) -> Tensor:
     from tokenizers import Tokenizer  # comes with transformers; bytes need no tokenizer
 
-    try:
+    with foreign(f"{tokenizer} cannot be read as a tokenizer"):
         stored = Tokenizer.from_str(read_text(tokenizer, _LARGEST_TOKENIZER))
-    except InputError:
-        raise
-    except Exception as error:  # the Rust side raises bare Exception
-        if type(error) is not Exception and not isinstance(error, OSError | ValueError):
-            raise
-        raise InputError(f"{tokenizer} cannot be read as a tokenizer ({error}).") from error
     stored.no_truncation()
     stored.no_padding()
     # 400 kB are enough for any default probe, and encoding a megabyte takes seconds.
     text = content[:400_000].decode("utf-8", errors="ignore")
-    return torch.tensor(stored.encode(text, add_special_tokens=False).ids, dtype=torch.long)
+    with foreign(f"{tokenizer} cannot encode the probe"):
+        ids = stored.encode(text, add_special_tokens=False).ids
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def _images(config, count: int | None, seed: int) -> Probe:

@@ -62,7 +62,7 @@ class MeasureOptions(Finite):
         ),
     ] = None
     states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
-        default=STATES, ge=2
+        default=STATES, ge=2, le=1_000_000
     )
     blocks: Annotated[str | None, Flag("--blocks", "Module path of the list of blocks.")] = None
     variant: Annotated[
@@ -92,7 +92,8 @@ class MeasureOptions(Finite):
         ),
     ] = None
     threads: Annotated[
-        int | None, Flag("--threads", "Threads; default half of the cores.", unit="threads")
+        int | None,
+        Flag("--threads", "Threads; default half of the cores.", unit="threads", from_file=True),
     ] = Field(default=None, ge=1, le=1024)
 
     @property

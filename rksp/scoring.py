@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rksp.assessment.report import score_report
 from rksp.assessment.store import MeasurementStore
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.own_runs import HistoryReport
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, check_kind
 from rksp.ground.flags import checked
 from rksp.models.as_found import left_as_found
 from rksp.models.declared import Declared
@@ -81,6 +82,7 @@ def score(
         InputError: Some input cannot be used; the message says what to do.
         NotCovered: A target without a batch has no residual stream of constant width.
     """
+    _check(recipe, apply, options, cache, runs)
     recipe = _recipe(recipe, lr)
     typed = dict.fromkeys(recipe.model_fields_set, "given")
     if options is not None and measure:
@@ -106,7 +108,7 @@ def score(
     if runs:
         from rksp.own_runs.learning import learn
 
-        paths = [runs] if isinstance(runs, str | Path) else runs
+        paths = [runs] if isinstance(runs, str | os.PathLike) else runs
         classifier, own_runs = learn([Path(path) for path in paths], source, recipe)
     if apply:
         declared, trained = Declared(source.config, source.task), source.holds_trained
@@ -124,6 +126,23 @@ def score(
         )
     report = score_report(recipe, [evaluation]).model_copy(update={"own_runs": own_runs})
     return Result(with_origins(report, origins))
+
+
+def _check(recipe: object, apply: object, options: object, cache: object, runs: object) -> None:
+    """Check the kinds of arguments that nothing else checks.
+
+    Raises:
+        InputError: One is of another kind.
+    """
+    paths = str | os.PathLike
+    check_kind("recipe", recipe, Recipe | Mapping | None, "a Recipe or a mapping of its fields")
+    check_kind("options", options, MeasureOptions | None, "MeasureOptions")
+    check_kind("cache", cache, bool | paths, "True, False or a folder")
+    levers = apply if isinstance(apply, list | tuple) else [None]
+    for lever in levers:
+        check_kind("apply", lever, str, "a list of levers")
+    for path in [runs] if not isinstance(runs, list | tuple) else runs:
+        check_kind("runs", path, paths, "a path or a list of paths")
 
 
 def _recipe(recipe: Recipe | Mapping[str, Any] | None, lr: float | None) -> Recipe:

@@ -11,8 +11,9 @@ from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
 
-SCHEMA_VERSION = "4.2"
+SCHEMA_VERSION = "4.3"
 _PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
+UNKNOWN = 4  # the exit code where rksp cannot tell and `--fail-on unknown` was given
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
 
@@ -66,17 +67,19 @@ class TargetReport(Part):
 
 
 class GateReport(Part):
-    """The reason for the exit code: `failed` means 1, unless `--exit-zero` was given.
+    """The reason for the exit code: `failed` means 1 or 4, unless `--exit-zero` was given.
 
     Attributes:
-        fail_on: As given.
+        fail_on: As given; several bars are joined by commas.
         failed: True if anything fails.
+        only_unknown: It fails only since rksp cannot tell, and `--fail-on unknown` was given.
         issues: Keys of the issues that fail.
         reasons: The clauses of the last line on stderr.
     """
 
     fail_on: str
     failed: bool
+    only_unknown: bool = False
     issues: list[str]
     reasons: list[str]
 
@@ -101,8 +104,10 @@ class Document(Part):
 
     @property
     def exit_code(self) -> int:
-        """1 if the gate failed, else 0; it ignores `--exit-zero`."""
-        return int(self.gate is not None and self.gate.failed)
+        """0, 1 if the gate failed, or 4 if only for want of an answer; ignores `--exit-zero`."""
+        if self.gate is None or not self.gate.failed:
+            return 0
+        return UNKNOWN if self.gate.only_unknown else 1
 
     def finite(self) -> Self:
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""

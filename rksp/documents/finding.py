@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from rksp.documents.base import Part
 
@@ -21,6 +24,7 @@ class Level(StrEnum):
     NOTE = "note"
 
 
+Code = Annotated[str, Field(pattern=r"^RKSP[0-9]{3}$")]  # formats print it as it is
 RISK = "RKSP001"  # the verdict, at or above the bar
 LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
 
@@ -44,7 +48,7 @@ class Finding(Part):
             verdict at least caution (`rksp.documents.verdict`).
     """
 
-    code: str
+    code: Code
     name: str
     level: Level
     message: str

@@ -78,8 +78,8 @@ class GridReport(Document):
 
     @property
     def exit_code(self) -> int:
-        """0, 1 for a risk, 2 where nothing given is usable, 3 where a cell has no result."""
-        return _EXIT_CODES[self.verdict]
+        """0, 1 for a risk, 2 where nothing given is usable, 3 where a cell has no result, or 4."""
+        return super().exit_code if self.verdict == "ok" else _EXIT_CODES[self.verdict]
 
     @property
     def counts(self) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
-from rksp.documents.finding import Finding, Level
+from rksp.documents.finding import Code, Finding, Level
 from rksp.documents.own_runs import HistoryReport, LearnedReport
 from rksp.documents.verdict import Verdict
 from rksp.recipe import USUAL_RANK, Recipe
@@ -250,7 +250,7 @@ class ChangeReport(Part):
     """One issue against an older report; see `rksp.report.diff`."""
 
     state: Literal["new", "worse", "better", "fixed", "unchanged"]
-    code: str
+    code: Code
     name: str
     layer: str
     level: Level
@@ -326,7 +326,7 @@ class SeedReport(Part):
 class NotRunReport(Part):
     """A check that could not run, and what it lacked."""
 
-    code: str
+    code: Code
     name: str
     reason: str
 

@@ -16,6 +16,7 @@ from rksp.ground.files import atomic_write, check_writable, replacing
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 SUFFIXES = (*TABLES, *SWEEPS)
 _CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
@@ -55,8 +56,13 @@ def to_csv(found: Sequence[Record]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in found)
     return text.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """Return text that a spreadsheet does not take for a formula, which it would run."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _write_parquet(found: Sequence[Record], path: Path) -> None:

@@ -26,6 +26,7 @@ from rksp.grid.columns import Columns
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
+from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
@@ -102,7 +103,6 @@ def read_plan(
     target: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -120,7 +120,6 @@ def read_plan(
         target: The model, if the file names none.
         overrides: Settings of the model that no cell varies; they replace those of the file.
         recipe: Fields that no cell varies; they replace those of the file.
-        defaults: Fields that the grid does not set; unused with a trainer's file.
         samples: The number of cells to draw; required if an axis is a range.
         seed: The seed of the drawing.
         ignore: Names in the file that are neither recipe nor model.
@@ -139,7 +138,7 @@ def read_plan(
     typed = {target} if target else set()
     if path.suffix.lower() in ROWS:
         rows = read_rows(path)
-    elif path.is_file():
+    elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
         base, blocks, notes, sweep = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
@@ -152,11 +151,7 @@ def read_plan(
         overrides={**base.overrides, **(overrides or {})},
         devices=devices,
         trainer=trainer,
-        recipe={
-            **(defaults if defaults and base.document is None else {}),
-            **_named(base.recipe),
-            **(recipe or {}),
-        },
+        recipe={**_named(base.recipe), **(recipe or {})},
     )
     extra = dict(read_override(text) for text in assignments)
     typed.update(str(value) for value in getattr(extra.get("target"), "values", ()))

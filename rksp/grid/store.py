@@ -29,7 +29,7 @@ from rksp.grid.cell import Cell, Options, init_keys, recipes_of
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import check_writable
+from rksp.ground.files import check_link, check_writable
 from rksp.ground.model import definite
 from rksp.ground.text import safe_json, safe_strings
 
@@ -348,6 +348,8 @@ class GridStore:
 
 def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
+        for beside in ("-wal", "-shm", "-journal"):  # files that SQLite writes
+            check_link(path.with_name(f"{path.name}{beside}"))
         base = sqlite3.connect(path, timeout=30, isolation_level=None)
         base.execute("PRAGMA journal_mode=WAL")
         base.execute("PRAGMA synchronous=NORMAL")

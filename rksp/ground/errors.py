@@ -10,13 +10,25 @@ RkspError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rksp.ground.text import one_line
 
 
 class RkspError(Exception):
-    """Root of every error that rksp raises on purpose."""
+    """Root of every error that rksp raises on purpose.
+
+    Args:
+        message: One sentence. It is put on one line without control characters, and cut in the
+            middle beyond 1,000 characters, since it may hold what a stranger wrote.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
 
 
 class InputError(RkspError):
@@ -39,6 +51,42 @@ class Incomplete(RkspError):
     """Part of the work is done and kept; the rest could not be done."""
 
     exit_code = 3
+
+
+@contextmanager
+def foreign(sentence: str) -> Iterator[None]:
+    """Turn what compiled code of a library raises over a file into an `InputError`.
+
+    Its panics are no `Exception`.
+
+    Args:
+        sentence: What is wrong, without the full stop; the error is added.
+
+    Raises:
+        InputError: The block failed, but not for want of memory.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError, RkspError):
+        raise
+    except BaseException as error:
+        raise InputError(f"{sentence} ({summary(error)}).") from error
+
+
+def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
+    """Check an argument of a call from Python.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        kind: A type, or a union of types.
+        wanted: What it should be, in words.
+
+    Raises:
+        InputError: It is of another kind.
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {value!r:.200}; it should be {wanted}.")
 
 
 def summary(error: BaseException, most: int = 200) -> str:

@@ -81,6 +81,7 @@ def check_writable(path: Path, option: str = "-o") -> None:
     try:
         if path.is_dir():
             raise InputError(f"{option} {path} is a folder; give the name of a file.")
+        check_link(path)
         folder = path.absolute().parent
         if not folder.is_dir():
             raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first.")
@@ -95,27 +96,60 @@ def check_writable(path: Path, option: str = "-o") -> None:
         raise InputError(f"{option} {path!s:.200} cannot be written: {reason}.") from None
 
 
+def check_link(path: Path) -> None:
+    """Refuse a path that a link leads elsewhere: the link may be a stranger's.
+
+    A link in a folder may lead to a file of the same folder. The folders of a relative path may not
+    lead out of the working folder. Devices and descriptors, such as /dev/stdout, are links of the
+    system.
+
+    Raises:
+        InputError: It leads elsewhere.
+    """
+    place = Path(os.path.normpath(path.absolute()))  # of the words alone: links stay
+    if place.is_relative_to("/dev") or place.is_relative_to("/proc"):
+        return
+    bounds = [(place, place.parent)]
+    if not path.is_absolute() and place.is_relative_to(Path.cwd()):
+        bounds.append((place.parent, Path.cwd()))
+    for link, base in bounds:
+        if not _real(link).is_relative_to(_real(base)):
+            raise InputError(
+                f"{path!s:.200} is not written: {link.name} is a link that leads to "
+                f"{_real(link)!s:.200}; give that path, if you mean it."
+            )
+
+
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file so that a kill or a full disk leaves either the old file or the new one.
 
     Args:
-        path: The file. A link is followed; permissions of an existing file are kept.
+        path: The file. A link is followed within its folder; permissions of an existing file are
+            kept.
         content: Text (UTF-8) or bytes.
 
     Raises:
-        InputError: The file cannot be written at this path.
+        InputError: The file cannot be written at this path, or a link leads out of its folder.
         Incomplete: The disk is full or failed; an old file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
         is_special = path.exists() and not path.is_file() and not path.is_dir()
         if is_special:  # a pipe or a device has no old content to keep
-            path.write_bytes(data)
+            _write_special(path, data)
             return
     except OSError as error:
         raise write_failure(path, error) from error
     with replacing(path) as partial:
         partial.write_bytes(data)
+
+
+def _write_special(path: Path, data: bytes) -> None:
+    """Write to a pipe or a device; opening a pipe that nobody reads would wait forever."""
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
 
 
 @contextmanager
@@ -126,6 +160,7 @@ def replacing(path: Path) -> Iterator[Path]:
         InputError: The file cannot be written at this path.
         Incomplete: The disk is full or failed; an old file is unchanged.
     """
+    check_link(path)
     target = _real(path)
     # A short name, because the target's own name may already have the maximum length.
     partial = target.with_name(f".{os.getpid()}-{os.urandom(6).hex()}{_PARTIAL}")
@@ -159,6 +194,7 @@ class ResultFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        check_link(folder / _LOCK)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

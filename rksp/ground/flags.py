@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
@@ -29,6 +29,8 @@ class Flag:
         unit: What the value counts; the help shows it in place of the value.
         zero_is_off: Zero means None.
         is_text: The command line takes text, which the field's own validator parses.
+        from_file: A file of defaults may set it. Such a file may be a stranger's: only what changes
+            neither the answer nor the machine, and hides nothing, may say yes.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Flag:
     unit: str = ""
     zero_is_off: bool = False
     is_text: bool = False
+    from_file: bool = False
+
+    @property
+    def said(self) -> str:
+        """The help, and whether a file of defaults may set the option."""
+        return f"{self.help} A file of defaults may set it." if self.from_file else self.help
 
 
 @cache
@@ -72,6 +80,10 @@ def checked(
     Raises:
         InputError: A field is unknown (the message names the nearest known one) or out of range.
     """
+    for name, value in fields.items():
+        if isinstance(value, bool) and name in model.model_fields and not _takes_bool(model, name):
+            said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
+            raise InputError(f"{said} is {value}; it should be a number or a word.")
     try:
         return model.model_validate(dict(fields))
     except ValidationError as error:
@@ -83,6 +95,11 @@ def checked(
         said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
         wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         raise InputError(f"{said} is {first['input']!r}; {wanted}{_off(model, name)}.") from None
+
+
+def _takes_bool(model: type[BaseModel], name: str) -> bool:
+    annotation = model.model_fields[name].annotation
+    return bool in (annotation, *get_args(annotation))
 
 
 def _off(model: type[BaseModel], name: str) -> str:

@@ -6,9 +6,14 @@ import json
 import re
 from typing import Any
 
-# C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text, and surrogates:
-# these move the cursor, start a line, forge a log command, or hide the real text.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text or have no width,
+# and surrogates: these move the cursor, start a line, forge a log command, or hide the real text.
+# A runner of GitHub takes `##[` for a command anywhere in a line, and Azure's takes `##vso[`.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    r"\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
+)
 _DECODER = json.JSONDecoder()
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -18,7 +23,7 @@ def printable(text: str) -> str:
 
     Inside a JSON string the escape means the same character, so JSON may be passed too.
     """
-    if text.isascii() and text.isprintable():
+    if _is_plain(text):
         return text
     return _SURROGATE.sub(_escaped, _CONTROL.sub(_escaped, text))
 
@@ -51,7 +56,7 @@ def safe_strings(value: Any) -> Any:
 def safe_json(text: str) -> Any:
     """Parse JSON, and make every string in it printable and one line long, keys included."""
     found = _parsed(text)
-    if text.isascii() and text.isprintable() and "\\" not in text:  # then no string needs it
+    if _is_plain(text) and "\\" not in text:  # then no string needs it
         return found
     return safe_strings(found)
 
@@ -66,7 +71,7 @@ def _parsed(text: str) -> Any:
 
 
 def _safe(text: str) -> str:
-    if text.isascii() and text.isprintable():  # nearly every one
+    if _is_plain(text):  # nearly every one
         return text
     return one_line(text, limit=10**7)
 
@@ -92,5 +97,13 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and "##" not in text
+
+
 def _escaped(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
+    code = ord(match[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)  # as JSON writes it
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"

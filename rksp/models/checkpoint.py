@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rksp.ground.errors import InputError
+from safetensors import safe_open
+
+from rksp.ground.errors import InputError, foreign
 from rksp.ground.files import read_text
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
 _PICKLED_ENDINGS = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+_LONGEST_NAME = 255  # bytes, on every usual file system
 _LARGEST_INDEX = 64 * 2**20  # bytes
 _LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the format itself
 
@@ -63,8 +66,8 @@ def is_pickle(path: Path) -> bool:
 def _shards(index: Path) -> set[str]:
     try:
         names = json.loads(read_text(index, _LARGEST_INDEX))["weight_map"].values()
-        if not all(isinstance(name, str) for name in names):
-            raise TypeError("a file name is not a string")
+        if not all(isinstance(name, str) and len(name.encode()) <= _LONGEST_NAME for name in names):
+            raise TypeError("a file name is not a string, or too long")
         return set(names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} is not a valid safetensors index ({error}).") from error
@@ -92,6 +95,8 @@ def check_file(path: Path) -> None:
     try:
         entries = json.loads(text)
         ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
+        if not all(type(end) is int and end >= 0 for end in ends):
+            raise TypeError("an offset is no number of bytes")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} has no readable safetensors header ({error}).") from error
     expected = 8 + length + max(ends, default=0)
@@ -100,6 +105,8 @@ def check_file(path: Path) -> None:
             f"{path} is truncated or damaged: it has {size} bytes, but its header says {expected}; "
             "copy it again."
         )
+    with foreign(f"{path} has no valid safetensors header"), safe_open(path, framework="numpy"):
+        pass
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:

@@ -93,9 +93,9 @@ def known_type(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the settings under a model type that transformers has, at every level."""
     name = settings.get("model_type")
-    types = types_for(name)
     if not isinstance(name, str):
         raise InputError(f"{target} has no model_type; add one that transformers knows.")
+    types = types_for(name)
     notes = []
     settings = {
         key: known_type(target, value, needs_code)[0]

@@ -16,6 +16,13 @@ def is_hub_id(target: str) -> bool:
     return _ID.match(target) is not None
 
 
+def is_cached(target: str) -> bool:
+    """Tell whether the local cache holds some of a Hub model."""
+    with offline():
+        from huggingface_hub.constants import HF_HUB_CACHE
+    return (Path(HF_HUB_CACHE) / f"models--{target.replace('/', '--')}").is_dir()
+
+
 def hub_folder(target: str, allow_hub: bool) -> Path:
     """Return the folder of a Hub model, from the cache unless the network is allowed.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
 from rksp.models.hub import hub_folder, is_hub_id
+from rksp.models.names import path_of
 
 _READ = ("config.json", "tokenizer.json")  # of a folder, beside its weights
 
@@ -40,12 +41,12 @@ def identity(target: str | Path, *, allow_hub: bool = False, with_code: bool = F
         The digest; None for a model type, and for a target that cannot be found.
     """
     try:
-        path = Path(target).expanduser()
-    except RuntimeError:  # `~` of nobody
+        path = path_of(str(target), allow_hub=allow_hub)
+    except (InputError, RuntimeError):  # a name of two things; `~` of nobody
         return None
-    if path.is_file() and path.suffix != ".safetensors":
-        return file_identity(path)
-    if path.exists():
+    if path is not None:
+        if path.is_file() and path.suffix != ".safetensors":
+            return file_identity(path)
         return _of_folder(path if path.is_dir() else path.parent, with_code)
     if is_factory(str(target)):
         file = _file_of_module(str(target).partition(":")[0])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rksp.ground.errors import InputError, nearest
+from rksp.ground.errors import InputError, check_kind, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
-    ALIASES,
     declared_config,
     depth_notes,
     dropout_notes,
@@ -30,6 +30,7 @@ from rksp.models.configuration import (
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.images import shown_of_images
+from rksp.models.names import is_explicit, is_type, path_of, said_of_namesake
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
@@ -55,7 +56,7 @@ def resolve(
     task: Task | None = None,
     counts: bool = True,
 ) -> ModelSource:
-    """Resolve a target, in this order: a path, a factory, a model type, a Hub id.
+    """Resolve a target: a factory, a model type, a path or a Hub id; see `rksp.models.names`.
 
     Only a skeleton on the meta device is built, to count parameters; a factory is called.
 
@@ -76,9 +77,15 @@ def resolve(
     Raises:
         InputError: The target is unknown or cannot be used; the message says what to do.
     """
+    check_kind("target", target, str | os.PathLike, "text or a path")
+    check_kind("overrides", overrides, Mapping | None, "a mapping of settings")
+    check_kind("seed", seed, int, "a whole number")
+    check_kind("max_params", max_params, int | float, "a number")
+    target = os.fspath(target)
     common = {"seed": seed, "max_params": max_params, "counts": counts}
     settings = dict(overrides or {})
     source = _resolved(target, settings, trust_remote_code, allow_hub, task, common)
+    source = replace(source, notes=(*said_of_namesake(target), *source.notes))
     if source.kind == "factory" or trust_remote_code:
         return source
     asked = Asked(target=target, overrides=settings, task=task, allow_hub=allow_hub)
@@ -93,15 +100,15 @@ def _resolved(
     task: Task | None,
     common: dict[str, Any],
 ) -> ModelSource:
-    path = _path_of(target)
-    if path.exists():
-        return _from_path(path, target, overrides, trust_remote_code, task, common)
+    _check_name(target)
+    found, path = path_of(target, allow_hub=allow_hub), Path(target).expanduser()
+    if found is not None:
+        return _from_path(found, target, overrides, trust_remote_code, task, common)
     if is_factory(target):
         return _from_factory(target, overrides, task, common)
-    types = types_for(target)
-    if target in types or target in ALIASES:
+    if is_type(target):
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
-    if path.suffix in (".json", ".safetensors") or target.startswith((".", "/", "~")):
+    if is_explicit(target):
         raise InputError(f"There is no file or folder {target}.")
     if is_pickle(path):
         raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
@@ -109,31 +116,31 @@ def _resolved(
         folder = hub_folder(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
         return replace(source, kind="hub", starts_trained=True)
-    hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
+    hint = (
+        nearest(target, types_for(target)) or "; give a path, package.module:factory or a Hub id."
+    )
     raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
 
 
 def _is_known(settings: Mapping[str, object]) -> bool:
     name = settings.get("model_type")
-    return name in types_for(name)
+    return isinstance(name, str) and name in types_for(name)
 
 
-def _path_of(target: str) -> Path:
-    """Return the path that a target may be.
+def _check_name(target: str) -> None:
+    """Check that a file system can have such a name.
 
     Raises:
-        InputError: No file system can have such a path.
+        InputError: None can.
     """
     if not target or has_control(target):
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
-        path = Path(target).expanduser()
-        path.exists()
+        Path(target).expanduser().exists()
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"The target {target[:200]!r} cannot be used: {reason}.") from None
-    return path
 
 
 def resolve_tiny(
@@ -161,7 +168,7 @@ def resolve_tiny(
 
     path = Path(target)
     types = model_types()
-    if path.is_dir():
+    if path.is_dir() and path_of(target) is not None:
         raise InputError(
             "--shrink trains a tiny model of random weights, which says nothing of those in "
             f"{target}; leave out --shrink, or give {path / 'config.json'}."

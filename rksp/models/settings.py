@@ -9,15 +9,14 @@ from pathlib import Path
 from rksp.ground.errors import InputError
 from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
-    ALIASES,
     declared_config,
     known_settings,
     known_type,
     make_config,
     other_names,
-    types_for,
 )
 from rksp.models.hub import hub_folder, is_hub_id
+from rksp.models.names import is_type, path_of
 from rksp.models.overrides import close, dropouts, is_setting
 from rksp.models.refusals import refusals
 
@@ -90,14 +89,13 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
 
 def _stored(target: str, allow_hub: bool) -> tuple[dict[str, object] | None, Path | None]:
     """Return the stored settings of a target, and the folder that may hold its weights."""
-    path = Path(target).expanduser()
-    if is_hub_id(target) and not path.exists():
+    path = path_of(target, allow_hub=allow_hub)
+    if path is None and is_hub_id(target):
         path = hub_folder(target, allow_hub)
+    if path is None:
+        return ({"model_type": target} if is_type(target) else None), None
     if path.suffix == ".safetensors":
         path = path.parent
     if path.is_dir():
         return read_config(path / "config.json")[0], path
-    if path.is_file():
-        return read_config(path)[0], None
-    is_type = target in ALIASES or target in types_for(target)
-    return ({"model_type": target} if is_type else None), None
+    return read_config(path)[0], None

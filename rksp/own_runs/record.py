@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_text, write_failure
+from rksp.ground.files import check_link, read_text, write_failure
 from rksp.own_runs.readers.files import LARGEST
 from rksp.own_runs.shape import Shape
 from rksp.recipe import Recipe
@@ -58,6 +58,7 @@ def append_row(path: Path, row: Mapping[str, object]) -> None:
         InputError: The file cannot be written at this path.
         Incomplete: The disk is full or failed.
     """
+    check_link(path)
     line = json.dumps(row, allow_nan=False) + "\n"
     try:
         with path.open("ab+") as file:

@@ -232,6 +232,14 @@ def can_not_tell(risk: RiskAssessment) -> bool:
     return risk.verdict == "cannot tell"
 
 
+def open_gate(report: ScoreReport) -> str:
+    """Say that the gate lets pass what rksp cannot tell; empty where it does not."""
+    gate = report.gate
+    if report.risk_verdict not in ("cannot tell", "not assessed") or gate is None or gate.failed:
+        return ""
+    return "the gate is open: this exits with 0; --fail-on unknown makes it exit with 4"
+
+
 def sentence(text: str) -> str:
     """Capitalize the first letter."""
     return text[:1].upper() + text[1:]

@@ -46,6 +46,46 @@ def test_a_score_exits_alike_in_every_format(run, rate, code):
     assert set(codes.values()) == {code}, codes
 
 
+UNTOLD = "score gpt2 --lr 6e-4 --objective other --evidence config"
+
+
+@pytest.mark.parametrize(
+    ("bars", "code"),
+    [
+        ("", 0),
+        ("--fail-on unknown", 4),
+        ("--fail-on 0.3,unknown", 4),
+        ("--fail-on warning --fail-on unknown", 1),  # there is a warning too
+        ("--fail-on never", 0),
+        ("--fail-on unknown --exit-zero", 0),
+    ],
+)
+def test_what_cannot_be_told_fails_only_where_it_was_asked_for(run, bars, code):
+    found, out, err = run(*UNTOLD.split(), *bars.split())
+    assert found == code
+    assert ("the gate is open" in out) == (code == 0 and "--exit-zero" not in bars)
+    assert ("RKSP002" in err) == ("unknown" in bars and code != 1)
+    if code:
+        assert f"rksp: exit {code}: " in err
+
+
+@pytest.mark.parametrize("bars", ["never,error", "0.1,0.2", "unknow", "", "0.5,", "unknown,inf"])
+def test_bars_that_mean_nothing_are_refused(run, bars):
+    code, out, err = run("score", "gpt2", "--lr", "1e-3", "--fail-on", bars)
+    assert (code, out) == (2, "") and "--fail-on" in err
+
+
+def test_a_grid_with_a_cell_that_cannot_be_told(run):
+    store = _grid("grid.db", [0.01, 0.02])
+    with GridStore(Path(store)) as file:
+        row = next(iter(file.rows()))
+        answer = json.dumps({**row.result, "verdict": "cannot tell"})
+        file._base.execute("UPDATE cells SET result = ? WHERE key = ?", (answer, row.key))
+    assert run("grid", store)[0] == 0
+    code, _, err = run("grid", store, "--fail-on", "unknown")
+    assert (code, "rksp cannot tell of 1 of 2 cells" in err) == (4, True)
+
+
 def test_exit_zero_says_what_it_overrides(run):
     command = ["score", "gpt2", "--lr", "3.0", *TINY.split(), "--format", "json", "--exit-zero"]
     code, out, err = run(*command)

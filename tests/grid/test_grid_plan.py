@@ -307,10 +307,8 @@ def test_a_grid_needs_a_model(tmp_path):
 
 def test_options_of_the_recipe_hold_for_every_cell(tmp_path):
     fixed = {"warmup_steps": 5, "precision": "bf16"}
-    plan = read_plan("gpt2", ["lr=1e-4,1e-3"], recipe=fixed, defaults={"precision": "fp16"})
+    plan = read_plan("gpt2", ["lr=1e-4,1e-3"], recipe=fixed)
     assert {(c.recipe.warmup_steps, c.recipe.precision) for c in plan.cells} == {(5, "bf16")}
-    plan = read_plan("gpt2", ["lr=1e-4", "bs=8"], defaults={"batch_size": 4, "precision": "fp16"})
-    assert (plan.cells[0].recipe.batch_size, plan.cells[0].recipe.precision) == (8, "fp16")
     with pytest.raises(InputError, match="--lr and the axis lr set the same field"):
         read_plan("gpt2", ["lr=1e-4"], recipe={"learning_rate": 1e-3})
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 import typer
 
-from rksp.cli import app
-from rksp.cli.defaults import TYPED_ONLY, default_map, find_defaults
+from rksp.cli import app, defaults
+from rksp.cli.defaults import default_map, find_defaults
 from rksp.ground.errors import InputError
 
 COMMAND = typer.main.get_command(app)
@@ -21,9 +24,8 @@ def _map(tmp_path, text: str) -> dict:
 def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert find_defaults(inner) is None or not str(find_defaults(inner)[0]).startswith(
-        str(tmp_path)
-    )
+    assert find_defaults(inner) is None
+    (tmp_path / ".git").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.rksp.score]\nlr = 1e-3\n")
     assert find_defaults(inner) == (tmp_path / "pyproject.toml", {"score": {"lr": 1e-3}})
     (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")  # has no table
@@ -35,8 +37,8 @@ def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path):
 
 
 def test_options_become_parameters(tmp_path):
-    found = _map(tmp_path, "[score]\nwarmup-steps = 10\nkreiss = true\n")
-    assert found == {"score": {"warmup_steps": 10, "kreiss": True}}
+    found = _map(tmp_path, "[score]\nthreads = 2\nverbose = true\n")
+    assert found == {"score": {"threads": 2, "verbose": True}}
 
 
 def test_groups_have_commands_of_their_own(tmp_path):
@@ -47,78 +49,28 @@ BAD = {
     "[scor]": "did you mean score",
     "score = 3": r"under \[score\]",
     "[score]\nwarm-up-steps = 3": "did you mean warmup-steps",
-    "[confirm]\nmonitor = 'loss'": "list of texts",
-    "[score]\nset = ['n_layer=2']": "model that is judged; type --set",
-    "[score]\nignore = ['RKSP205']": "can hide a failure; type --ignore",
-    "[score]\nselect = ['RKSP9']": "can hide a failure; type --select",
-    "[score]\nlevel = ['RKSP205=note']": "can hide a failure; type --level",
-    "[score]\nkreiss = 'yes'": "true or false",
-    "[score]\nlr = [1]": "one text or number",
-    "[score]\nseeds = true": "one text or number",
-    "[score]\ntrust-remote-code = true": "type --trust-remote-code",
-    "[score]\nallow_hub = true": "type --allow-hub",
+    "[score]\nverbose = 'yes'": "true or false",
+    "[score]\nthreads = [1]": "one text or number",
+    "[score]\nthreads = true": "one text or number",
+    "[score]\nfail-on = [true]": "list of texts",
+    "[score]\nfail-on = [['error']]": "list of texts",
     "[score": "not valid TOML",
-    "[score]\noutput = ['text=x']": "writes files; type --output",
-    "[confirm]\nkeep = 'x'": "writes files; type --keep",
-    "[grid]\nexport = ['x.csv']": "writes files; type --export",
-    "[grid]\nengine = 'ray'": "other machines; type --engine",
-    "[grid]\naddress = 'ray://x:1'": "other machines; type --address",
-    "[grid]\nslurm = ['a=b']": "other machines; type --slurm",
-    "[grid]\ntarget = 'evil:run'": "run or be fetched; type --target",
-    "[score]\nexit-zero = true": "can hide a failure; type --exit-zero",
-    "[score]\nbaseline = 'x.json'": "can hide a failure; type --baseline",
-    "[score]\nfail-on = 'never'": "in a file of defaults; type --fail-on never",
+    "[score]\nlr = 1e-3": "it may set fail-on, threads, verbose.; type --lr",
+    "[runs]\nmetric = 'loss'": "it may set none.; type --metric",
+    "[score]\nfail-on = 'never'": "cannot be weaker than 0.5",
     "[score]\nfail-on = 0.9": "cannot be weaker than 0.5",
+    "[score]\nfail-on = ['warning', '0.51']": "cannot be weaker than 0.5",
     "[diff]\nfail-on = 'never'": "cannot be weaker than error",
-    "[score]\nclassifier = 'mine.json'": "type --classifier",
+    "[score]\nfail-on = 'nan'": "must be a probability",
+    "[score]\nfail-on = '\u0660.\u0669'": "cannot be weaker",
 }
 
 
-@pytest.mark.parametrize("value", ["'error'", "'warning'", "0.1", "'0.5'"])
+@pytest.mark.parametrize(
+    "value", ["'error'", "'warning'", "0.1", "'0.5'", "['warning', 'unknown']"]
+)
 def test_a_gate_may_be_stricter(tmp_path, value):
     assert _map(tmp_path, f"[score]\nfail-on = {value}\n")["score"]["fail_on"]
-
-
-def _options(command) -> set[str]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        return {name for p in command.params for name in p.opts if name.startswith("--")}
-    return set().union(*(_options(part) for part in inner.values()))
-
-
-# Options that take a path or a place, and only read it.
-READS = {
-    "--real",
-    "--data",
-    "--runs",
-    "--lab",
-    "--recipe",
-    "--probe",
-    "--text",
-    "--collection",
-    "--measurements",
-    "--known",
-    "--ladders",
-    "--plan",
-}
-
-
-def test_every_option_that_must_be_typed_exists():
-    assert {f"--{name}" for name in TYPED_ONLY} <= _options(COMMAND)
-
-
-def test_every_option_with_a_path_reads_or_must_be_typed():
-    def paths(command) -> set[str]:
-        inner = getattr(command, "commands", None)
-        if inner is None:
-            kinds = (p for p in command.params if p.param_type_name == "option")
-            found = (p.opts for p in kinds if "pathlib" in str(vars(p)))
-            return {name for names in found for name in names if name.startswith("--")}
-        return set().union(*(paths(part) for part in inner.values()))
-
-    typed = {f"--{name}" for name in TYPED_ONLY}
-    assert paths(COMMAND) <= READS | typed
-    assert "--probe" in paths(COMMAND)
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -129,41 +81,64 @@ def test_what_means_nothing_is_refused(text, tmp_path):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Runs `rksp checks`, a command without torch, in a folder with a file of defaults."""
+    """Runs `rksp diff` of two equal reports, in a folder with a file of defaults."""
+    from support.reports import scored
+
     from rksp.cli import main
 
     (tmp_path / ".git").mkdir()
-    (tmp_path / ".rksp.toml").write_text("[checks]\nformat = 'json'\n")
+    (tmp_path / ".rksp.toml").write_text("[diff]\nfail-on = 'warning'\n")
+    (tmp_path / "a.json").write_text(scored().to_json())
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, typed: tuple[str, ...] = ()) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
-            main(list(arguments))
+            main([*arguments, "diff", "a.json", "a.json", "--format", "json", *typed])
         return left.value.code, *capsys.readouterr()
 
     return call
 
 
 def test_a_default_is_taken_and_named_on_stderr(run):
-    code, out, err = run("checks")
-    assert (code, out[0]) == (0, "[")
+    code, out, err = run()
+    assert (code, json.loads(out)["gate"]["fail_on"]) == (0, "warning")
     assert "defaults from" in err
     assert ".rksp.toml" in err
 
 
 def test_the_command_line_wins(run):
-    assert run("checks", "--format", "text")[1].startswith("RKSP")
+    _, out, _ = run(typed=("--fail-on", "error"))
+    assert json.loads(out)["gate"]["fail_on"] == "error"
 
 
 def test_no_config_ignores_the_file(run):
-    code, out, err = run("--no-config", "checks")
-    assert code == 0
-    assert out.startswith("RKSP")
+    code, out, err = run("--no-config")
+    assert (code, json.loads(out)["gate"]["fail_on"]) == (0, "error")
     assert "defaults" not in err
 
 
 def test_a_bad_value_is_exit_code_two_with_nothing_on_stdout(run, tmp_path):
-    (tmp_path / ".rksp.toml").write_text("[score]\nseeds = 'many'\n")
-    code, out, err = run("score", "gpt2")
+    (tmp_path / ".rksp.toml").write_text("[diff]\nfail-on = 'many'\n")
+    code, out, err = run()
     assert (code, out) == (2, "")
-    assert "--seeds" in err
+    assert "--fail-on" in err
+
+
+def test_outside_of_a_repository_only_the_working_folder_counts(tmp_path):
+    inner = tmp_path / "a"
+    inner.mkdir()
+    (tmp_path / ".rksp.toml").write_text("[score]\nthreads = 2\n")
+    assert find_defaults(inner) is None
+    assert find_defaults(tmp_path)[1] == {"score": {"threads": 2}}
+    (tmp_path / ".git").mkdir()
+    assert find_defaults(inner)[0] == tmp_path / ".rksp.toml"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners of files")
+@pytest.mark.parametrize("name", [".rksp.toml", "pyproject.toml"])
+def test_a_file_of_another_user_is_not_read(tmp_path, monkeypatch, capsys, name):
+    (tmp_path / name).write_text("[tool.rksp.score]\nthreads = 2\n")
+    assert find_defaults(tmp_path) is not None
+    monkeypatch.setattr(defaults.os, "geteuid", lambda: os.getuid() + 1)
+    assert find_defaults(tmp_path) is None
+    assert "belongs to another user" in capsys.readouterr().err

@@ -37,11 +37,10 @@ def test_a_checkpoint_without_room_is_said_and_leaves_nothing(tmp_path, monkeypa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_log_of_monitors_without_room_is_said(tmp_path, monkeypatch):
+def test_a_log_of_monitors_without_room_is_said(monkeypatch):
     monkeypatch.setattr(JsonLines, "_repair", lambda log, step: None)  # it has no end
-    (tmp_path / "log.jsonl").symlink_to("/dev/full")
-    sink = JsonLines(tmp_path / "log.jsonl")
-    with pytest.raises(Incomplete, match=r"log\.jsonl cannot be written: No space left"):
+    sink = JsonLines("/dev/full")
+    with pytest.raises(Incomplete, match="full cannot be written: No space left"):
         sink.write([Reading(step=1, monitor="loss", quantity="loss", layer="", value=1.0)], [])
     sink.close()
 

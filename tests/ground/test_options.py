@@ -65,7 +65,7 @@ def test_a_model_becomes_options_and_the_options_a_model():
 def test_what_was_typed_is_told_from_what_was_not():
     given = call(parts, "--kind", "b")
     assert given.values == {"depth": 5, "norm": 1.0, "kind": "b"}
-    assert given.typed == given.stated == {"kind"}
+    assert given.typed == {"kind"}
 
 
 def test_choices_are_those_of_the_type():

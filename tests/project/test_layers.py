@@ -23,7 +23,7 @@ LAB = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "errors", "text", "model", "processes", "allocator", "files", "caches", "factory", "sizes",
+    "text", "errors", "model", "processes", "allocator", "files", "caches", "factory", "sizes",
     "flags",
     "option_lines",
     "collector",

@@ -12,6 +12,7 @@ from rksp.documents.finding import Finding
 from rksp.recipe_files.registry import READERS, read_recipe_file
 from rksp.recipe_files.said.ignored import apply_comments
 from rksp.recipe_files.said.own_words import in_own_words
+from rksp.report.gate import Gate
 
 HUGGING_FACE = """\
 learning_rate: 0.0006
@@ -94,4 +95,14 @@ def test_findings_about_the_model_have_no_place_in_a_run_file(tmp_path):
     path.write_text(f"# rksp: ignore RKSP206\n{HUGGING_FACE}")
     origins = read_recipe_file(path, devices=1).origins()
     about = Finding(code="RKSP206", name="rope", level="warning", message="It is off.")
-    assert apply_comments([about], {"RKSP206": ""}, origins, path).kept == [about]
+    kept = apply_comments([about], {"RKSP206": ""}, origins, path, Gate.parse("0.5").reaches).kept
+    assert kept == [about]
+
+
+def test_a_comment_hides_nothing_that_fails_the_gate(tmp_path):
+    text = f"{HUGGING_FACE}warmup_steps: 5  # rksp: ignore RKSP503\n"
+    done, report = scored(tmp_path, text, "--fail-on", "warning")
+    assert "RKSP503" in fixes(report) and done.returncode == 1
+    assert "cannot ignore RKSP503, a warning, which fails the gate" in done.stderr
+    done, report = scored(tmp_path, text, "--fail-on", "0.5")
+    assert "RKSP503" not in fixes(report) and done.returncode == 0

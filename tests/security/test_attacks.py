@@ -230,7 +230,7 @@ def test_a_file_of_defaults_neither_writes_nor_opens_the_gate(run, tmp_path, lin
     outside.write_text("mine")
     Path(".git").mkdir()
     Path(".rksp.toml").write_text(f"[score]\n{line}\n")
-    refused(run("score gpt2 --lr 1"), "cannot be")
+    refused(run("score gpt2 --lr 1"), "cannot ")
     assert outside.read_text() == "mine"
 
 

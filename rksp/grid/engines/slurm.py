@@ -15,6 +15,7 @@ from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import CellGroup, Event
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import InputError
+from rksp.ground.files import check_link
 from rksp.ground.processes import SAFE_PATH
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
@@ -51,6 +52,7 @@ class SlurmEngine:
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
         os.environ.update(SAFE_PATH)  # jobs inherit it
+        check_link(folder / "logs")
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
         except RuntimeError as error:

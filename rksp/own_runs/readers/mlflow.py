@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rksp.ground.errors import InputError
 from rksp.own_runs.metrics import is_loss, is_rate
-from rksp.own_runs.readers.sqlite import tables_of
+from rksp.own_runs.readers.sqlite import tables_of, uri_of
 from rksp.own_runs.run import Curve, RawRun, RunReader
 
 _PAGE = 1000  # runs fetched at once
@@ -34,7 +35,7 @@ def _read(path: Path) -> Iterator[RawRun]:
         ) from error
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     is_folder = path.is_dir()
-    where = path.absolute().as_uri() if is_folder else f"sqlite:///{path.absolute().as_posix()}"
+    where = path.absolute().as_uri() if is_folder else _address(path)
     try:
         client = MlflowClient(tracking_uri=where)
         experiments = [e.experiment_id for e in client.search_experiments()]
@@ -49,6 +50,11 @@ def _read(path: Path) -> Iterator[RawRun]:
         raise
     except Exception as error:  # MLflow's and SQLAlchemy's own
         raise InputError(f"{path} is nothing that MLflow reads ({error!s:.100}).") from error
+
+
+def _address(path: Path) -> str:
+    """Return the address of an SQLite file, opened for reading alone."""
+    return f"sqlite:///{quote(uri_of(path), safe=':/')}?mode=ro&uri=true"
 
 
 def _run(path: Path, client: Any, run: Any) -> RawRun:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rksp.ground.errors import InputError
 from rksp.own_runs.readers.files import head_of
-from rksp.own_runs.readers.sqlite import tables_of
+from rksp.own_runs.readers.sqlite import tables_of, uri_of
 from rksp.own_runs.run import Curve, RawRun, RunReader
 
 _STATES = {"COMPLETE": "finished", "FAIL": "failed", "PRUNED": "unfinished"}
@@ -48,7 +49,8 @@ def _storage(path: Path) -> Any:
         from optuna.storages.journal import JournalFileBackend
 
         return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-    where = f"sqlite:///file:{path.absolute().as_posix()}?mode=ro&uri=true"
+    # Quoted twice: SQLAlchemy undoes the first, SQLite the second.
+    where = f"sqlite:///{quote(uri_of(path), safe=':/')}?mode=ro&uri=true"
     return optuna.storages.RDBStorage(
         where, skip_table_creation=True, skip_compatibility_check=True
     )

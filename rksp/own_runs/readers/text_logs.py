@@ -15,7 +15,10 @@ from rksp.own_runs.readers.files import LARGEST, head_of
 from rksp.own_runs.run import Points, RawRun, RunReader
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-_STEP = re.compile(r"\b(?:iteration|step|iter|global_step)\s*[:= ]\s*(\d+)(?:\s*/\s*(\d+))?", re.I)
+_COUNT = r"(\d{1,18})(?!\d)"
+_STEP = re.compile(
+    rf"\b(?:iteration|step|iter|global_step)\s*[:= ]\s*{_COUNT}(?:\s*/\s*{_COUNT})?", re.I
+)
 _METRICS = {
     "loss": re.compile(
         rf"\b(?:lm loss|train_loss|training loss|loss)\s*[:= ]\s*\[?{_NUMBER}", re.I
@@ -23,7 +26,7 @@ _METRICS = {
     "learning_rate": re.compile(rf"\b(?:learning[ _]rate|lr)\s*[:= ]\s*\[?\(?{_NUMBER}", re.I),
     "grad_norm": re.compile(rf"\b(?:grad[ _]norm)\s*[:= ]\s*{_NUMBER}", re.I),
 }
-_BATCH = re.compile(r"global[ _]batch[ _]size\s*[:= ]\s*(\d+)", re.I)
+_BATCH = re.compile(rf"global[ _]batch[ _]size\s*[:= ]\s*{_COUNT}", re.I)
 # Megatron prints its arguments as `  name ...... value`.
 _ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:?)?\s*(\w+) \.{3,} (\S.*?)\s*$", re.M)
 _SUFFIXES = (".log", ".txt", ".out")

@@ -74,7 +74,7 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
 
     Args:
         recipe: The recipe of the options.
-        typed: Field → its source (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
+        typed: Field → its source (`--lr`); the other fields are rksp's defaults.
     """
     values = dict(recipe)
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class Ignored:
     Attributes:
         kept: Findings that count.
         silenced: Findings that a comment silences, each with the place of the comment.
-        refused: The same of errors, which are kept: a file cannot hide one.
+        refused: The same of findings that fail the gate, which are kept: a file cannot hide one.
     """
 
     kept: list[Finding] = field(default_factory=list)
@@ -37,6 +37,7 @@ def apply_comments(
     fields: Mapping[str, str],
     origins: Mapping[str, Origin],
     file: Path | None,
+    is_held: Callable[[Level], bool],
 ) -> Ignored:
     """Part the findings by the comments of a run file.
 
@@ -49,6 +50,7 @@ def apply_comments(
         fields: Code of a check -> the recipe's field to blame; empty where there is none.
         origins: Field -> where it comes from.
         file: The run file; None without one.
+        is_held: Tells which levels fail the gate; these stay, and so does every error.
     """
     found = Ignored()
     comments = {} if file is None else _comments(file)
@@ -61,7 +63,7 @@ def apply_comments(
             found.kept.append(finding)
             continue
         place = f"{definite(file).as_posix()}:{at}"
-        if finding.level is Level.ERROR:
+        if finding.level is Level.ERROR or is_held(finding.level):
             found.kept.append(finding)
             found.refused.append((finding, place))
         else:

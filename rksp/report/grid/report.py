@@ -33,10 +33,20 @@ def grid_report(
     failing = [record for record in everything if gate.fails(record)]
     missing = _missing(everything)
     verdict = _verdict(everything) or ("risk" if failing else "ok")
+    unknown = [record for record in everything if gate.stops(str(record["verdict"]))]
+    only_unknown = verdict == "ok" and bool(unknown)
     reasons = missing or [_worst(failing, len(everything), gate)] if missing or failing else []
+    if only_unknown:
+        reasons = [f"rksp cannot tell of {len(unknown)} of {len(everything)} cells"]
     return GridReport(
         verdict=verdict,
-        gate=GateReport(fail_on=gate.fail_on, failed=verdict != "ok", issues=[], reasons=reasons),
+        gate=GateReport(
+            fail_on=gate.fail_on,
+            failed=verdict != "ok" or only_unknown,
+            only_unknown=only_unknown,
+            issues=[],
+            reasons=reasons,
+        ),
         cells=shown,
         cells_in_grid=len(everything),
         axes=result.axes(),

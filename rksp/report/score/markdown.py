@@ -117,10 +117,14 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     parts = []
     if finding:
         parts.append(f"**{finding.level} {code(finding.key)}:** {plain(finding.message)}")
-    if risk is None:
-        return [*parts, f"Not assessed: {plain(seed.risk_missing)}"]
-    if words.can_not_tell(risk):
-        return [*parts, f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"]
+    if risk is None or words.can_not_tell(risk):
+        said = (
+            f"Not assessed: {plain(seed.risk_missing)}"
+            if risk is None
+            else f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
+        )
+        is_open = words.sentence(words.open_gate(report))
+        return [*parts, said, f"{is_open}."] if is_open else [*parts, said]
     parts += [f"**{words.answer(report, risk)}**", _rates(risk)]
     said_of_runs = [said for said in (words.learned(seed), *words.trained(seed)) if said]
     parts += [f"{words.sentence(said)}." for said in said_of_runs]

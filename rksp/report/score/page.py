@@ -124,6 +124,8 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         yield _line(Text.assemble(title, said if because else f"  {target.name}{size}: {first}"))
         if others:
             yield _line(f"  {others[0]}{more}")
+        if said := words.open_gate(report):
+            yield _line(Text(f"  {said}", style="yellow"))
         return
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "

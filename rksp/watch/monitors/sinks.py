@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import atomic_write, write_failure
+from rksp.ground.files import atomic_write, check_link, write_failure
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.base import Reading
 
@@ -52,6 +52,7 @@ class JsonLines(Sink):
 
     def __init__(self, path: str | os.PathLike[str], *, from_step: int | None = None) -> None:
         self.path = Path(path)
+        check_link(self.path)
         try:
             self._repair(from_step)
             self._file = self.path.open("ab", buffering=0)
@@ -154,6 +155,7 @@ class Csv(Sink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        check_link(self.path)
         try:
             self._file = self.path.open("a+", encoding="utf-8", newline="")
         except OSError as error:
