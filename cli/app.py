@@ -89,6 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
         if _left_by_typer(error):
             raise
         sys.exit(_say("Code outside rksp tried to end the program.", 2))
+    except MemoryError:
+        sys.exit(_say("there is not enough memory for this; give it more, or ask for less", 3))
     except Exception as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()
