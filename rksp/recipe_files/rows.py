@@ -62,7 +62,10 @@ def _csv(path: Path) -> list[dict[str, object]]:
     lines.seek(0)
     mark = max(_SEPARATORS, key=header.count)
     try:
-        rows = _within(path, csv.DictReader(lines, delimiter=mark))
+        reader = csv.DictReader(lines, delimiter=mark)
+        width = len(reader.fieldnames or ())
+        TABLE_COLUMNS.check(width, path)
+        rows = _within(path, reader, width)
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV, {error}.") from error
     if mark == ",":
@@ -94,13 +97,13 @@ def _objects(path: Path) -> Iterator[dict[str, object]]:
         yield row
 
 
-def _within(path: Path, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a table; each column counts in each row, as in memory."""
+def _within(path: Path, rows: Iterable[dict[str, Any]], width: int = 0) -> list[dict[str, Any]]:
+    """Return the rows of a table; each of `width` columns counts in each row, named or not."""
     found: list[dict[str, Any]] = []
     cells = 0
     for row in rows:
         found.append(row)
-        cells += len(row)
+        cells += max(width, len(row))
         TABLE_ROWS.check(len(found), path)
         CELLS.check(cells, path)
     return found
