@@ -116,6 +116,8 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         if _left_by_typer(error):
             return error.code if isinstance(error.code, int) else 0, ""
         return 2, _said("Code outside rksp tried to end the program.")
+    except MemoryError:
+        return 3, _said("there is not enough memory for this; give it more, or ask for less")
     except BaseException as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.budgets import DEFAULTS, reading
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.files import read_text
+from rksp.ground.files import parse_toml, read_text
 from rksp.ground.text import one_line
 
 FILE = ".rksp.toml"
-_MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -148,10 +148,5 @@ def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> lis
 
 
 def _read(file: Path) -> dict[str, Any]:
-    import tomllib  # most commands have no such file
-
-    text = read_text(file, _MOST_BYTES)
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{file} is not valid TOML: {error}.") from None
+    with reading(f"the defaults in {file!s:.200}"):
+        return parse_toml(file, read_text(file, DEFAULTS))

@@ -11,8 +11,8 @@ import typer
 
 from lab.bench.commands import app as bench
 from rksp.cli.options import as_count
-from rksp.cli.process import reading
 from rksp.cli.progress import counted
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.text import one_line

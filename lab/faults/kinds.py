@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from lab.faults import grid_kinds, originals, score_kinds, stored_kinds
+from lab.faults import bomb_kinds, grid_kinds, originals, score_kinds, stored_kinds
 from lab.faults.answers import DRY, Case
 from lab.faults.commands import CONFIG, JSON, TINY
 from lab.faults.damage import damaged_json, damaged_text, file_of
@@ -92,4 +92,6 @@ _KINDS: tuple[tuple[str, Callable[[], st.SearchStrategy[Case]], int], ...] = (
     ("lab files", stored_kinds.lab_files, 250),
     ("--classifier", stored_kinds.classifiers, 400),
     ("sweep databases", grid_kinds.stores, 500),
+    ("bombs", bomb_kinds.bombs, 500),
+    ("poisoned names", bomb_kinds.poisoned_names, 400),
 )

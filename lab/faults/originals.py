@@ -75,10 +75,16 @@ def made() -> dict[str, bytes]:
 
 
 def parquet(rows: list[dict[str, object]]) -> bytes:
-    """Return a table as a Parquet file."""
+    """Return rows as a Parquet file."""
     import pyarrow
+
+    return parquet_of(pyarrow.Table.from_pylist(rows))
+
+
+def parquet_of(table: object) -> bytes:
+    """Return a table of Arrow as a Parquet file."""
     import pyarrow.parquet
 
     file = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    pyarrow.parquet.write_table(table, file)
     return file.getvalue()
