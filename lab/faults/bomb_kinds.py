@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from faults import originals
-from faults.answers import DRY, Case, each
-from faults.commands import CONFIG, JSON, SCORE
+from lab.faults import originals
+from lab.faults.answers import DRY, Case, each
+from lab.faults.commands import CONFIG, JSON, SCORE
 
 _EXPLAIN, _RUNS = ("explain-config", "{}", "--devices", "8"), ("runs", "{}")
 _GRID = ("grid", "{}", *DRY)

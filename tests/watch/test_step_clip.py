@@ -12,7 +12,7 @@ from torch import nn
 
 from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.models.zoo import build_member
+from lab.zoo import build_member
 from rksp.optimizers import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.interventions.step_clip import StepClip
