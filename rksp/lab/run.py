@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rksp.ground.errors import Incomplete, NotCovered
 from rksp.ground.files import ResultFolder
-from rksp.ground.processes import SAFE_PATH, end_with
+from rksp.ground.processes import end_with, safe_path
 from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.lab.grid import LadderPlan
@@ -108,7 +108,7 @@ def work_through(
     refused: list[str] = []
     done = total - len(items)
     progress(done, total)
-    os.environ.update(SAFE_PATH)
+    os.environ.update(safe_path())
     # spawn, because a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(

@@ -18,7 +18,8 @@ LAYERS = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "errors", "text", "model", "processes", "allocator", "files", "caches", "factory", "sizes",
+    "errors", "versions", "text", "model", "processes", "allocator", "files", "caches", "factory",
+    "sizes",
     "flags",
     "option_lines",
     "collector",
