@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def _version(is_asked: bool) -> None:
     if is_asked:
-        from importlib.metadata import version
+        from rksp.ground.versions import version
 
         print(f"rksp {version('rksp')}")
         raise typer.Exit

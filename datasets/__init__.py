@@ -3,4 +3,4 @@
 if __name__ == "datasets":  # imported in the root of the checkout: Hugging Face's is meant
     from rksp.ground.giving_way import give_way
 
-    give_way(__name__, __file__)
+    give_way(__name__)

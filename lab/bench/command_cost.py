@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from rksp.ground.errors import Incomplete
-from rksp.ground.processes import SAFE_PATH
+from rksp.ground.processes import safe_path
 
 _RATE, _OTHER_RATE = "6e-4", "3e-4"
 _STEPS = 2, 6  # of two confirmations; their difference is steps alone
@@ -174,7 +174,7 @@ def used_until_page(command: Sequence[str], environment: Mapping[str, str]) -> U
 
 
 def _environment(changed: Mapping[str, str]) -> dict[str, str]:
-    return {"OMP_NUM_THREADS": "1", **os.environ, **SAFE_PATH, **changed}
+    return {"OMP_NUM_THREADS": "1", **os.environ, **safe_path(), **changed}
 
 
 def _failed(command: Sequence[str], words: bytes) -> Incomplete:

@@ -21,7 +21,7 @@ from lab.ladders.plan import LadderSpec
 from lab.ladders.store import write_ladder
 from rksp.ground.errors import Incomplete, NotCovered
 from rksp.ground.files import ResultFolder
-from rksp.ground.processes import SAFE_PATH, end_with
+from rksp.ground.processes import end_with, safe_path
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
 Item = TypeVar("Item")
@@ -108,7 +108,7 @@ def work_through(
     refused: list[str] = []
     done = total - len(items)
     progress(done, total)
-    os.environ.update(SAFE_PATH)
+    os.environ.update(safe_path())
     # spawn, because a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(

@@ -23,12 +23,8 @@ LAB = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "text", "errors", "model", "budgets", "processes", "allocator", "files", "caches", "factory",
-    "sizes",
-    "flags",
-    "option_lines",
-    "collector",
-    "giving_way",
+    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files", "caches",
+    "factory", "sizes", "flags", "option_lines", "collector", "giving_way",
 )  # fmt: skip
 
 
