@@ -311,12 +311,7 @@ def _ready(
         from rksp.models.streaming.opening import should_stream
 
         source = source.whole()
-    streams = should_stream(
-        source,
-        measure.streaming,
-        measure.max_memory,
-        with_response=measure.evidence != "forward",
-    )
+    streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
 
 

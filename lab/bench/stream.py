@@ -18,7 +18,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
-_RESPONSE = "response, s"
+_GRADIENT = "gradient, s"
 _PIECES = 16  # pieces of a million entries in the fill that measures a bound
 
 
@@ -71,7 +71,7 @@ def run(
     spectra: bool = True,
     max_memory: int | None = None,
     overrides: Mapping[str, object] | None = None,
-    response: bool = True,
+    gradient: bool = True,
 ) -> list[dict[str, object]]:
     """Stream one pass in its own process, so that the peak memory is that of the pass.
 
@@ -83,7 +83,7 @@ def run(
         spectra: Whether to fit the spectra too.
         max_memory: As for `rksp score`.
         overrides: Further settings.
-        response: Whether to measure the response to AdamW's first update too. Each of its two
+        gradient: Whether to measure the first gradient too, on the first sequence. Each of its two
             batches is one of the probe's two sequences.
 
     Returns:
@@ -100,7 +100,7 @@ def run(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         found = pool.submit(
-            _measure, target, settings | cut, tokens, threads, spectra, max_memory, response
+            _measure, target, settings | cut, tokens, threads, spectra, max_memory, gradient
         ).result()
     if cut:
         found |= _whole(found, target, settings, tokens, threads, max_memory)
@@ -114,7 +114,7 @@ def _measure(
     threads: int,
     spectra: bool,
     max_memory: int | None,
-    response: bool = False,
+    gradient: bool = False,
 ) -> dict[str, object]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -141,9 +141,9 @@ def _measure(
         peak = _peak()
         shapes = [slot.empty.shape for unit in stream.units for slot in unit.slots]
         draws = _draws(stream)
-        plan, cost, how = stream.plan, stream.cost, stream.describe()
+        plan, how = stream.plan, stream.describe()
         flops = counter.get_total_flops() + stream.split_flops
-        responded = _respond(stream, batch) if response else {}
+        responded = _gradient(stream, batch) if gradient else {}
     torch.set_num_threads(1)
     bounds = (
         _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
@@ -160,8 +160,6 @@ def _measure(
         "skeleton and recipes, s": round(opened, 2),
         "pass, s": round(passed, 2),
         "processor time of the pass, s": round(worked, 2),
-        "of it the model, s": round(cost.computing, 2),
-        "of it loading weights, s": round(cost.loading, 2),
         "peak memory, GB": round(peak / 1e9, 2),
         "of it after imports, GB": round(imported / 1e9, 2),
         "predicted peak, GB": round(plan.peak / 1e9, 2),
@@ -179,32 +177,21 @@ def _measure(
     }
 
 
-def _respond(stream, batch) -> dict[str, object]:
-    """Measure the response on a stream that has run a pass, with its predicted cost."""
-    from rksp.batch import Batch
-    from rksp.measure.streamed_response import measure_streamed_response, plan_of
-    from rksp.recipe import Recipe
+def _gradient(stream, batch) -> dict[str, object]:
+    """Measure the first gradient on a stream that has run a pass, with its predicted memory."""
+    from rksp.measure.gradient import measure_streamed_gradient
+    from rksp.models.streaming.rehearsal import gradient_peak
 
-    same, fresh = (
-        Batch(
-            inputs={key: value[i : i + 1] for key, value in batch.inputs.items()},
-            labels=batch.labels[i : i + 1],
-        )
-        for i in (0, 1)
-    )
-    plan = plan_of(stream, same)
+    same, peak = batch.rows(0, 1), gradient_peak(stream, batch.rows(0, 1))
     begun, worked = time.perf_counter(), time.process_time()
-    found = measure_streamed_response(stream, same, fresh, Recipe())
+    found = measure_streamed_gradient(stream, same)
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
     return {
-        _RESPONSE: round(seconds, 2),
-        "predicted seconds of the response": round(plan.seconds),
-        "processor time of the response, s": round(worked, 2),
-        "predicted processor time of the response, s": round(plan.processor_seconds, 2),
-        "forward passes of the response over both its batches": found.forward_passes,
-        "peak memory with the response, GB": round(_peak() / 1e9, 2),
-        "predicted peak with the response, GB": round(plan.peak / 1e9, 2),
-        "critical rate": found.critical_rate,
+        _GRADIENT: round(seconds, 2),
+        "processor time of the gradient, s": round(worked, 2),
+        "peak memory with the gradient, GB": round(_peak() / 1e9, 2),
+        "predicted peak with the gradient, GB": round(peak / 1e9, 2),
+        "gradient norm": found.grad_norm,
     }
 
 
@@ -286,11 +273,9 @@ def _whole(
     """Predict the uncut model: its peak by a rehearsal, its time by the numbers it draws."""
     import torch
 
-    from rksp.batch import Batch
     from rksp.models.resolve import resolve
     from rksp.models.streaming.opening import open_stream
-    from rksp.models.streaming.planning import plan_response
-    from rksp.models.streaming.streamed import locate_chains
+    from rksp.models.streaming.rehearsal import gradient_peak, locate_chains
 
     source = resolve(target, overrides=settings)
     batch = _batch(source, tokens)
@@ -298,15 +283,14 @@ def _whole(
     with open_stream(source, 0, workers=threads, max_memory=max_memory) as stream, torch.no_grad():
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
         predicted = stream.plan.peak
-        first = Batch(inputs=one, labels=batch.labels[:1])
-        responding = plan_response(stream, 1, first.labels.numel(), source.config.vocab_size).peak
+        of_gradient = gradient_peak(stream, batch.rows(0, 1))
         ratio = _draws(stream) / found[_DRAWS]
     size = f"all {source.num_parameters:,} parameters"
     responded = {}
-    if _RESPONSE in found:
+    if _GRADIENT in found:
         responded = {
-            f"predicted peak of the response for {size}, GB": round(responding / 1e9, 2),
-            f"extrapolated seconds of the response for {size}": round(found[_RESPONSE] * ratio),
+            f"predicted peak of the gradient for {size}, GB": round(of_gradient / 1e9, 2),
+            f"extrapolated seconds of the gradient for {size}": round(found[_GRADIENT] * ratio),
         }
     return responded | {
         f"predicted peak for {size}, GB": round(predicted / 1e9, 2),

@@ -16,6 +16,7 @@ from rksp.assessment.gathering import gather, response_of
 from rksp.datasets.probe import make_probe
 from rksp.ground.model import definite
 from rksp.models.given import module_source
+from rksp.options import MeasureOptions
 from rksp.spectra.features import extract
 
 
@@ -42,7 +43,7 @@ def _measure(spec: LadderSpec) -> Mapping[str, float]:
     net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
     is_zoo = not hasattr(net.config, "model_type")  # rksp brings no batch for these
     batch = cast(Any, make_probe(net.config).inputs)["input_ids"] if is_zoo else None
-    evidence = gather(module_source(net, batch))
+    evidence = gather(module_source(net, batch), MeasureOptions(evidence="response"))
     response = response_of(evidence, spec.recipe, lambda done, total, label: None)
     return extract(
         definite(evidence.profile).forward, definite(evidence.profile).spectra, response

@@ -138,7 +138,7 @@ def _unmeasured(evaluation: Evaluation) -> SeedReport:
         layers=[],
     )
     empty = dict.fromkeys(ForwardReport.model_fields)
-    missing = {"not_measured": {"forward": NOTHING_RAN, "response": NOTHING_RAN}}
+    missing = {"not_measured": {"forward": NOTHING_RAN, "gradient": NOTHING_RAN}}
     forward = ForwardReport(**empty | missing)
     return SeedReport.of(evaluation, spectra=spectra, forward=forward)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
-from support.streams import halves
 
 from lab.bench.cost import score_cost
 from rksp.assessment.gathering import gather
@@ -17,12 +15,8 @@ from rksp.assessment.pipeline import evaluate
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError
-from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming.memory import resident_memory
-from rksp.models.streaming.opening import open_stream
-from rksp.models.streaming.planning import plan_response
-from rksp.models.streaming.pools import CountingPool
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
@@ -120,30 +114,6 @@ def test_the_collector_rests_only_inside():
         assert not gc.isenabled()
         raise KeyError
     assert gc.isenabled()
-
-
-def test_a_pool_counts_work_and_not_waiting():
-    with CountingPool(2, "test") as pool:
-        pool.submit(sum, range(10**6)).result()
-        worked = pool.seconds
-        pool.submit(gc.isenabled).result()
-    assert worked > 1e-3
-    assert pool.seconds - worked < worked
-
-
-def test_the_response_is_predicted_from_the_cost_of_the_pass():
-    source = resolve_tiny("llama")
-    both, _, _ = halves(source)
-    with open_stream(source, 0) as stream:
-        assert plan_response(stream, 1, 8, 100).processor_seconds is None
-        collect(stream.model, both, consume=lambda transition: None)
-        cost = stream.cost
-        assert cost.sequences == both.count
-        assert cost.computing > 0 < cost.loading
-        plan = plan_response(stream, both.count, 8, 100)
-        assert plan.processor_seconds == pytest.approx(20 * cost.computing + 9 * cost.loading)
-        stream.cost = replace(cost, seconds=2 * cost.seconds)
-        assert plan_response(stream, both.count, 8, 100).seconds == pytest.approx(2 * plan.seconds)
 
 
 def test_stages_of_a_score_add_up():
