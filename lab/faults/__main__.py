@@ -74,12 +74,12 @@ def writes(
 ) -> None:
     """Kill whoever writes a file; write on full disks and into closed pipes."""
     from lab.faults.disks import on_disks
-    from lab.faults.writes import closed_pipes, kill_writers, table
+    from lab.faults.writes import broken_streams, closed_pipes, kill_writers, table
 
     disks = on_disks()
     if not disks:
         print("Real disks were not tried: this process may not mount one.", file=sys.stderr)
-    typer.echo(table([*kill_writers(count, seed=seed), *disks], closed_pipes()))
+    typer.echo(table([*kill_writers(count, seed=seed), *disks], closed_pipes(), broken_streams()))
 
 
 @app.command()

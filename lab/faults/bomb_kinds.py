@@ -126,7 +126,10 @@ def poisoned_names() -> st.SearchStrategy[Case]:
     suffix, texts = next(iter(recipes[some].items()))
     kinds = {
         ".db": (made["grid.db"], (("grid", "{}"), ("runs", "{}"), ("runs", "."))),
-        ".json": (made["score.json"], (("report", "{}", "--format", "markdown"), ("diff",) + ("{}",) * 2)),
+        ".json": (
+            made["score.json"],
+            (("report", "{}", "--format", "markdown"), ("diff", "{}", "{}")),
+        ),
         ".csv": (b"target,lr\ngpt2,1e-4\n", (_GRID, ("runs", "{}"), ("runs", "."))),
         suffix: (texts[0].encode(), (_EXPLAIN, ("score", "{}", *CONFIG, "--devices", "8"))),
     }  # fmt: skip

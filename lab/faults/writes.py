@@ -245,9 +245,43 @@ def _into_a_closed_pipe(command: Sequence[str]) -> None:
     rksp(list(command))
 
 
-def table(found: Sequence[Writes], pipes: Mapping[str, int | None]) -> str:
+# Words, stdout, stderr and the exit code that is due; None closes a stream.
+_STREAMS: Mapping[str, tuple[Sequence[str], str | None, str | None, int]] = {
+    "refusal, full stderr": (("score", "nope"), os.devnull, "/dev/full", 2),
+    "refusal, no stderr": (("score", "nope"), os.devnull, None, 2),
+    "answer, full stderr": (("score", "gpt2", *RATE, *CONFIG), os.devnull, "/dev/full", 0),
+    "answer, no stderr": (("score", "gpt2", *RATE, *CONFIG), os.devnull, None, 0),
+    "answer, full stdout": (("score", "gpt2", *RATE, *CONFIG), "/dev/full", os.devnull, 3),
+    "answer, no stdout": (("score", "gpt2", *RATE, *CONFIG), None, os.devnull, 3),
+}
+
+
+def broken_streams() -> dict[str, str]:
+    """Return by name the exit code of a command whose streams fail, and the one that is due."""
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
+        return {
+            name: f"{code_of(lambda found=found: _into(*found[:3]))} of {found[3]}"
+            for name, found in _STREAMS.items()
+        }
+
+
+def _into(command: Sequence[str], *places: str | None) -> None:
+    for number, name, place in zip((1, 2), ("stdout", "stderr"), places, strict=True):
+        if place is None:
+            os.close(number)
+            setattr(sys, name, None)  # as Python does when it starts without one
+        else:
+            os.dup2(os.open(place, os.O_WRONLY), number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+    rksp(list(command))
+
+
+def table(
+    found: Sequence[Writes], pipes: Mapping[str, int | None], streams: Mapping[str, str]
+) -> str:
     """Return the tallies as text, with their sum."""
     lines = [counts.table("written by", found, COLUMNS)]
     lines += [line for tally in found for line in tally.said]
     lines.append("closed pipe: " + ", ".join(f"{name} {code}" for name, code in pipes.items()))
+    lines.append("streams: " + "; ".join(f"{name} {code}" for name, code in streams.items()))
     return "\n".join(lines)

@@ -27,6 +27,7 @@ _STALE = 24 * 3600.0  # seconds; a younger partial file may belong to another ru
 # A run of names with dots between them; possessive, so that nothing is looked at twice.
 _NAME = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DOTTED = re.compile(rf"(?<![\w\\-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME})++")
+_LONG_NUMBER = re.compile(r"\b0[xob][0-9a-fA-F_]{100}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -101,6 +102,8 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
 
     for key in _DOTTED.finditer(text):
         KEY_PARTS.check(1 + key[0].count("."), path)
+    if _LONG_NUMBER.search(text):  # Python would not write it out again
+        raise InputError(f"{path} holds a number of more than 100 digits; give a shorter one.")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # its own error, or thousands of digits

@@ -39,6 +39,11 @@ def project(path: Path) -> None:
     path.write_text("[tool.rksp]\n[tool." + "a." * 20_000 + "b]\nx = 1\n")
 
 
+def hexadecimal(path: Path) -> None:
+    """A number that Python reads and does not write."""
+    path.write_text(f"[score]\nseed = 0x{'f' * 900_000}\n")
+
+
 def _parquet(path: Path, make: Callable) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -232,6 +237,7 @@ BOMBS = {
     "D1 quoted": (quoted, ".rksp.toml", "checks", "one dotted key"),
     "D1 project": (project, "pyproject.toml", "checks", "one dotted key"),
     "D1 run file": (dotted, "run.toml", EXPLAIN, "one dotted key"),
+    "D1 hexadecimal": (hexadecimal, ".rksp.toml", SCORE, "digits"),
     "D2 text": (one_text, "a.parquet", GRID, "unpacked"),
     "D2 text of runs": (one_text, "a.parquet", "runs {}", "unpacked"),
     "D2 list": (one_list, "a.parquet", GRID, "values"),
