@@ -34,7 +34,6 @@ TYPED_ONLY = {
     "export": _WRITES,
     "keep": _WRITES,
     "record": _WRITES,
-    "pack": _WRITES,
     "engine": _CONNECTS,
     "address": _CONNECTS,
     "slurm": _CONNECTS,

@@ -69,9 +69,10 @@ def floors(imports: dict[str, set[str]]) -> dict[str, int]:
 
 def walk(target: str = "gpt2") -> list[str]:
     """Return the functions that a score gives its recipe to, `rksp.room.module:name`, in order."""
-    import rksp
+    from rksp.recipe import Recipe
+    from rksp.scoring import score
 
-    recipe = rksp.Recipe(learning_rate=6e-4)
+    recipe = Recipe(learning_rate=6e-4)
     stays: list[str] = []
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
@@ -79,14 +80,14 @@ def walk(target: str = "gpt2") -> list[str]:
         if event != "call" or not name.startswith("rksp.") or code.co_name.startswith("<"):
             return
         given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(isinstance(frame.f_locals.get(one), rksp.Recipe) for one in given):
+        if any(isinstance(frame.f_locals.get(one), Recipe) for one in given):
             stay = f"{name}:{code.co_qualname}"
             if stay not in stays:
                 stays.append(stay)
 
     sys.setprofile(seen)
     try:
-        rksp.score(target, recipe=recipe, evidence="config")
+        score(target, recipe=recipe, evidence="config")
     finally:
         sys.setprofile(None)
     return stays

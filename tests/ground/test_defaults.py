@@ -39,12 +39,9 @@ def test_options_become_parameters(tmp_path):
     assert found == {"score": {"warmup_steps": 10, "kreiss": True}}
 
 
-def test_groups_have_commands_of_their_own(tmp_path):
-    assert "lab" in _map(tmp_path, "[lab.eval]\n")
-
-
 BAD = {
     "[scor]": "did you mean score",
+    "[lab.eval]": "no command 'lab'",
     "score = 3": r"under \[score\]",
     "[score]\nwarm-up-steps = 3": "did you mean warmup-steps",
     "[confirm]\nmonitor = 'loss'": "list of texts",
@@ -87,20 +84,7 @@ def _options(command) -> set[str]:
 
 
 # Options that take a path or a place, and only read it.
-READS = {
-    "--real",
-    "--data",
-    "--runs",
-    "--lab",
-    "--recipe",
-    "--probe",
-    "--text",
-    "--collection",
-    "--measurements",
-    "--known",
-    "--ladders",
-    "--plan",
-}
+READS = {"--data", "--runs", "--recipe", "--probe", "--text"}
 
 
 def test_every_option_that_must_be_typed_exists():
