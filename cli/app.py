@@ -113,8 +113,8 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         # Click leaves with 1 when a pipe is closed, which would read as "at risk".
         if isinstance(error.__context__, BrokenPipeError):
             return _CLOSED_PIPE, ""
-        if _left_by_typer(error):
-            return error.code if isinstance(error.code, int) else 0, ""
+        if _left_by_typer(error):  # 1 is of completions that a variable asks for in no known way
+            return 2 if error.code else 0, ""
         return 2, _said("Code outside rksp tried to end the program.")
     except MemoryError:
         return 3, _said("there is not enough memory for this; give it more, or ask for less")

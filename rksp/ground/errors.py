@@ -96,7 +96,11 @@ def summary(error: BaseException, most: int = 200) -> str:
         error: The error.
         most: Characters of its text.
     """
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:most] or 'no message'}"
+    try:
+        text = " ".join(str(error).split())[:most]
+    except BaseException:  # a text of other people's code, which may raise anything
+        text = ""
+    return f"{type(error).__name__}: {text or 'no message'}"
 
 
 def nearest(

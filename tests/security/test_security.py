@@ -6,6 +6,7 @@ import ast
 import re
 
 import pytest
+from support.file_powers import FROM_FILE
 from support.places import ROOT, TESTS
 
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -215,10 +216,8 @@ def test_the_tests_of_a_promise_exist(heading):
 
 
 def test_the_page_names_the_options_that_a_file_may_set():
-    from test_file_powers import ALLOWED
-
     told = PAGE.partition("### A file of defaults")[2].partition("###")[0]
-    for name in set().union(*ALLOWED.values()):
+    for name in set().union(*FROM_FILE.values()):
         assert f"`{name}`" in told
 
 

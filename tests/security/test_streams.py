@@ -14,7 +14,8 @@ from support.attacks import refused
 from support.commands import left_with
 
 from rksp.cli.streams import Stream, own_streams
-from rksp.ground.errors import Incomplete, InputError, foreign
+from rksp.confirm.ranks import Ranks
+from rksp.ground.errors import Incomplete, InputError, foreign, summary
 
 INSTALLED = str(Path(sys.executable).with_name("rksp"))
 RISK = "score gpt2 --lr 6e-3 --evidence config"
@@ -151,6 +152,28 @@ def test_a_panic_over_a_file_is_bad_input_and_want_of_memory_is_not():
         raise MemoryError
     with pytest.raises(KeyboardInterrupt), foreign("It is bad"):
         raise KeyboardInterrupt
+
+
+def test_an_error_whose_text_raises_is_said_by_its_type():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(0)
+
+    assert summary(Silent()) == "Silent: no message"
+
+
+def test_variables_of_a_launcher_that_are_no_numbers_are_said(monkeypatch):
+    assert Ranks.launched().count == 1
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        with monkeypatch.context() as patch, pytest.raises(InputError, match=name):
+            patch.setenv(name, "two")
+            Ranks.launched()
+
+
+@posix
+@pytest.mark.parametrize("value", ["evil", "complete_bash"])
+def test_a_variable_that_asks_for_completions_is_no_risk(value, tmp_path):
+    assert shell(f"rksp {RISK}", tmp_path, _RKSP_COMPLETE=value).returncode in (2, 3)
 
 
 CATASTROPHIC = r"([a-zA-Z\s,.;:']+)+\d$"
