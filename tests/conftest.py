@@ -9,12 +9,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.cpu_time import judge, stopwatch
 from support.places import ROOT
 
+# With the dependencies alone, without an installation of rksp, the checkout itself is tested.
+if (_found := find_spec("rksp")) is None or _found.origin is None:
+    os.environ["PYTHONPATH"] = str(ROOT)  # of the processes that tests start
 sys.path.append(str(ROOT))  # for `lab`; last: its names hide no package
 
 _tests = 0
