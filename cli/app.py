@@ -74,6 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_say("interrupted", 130))
     except _UsageError as error:
         error.message = _plain(one_line(error.message))
+        names = getattr(getattr(error, "param", None), "opts", ())
+        if names and names[0].startswith("--"):
+            error.param_hint = f"'{names[0]}'"  # its own name, without those of one word
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:

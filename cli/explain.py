@@ -93,7 +93,7 @@ def _option(word: str) -> tuple[str, Rows] | None:
     wanted = _key(word)
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
-            if wanted not in map(_key, (name, flag.name, *flag.aliases)):
+            if wanted not in map(_key, (name, *flag.options, *flag.names.split())):
                 continue
             field = model.model_fields[name]
             choices = [text for text in get_args(field.annotation) if isinstance(text, str)]

@@ -17,7 +17,7 @@ from rksp.assessment.store import MeasurementStore
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.own_runs import HistoryReport
 from rksp.ground.errors import InputError
-from rksp.ground.flags import checked
+from rksp.ground.flags import checked, field_of
 from rksp.models.as_found import left_as_found
 from rksp.models.declared import Declared
 from rksp.models.given import module_source
@@ -85,8 +85,10 @@ def score(
     typed = dict.fromkeys(recipe.model_fields_set, "given")
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
-    for name in measure.keys() & Recipe.model_fields.keys():
-        short_way = " or lr=…" if name == "learning_rate" else ""
+    for name in measure:
+        if field_of(Recipe, name) not in Recipe.model_fields:
+            continue
+        short_way = " or lr=…" if field_of(Recipe, name) == "learning_rate" else ""
         raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{short_way}.")
     if options is None:
         options = checked(MeasureOptions, measure, noun="option")

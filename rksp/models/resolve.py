@@ -30,7 +30,7 @@ from rksp.models.configuration import (
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.images import shown_of_images
-from rksp.models.refusals import refusals, refused
+from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import type_row
@@ -260,6 +260,8 @@ def _from_settings(
         settings, notes = known_type(target, settings, needs_code)
         config = None if common["counts"] else declared_config(settings, overrides)
         config = config or make_config(target, settings, overrides)
+        if (heads := working_heads(config)) and _divides_by_default(settings):
+            raise InputError(f"{target} cannot be built: {heads}")
         notes += depth_notes(target, config, overrides)
         notes += dropout_notes(config, overrides)
     choice = (target, config, settings.get("architectures"))
@@ -300,6 +302,12 @@ def _from_settings(
         counted=None if common["counts"] else counted,
         shown=shown_of_images(chosen.config, chosen.task),
     )
+
+
+def _divides_by_default(settings: Mapping[str, Any]) -> bool:
+    """Tell whether the heads of a type divide its width; some types have another width inside."""
+    usual = declared_config({"model_type": settings["model_type"]}, {})
+    return usual is not None and not working_heads(usual)
 
 
 Maker = Callable[[], "nn.Module"]

@@ -141,7 +141,7 @@ def read_document(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error
     if read.settings >= 10 and read.understood < _FEW * read.settings:
-        counted = f"Read {read.understood} of {read.settings} settings as {reader.title}'s."
+        counted = f"Read {read.understood} of {read.settings} settings of {reader.title}."
         read = dataclasses.replace(read, notes=(*read.notes, counted))
     return read
 

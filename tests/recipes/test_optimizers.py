@@ -11,6 +11,7 @@ from torch import nn
 from rksp.assessment.evidence import first_step
 from rksp.assessment.risk import edge_inputs
 from rksp.checks.coverage import not_covered
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
 from rksp.optimizers.adam_kin import AdamKin, Mars
