@@ -7,13 +7,15 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rksp.cli import defaults
-from rksp.cli.commands import CommandTable
+from rksp.cli.commands import COMMANDS, CommandTable
 from rksp.ground.errors import RkspError, nearest
 from rksp.ground.text import one_line
 
@@ -77,6 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
         names = getattr(getattr(error, "param", None), "opts", ())
         if names and names[0].startswith("--"):
             error.param_hint = f"'{names[0]}'"  # its own name, without those of one word
+            if "valid number" in error.message:
+                error.message = _no_number(arguments or sys.argv[1:], names)
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:
@@ -119,12 +123,23 @@ def _plain(message: str) -> str:
     """Put a wrong value into rksp's own words, with the nearest of the known choices."""
     said = message.replace("Value error, ", "").replace("Input should be", "it should be")
     said = re.sub(r", unable to parse .*", "", said)
+    command = re.search(r"No such command '([^']*)'", said)
+    if command is not None and not nearest(command[1], [name for name, *_ in COMMANDS]):
+        return f"{said.rstrip('.')}; did you mean rksp score {command[1]}?"
     choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
     if choices is None:
         return said
     known = re.findall(r"'([^']*)'", choices[2])
     hint = nearest(choices[1], known, count=1).lstrip("; ")
     return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
+
+
+def _no_number(arguments: list[str], names: Sequence[str]) -> str:
+    """Say what was typed where a number should be, and how to write it."""
+    pairs = [one.split("=", 1) for one in arguments if "=" in one] + list(pairwise(arguments))
+    value = next((value for name, value in pairs if name in names), "")
+    several = f"for several values use rksp grid TARGET {names[0].lstrip('-')}={value}"
+    return f"{value!r} is no number; {several if ',' in value else 'write it as 6e-4 or 0.0006'}."
 
 
 def _say(sentence: str, code: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of
@@ -43,6 +43,7 @@ Objective = Literal[
     "other",
 ]
 
+_HIGHEST = 100.0  # learning rate
 _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
 _SCHEDULE = (
     *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
@@ -67,6 +68,14 @@ def in_steps(fields: Mapping[str, Any], steps: object) -> dict[str, Any]:
     if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
         return {**fields, "warmup_steps": round(share * whole)}
     return dict(fields)
+
+
+def _sane_rate(value: Any) -> Any:
+    """Refuse a rate that no optimizer takes; mostly the sign of its exponent is missing."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > _HIGHEST:
+        nearby = f"{value:.0e}".replace("e+0", "e-").replace("e+", "e-")
+        raise ValueError(f"no optimizer trains above {_HIGHEST:g}; did you mean {nearby}?")
+    return value
 
 
 def _entries(value: Any) -> Any:
@@ -103,6 +112,7 @@ class Recipe(Finite):
     ] = "adamw"
     learning_rate: Annotated[
         float | None,
+        AfterValidator(_sane_rate),
         Flag(
             "--lr",
             "Peak learning rate; without it, rksp says which rate is safe.",
@@ -190,7 +200,7 @@ class Recipe(Finite):
             unit="sequences",
             names="batch bs global_batch_size train_batch_size global_train_batch_size",
         ),
-    ] = Field(default=32, ge=1)
+    ] = Field(default=32, ge=1, le=10**10)
     sequence_length: Annotated[
         int,
         COUNT,

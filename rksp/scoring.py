@@ -94,8 +94,13 @@ def score(
         options = checked(MeasureOptions, measure, noun="option")
     if isinstance(target, nn.Module):
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
-    elif batch is not None or loss is not None:
+    elif isinstance(target, str | Path | ModelSource) and (batch is not None or loss is not None):
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
+    elif not isinstance(target, str | Path | ModelSource):
+        raise InputError(
+            f"rksp.score takes a torch module, a path or a model's name, not a "
+            f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
+        )
     else:
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=False)
         source = source.at(options.seed)
@@ -129,6 +134,11 @@ def score(
 
 
 def _recipe(recipe: Recipe | Mapping[str, Any] | None, lr: float | None) -> Recipe:
+    if not isinstance(recipe, Recipe | Mapping | None):
+        raise InputError(
+            f"The recipe is a {type(recipe).__name__}; give its fields, such as "
+            "recipe={'optimizer': 'adamw', 'learning_rate': 3e-4}."
+        )
     fields = (
         recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else dict(recipe or {})
     )

@@ -100,7 +100,10 @@ def checked(
             raise InputError(f"The {noun} has no field {name!r}{known}") from None
         said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
         wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-        raise InputError(f"{said} is {first['input']!r}; {wanted}{_off(model, name)}.") from None
+        end = "" if wanted.endswith("?") else "."
+        raise InputError(
+            f"{said} is {first['input']!r}; {wanted}{_off(model, name)}{end}"
+        ) from None
 
 
 def _off(model: type[BaseModel], name: str) -> str:

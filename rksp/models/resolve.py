@@ -40,6 +40,10 @@ if TYPE_CHECKING:  # a configuration is resolved without torch
 
     from rksp.models.auto import ChosenClass
 
+_FILES = (
+    *(".json", ".safetensors", ".yaml", ".yml", ".toml", ".py", ".sh", ".ipynb", ".csv", ".jsonl"),
+    *(".db", ".html", ".txt", ".parquet"),
+)
 _MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
 
@@ -101,7 +105,12 @@ def _resolved(
     types = types_for(target)
     if target in types or target in ALIASES:
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
-    if path.suffix in (".json", ".safetensors") or target.startswith((".", "/", "~")):
+    if path.suffix == ".gguf":
+        raise InputError(
+            f"{target} would be quantized weights for inference; give the config.json or the "
+            "folder of the model that they were made from."
+        )
+    if path.suffix.lower() in _FILES or target.startswith((".", "/", "~")) or "\\" in target:
         raise InputError(f"There is no file or folder {target}.")
     if is_pickle(path):
         raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
@@ -109,8 +118,11 @@ def _resolved(
         folder = hub_folder(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
         return replace(source, kind="hub", starts_trained=True)
-    hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
-    raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
+    hint = nearest(target, types) or "."
+    raise InputError(
+        f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
+        "the Hub is given as OWNER/NAME with --allow-hub."
+    )
 
 
 def _is_known(settings: Mapping[str, object]) -> bool:

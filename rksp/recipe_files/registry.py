@@ -192,10 +192,9 @@ def recognize(document: Document) -> Reader:
             "your own, write a function that returns (model, batch) and give "
             f"{document.path.stem}:FUNCTION."
         )
-    names = ", ".join(reader.name for reader in READERS)
     raise InputError(
-        f"{document.path} does not match any trainer that rksp reads ({names}); "
-        "use --as NAME to read it as one of them."
+        f"{document.path} does not match any trainer that rksp reads; if it is one's, name it with "
+        "--as NAME (rksp explain trainers lists them)."
     )
 
 

@@ -13,7 +13,7 @@ from rksp.recipe_files.registry import READERS
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in ROOT.rglob("README.md") if not {".git", "build"} & {*path.parts})
 COUNTED = {"checks": len(CHECKS), "trainers": len(READERS)}
-SAID = re.compile(r"\b(\d+)\s+(?:named\s+)?(checks|trainers)\b")
+SAID = re.compile(r"\b(\d{1,2})\s+(?:named\s+)?(checks|trainers)\b")
 
 
 def wrong(text: str) -> list[str]:
