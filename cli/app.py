@@ -7,13 +7,15 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rksp.cli import defaults
-from rksp.cli.commands import CommandTable
+from rksp.cli.commands import COMMANDS, CommandTable
 from rksp.cli.streams import own_streams
 from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
@@ -101,6 +103,11 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         return 130, _said("interrupted")
     except _UsageError as error:
         error.message = _plain(one_line(error.message))
+        names = getattr(getattr(error, "param", None), "opts", ())
+        if names and names[0].startswith("--"):
+            error.param_hint = f"'{names[0]}'"  # its own name, without those of one word
+            if "valid number" in error.message:
+                error.message = _no_number(arguments or sys.argv[1:], names)
         error.show()
         return error.exit_code, ""
     except RkspError as error:
@@ -130,19 +137,3 @@ def _left_by_typer(error: SystemExit) -> bool:
     """Tell whether typer itself raised the error, as it does after it printed completions."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
-
-
-def _plain(message: str) -> str:
-    """Put a wrong value into rksp's own words, with the nearest of the known choices."""
-    said = message.replace("Value error, ", "").replace("Input should be", "it should be")
-    said = re.sub(r", unable to parse .*", "", said)
-    choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
-    if choices is None:
-        return said
-    known = re.findall(r"'([^']*)'", choices[2])
-    hint = nearest(choices[1], known, count=1).lstrip("; ")
-    return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
-
-
-def _said(sentence: str) -> str:
-    return f"rksp: {one_line(sentence)}"

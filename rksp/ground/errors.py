@@ -117,7 +117,7 @@ def nearest(
         same: Alias → name; of two spellings only the closer one is named.
     """
     plain = {one.lower(): one for one in known}
-    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.5)
+    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.55)
     found = [plain[one] for one in matches]
     spellings: dict[str, str] = {}
     for one in found:

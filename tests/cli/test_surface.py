@@ -23,6 +23,7 @@ PUBLIC = (
 )
 
 RECIPE = (
+    "--batch --bs --dtype --eps --optim --warmup --wd "  # of one word, by `Flag.names`
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
@@ -50,24 +51,28 @@ OPTIONS = {
     "explain": "",
     "explain-config": "--as --devices --format --rows",
     "grid": RECIPE
+    + "--steps "
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
-    "playground": RECIPE + "--allow-hub --output --recipe --set --task",
+    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
+    + "--steps "
     + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
     "schema": "",
     "score": RECIPE
+    + "--steps "
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
     "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
     "--verbose",
-    "transfer": RECIPE.replace("--as ", "")
+    "transfer": RECIPE
+    + "--steps ".replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",
 }
