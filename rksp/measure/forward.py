@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.kernels.wide_output import ROWS, Unmade
-from rksp.measure.attention_stats import attention_stats
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,
     AttentionStats,
@@ -21,10 +20,47 @@ from rksp.measure.forward_stats import (
     ForwardStats,
     RouterStats,
 )
-from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    attention_entropies,
+    logit_deviations,
+    visible_logits,
+    watching_attention,
+)
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.routers import find_routers
 from rksp.models.declared import Declared
+
+_QUERIES = 128  # query positions sampled per attention layer
+_SEQUENCES = 2
+_COLLAPSED = 0.05  # normalized entropy below which a head attends to one key
+
+
+@torch.no_grad()
+def attention_stats(call: AttentionCall, *, block: int | None = None) -> AttentionStats | None:
+    """Compute the statistics of a call's softmax at 128 evenly spaced queries.
+
+    Returns:
+        The statistics; None if no query sees two keys, because entropy is then undefined.
+    """
+    call = call.kept(_SEQUENCES)
+    length = call.rows.shape[-2]
+    count = min(length, _QUERIES)
+    rows = torch.arange(count, device=call.rows.device) * length // count
+    logits, visible = visible_logits(call, rows)
+    usable = visible.sum(-1) > 1
+    if not bool(usable.any()):
+        return None
+    entropy = attention_entropies(logits, visible)
+    per_head = torch.where(usable, entropy, torch.nan).nanmean(dim=(0, 2))
+    return AttentionStats(
+        logit_std=float(logit_deviations(logits, visible)[usable].mean()),
+        max_logit=float(logits.masked_fill(~visible, 0.0).abs().max()),
+        entropy=float(per_head.mean()),
+        collapsed_heads=int((per_head < _COLLAPSED).sum()),
+        block=block,
+    )
+
 
 _ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache

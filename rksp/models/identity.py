@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
-from rksp.models.hub import hub_folder, is_hub_id
+from rksp.models.settings import hub_folder, is_hub_id
 
 _READ = ("config.json", "tokenizer.json")  # of a folder, beside its weights
 

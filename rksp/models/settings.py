@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,47 @@ from rksp.models.configuration import (
     known_settings,
     known_type,
     make_config,
+    offline,
     other_names,
     types_for,
 )
-from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.overrides import close, dropouts, is_setting
 from rksp.models.refusals import refusals
+
+_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+
+def is_hub_id(target: str) -> bool:
+    """Tell whether a target has the form `owner/name`."""
+    return _ID.match(target) is not None
+
+
+def hub_folder(target: str, allow_hub: bool) -> Path:
+    """Return the folder of a Hub model, from the cache unless the network is allowed.
+
+    Raises:
+        InputError: The cache lacks it, or the Hub has no such model.
+    """
+    if allow_hub:
+        import huggingface_hub
+    else:
+        with offline():
+            import huggingface_hub
+    try:
+        folder = huggingface_hub.snapshot_download(
+            target,
+            allow_patterns=["*.json", "*.safetensors"],
+            local_files_only=not allow_hub,
+        )
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+        where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
+        other = "or give its config.json, or a type such as llama, as the target"
+        advice = "check the name" if allow_hub else f"pass --allow-hub to fetch it, {other}"
+        raise InputError(
+            f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
+        ) from error
+    return Path(folder)
+
 
 # Stored in a configuration, and no part of the model's shape.
 _NOT_SHAPE = ("model_type", "architectures", "transformers_version", "id2label", "label2id")
