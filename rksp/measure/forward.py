@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.kernels.wide_output import ROWS, Unmade
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import ROWS, Unmade, part_of, row_buffer
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,
     AttentionStats,
@@ -90,10 +91,15 @@ class _Unread:
         self._found: list[tuple[float, Tensor, Tensor]] = []
 
     def parts(self) -> Iterator[Tensor]:
-        """Yield the rows of the output in order, `ROWS` at a time, and remember what they show."""
-        flat = self.out.reshape(-1, self.out.shape[-1])
-        for start in range(0, len(flat), ROWS):
-            part = _made(flat[start : start + ROWS])
+        """Yield the rows of the output in order, `ROWS` at a time, and remember what they show.
+
+        Each part takes the memory of the one before.
+        """
+        states, weight, bias = (None if t is None else t.detach() for t in self.out.factors)
+        states = definite(states).flatten(0, -2)
+        buffer = row_buffer(states, self.out.shape[-1])
+        for start in range(0, len(states), ROWS):
+            part = part_of(states[start : start + ROWS], definite(weight), bias, buffer)
             here = self.chosen[(self.chosen >= start) & (self.chosen < start + ROWS)] - start
             square = float(_squares(part[here]).sum(dtype=torch.float64))
             self._found.append((square, *torch.aminmax(part)))
@@ -110,10 +116,6 @@ class _Unread:
 
 def _squares(values: Tensor) -> Tensor:
     return values.float().square()
-
-
-def _made(part: Tensor) -> Tensor:
-    return part.made() if isinstance(part, Unmade) else part
 
 
 @dataclass(slots=True)
