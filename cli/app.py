@@ -137,3 +137,30 @@ def _left_by_typer(error: SystemExit) -> bool:
     """Tell whether typer itself raised the error, as it does after it printed completions."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
+
+
+def _plain(message: str) -> str:
+    """Put a wrong value into rksp's own words, with the nearest of the known choices."""
+    said = message.replace("Value error, ", "").replace("Input should be", "it should be")
+    said = re.sub(r", unable to parse .*", "", said)
+    command = re.search(r"No such command '([^']*)'", said)
+    if command is not None and not nearest(command[1], [name for name, *_ in COMMANDS]):
+        return f"{said.rstrip('.')}; did you mean rksp score {command[1]}?"
+    choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
+    if choices is None:
+        return said
+    known = re.findall(r"'([^']*)'", choices[2])
+    hint = nearest(choices[1], known, count=1).lstrip("; ")
+    return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
+
+
+def _no_number(arguments: list[str], names: Sequence[str]) -> str:
+    """Say what was typed where a number should be, and how to write it."""
+    pairs = [one.split("=", 1) for one in arguments if "=" in one] + list(pairwise(arguments))
+    value = next((value for name, value in pairs if name in names), "")
+    several = f"for several values use rksp grid TARGET {names[0].lstrip('-')}={value}"
+    return f"{value!r} is no number; {several if ',' in value else 'write it as 6e-4 or 0.0006'}."
+
+
+def _said(sentence: str) -> str:
+    return f"rksp: {one_line(sentence)}"

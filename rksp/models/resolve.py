@@ -27,16 +27,16 @@ from rksp.models.configuration import (
     remote_config,
     types_for,
 )
+from rksp.models.declared import Declared
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
-from rksp.models.images import shown_of_images
 from rksp.models.names import is_explicit, is_type, path_of, said_of_namesake
 from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import type_row
 
-if TYPE_CHECKING:  # a configuration is resolved without torch
+if TYPE_CHECKING:
     from torch import nn
 
     from rksp.models.auto import ChosenClass
@@ -417,3 +417,18 @@ def _from_factory(
     from rksp.models.given import factory_source  # torch
 
     return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
+
+
+def shown_of_images(config: Any, task: str) -> dict[str, int | None]:
+    """Return what the configuration of an image classifier shows, as `ModelSource.shown`.
+
+    Its patches are the tokens of a sequence. Without them, and without a stream of declared width
+    and depth, the model has no sequence, and the field is None.
+    """
+    if task != "image-classification":
+        return {}
+    declared = Declared(config, task)
+    if declared.patches is not None:
+        return {"sequence_length": max(2, declared.patches)}
+    has_stream = declared.width is not None and declared.depth is not None
+    return {} if has_stream else {"sequence_length": None}
