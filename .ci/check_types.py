@@ -1,4 +1,4 @@
-"""Checks the types of the package as it is installed.
+"""Checks the types of the package as it is installed, and of what the lab's commands import.
 
     python .ci/check_types.py [ARGUMENTS OF MYPY]
 
@@ -35,6 +35,7 @@ def assemble(folder: Path) -> None:
         (package / path.name).symlink_to(path)
     for home in homes():
         (package / home).symlink_to(ROOT / home)
+    (folder / "lab").symlink_to(ROOT / "lab")
 
 
 def real_paths(text: str) -> str:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
     cache = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")} | os.environ
     with tempfile.TemporaryDirectory() as folder:
         assemble(Path(folder))
-        command += [*arguments, "-p", "rksp"]
+        command += [*arguments, "-p", "rksp", "-m", "lab.commands"]
         done = subprocess.run(command, cwd=folder, env=cache, stdout=subprocess.PIPE, text=True)
     print(real_paths(done.stdout), end="")
     return done.returncode

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.ground.model import definite
-from rksp.optimizers.muon_scale import matched_rate
+from rksp.optimizers.muon_scale import MuonScale, matched_rate
 from rksp.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.optimizers.table import optimizer_spec
 
@@ -70,7 +70,7 @@ class EdgeInputs:
     steps: int
     warmup_steps: int
     optimizer: str = "adamw"
-    muon_scale: str = "match_rms_adamw"
+    muon_scale: MuonScale = "match_rms_adamw"
     late_share: float = 0.1
     beta1: float | None = 0.9
     beta2: float | None = 0.98
@@ -106,13 +106,12 @@ class EdgeInputs:
     def peak_share(self) -> float:
         """The highest rate that is reached, over the nominal one.
 
-        It is below 1 where the warm-up is longer than the run. A rate in the scale of Jordan et
-        al. counts as that of the update of AdamW's size.
+        It is below 1 where the warm-up is longer than the run. A rate of Muon or Scion counts as
+        that of the update of AdamW's size.
         """
         share = min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
         has_scales = optimizer_spec(self.optimizer).has_scales
-        is_original = has_scales and self.muon_scale == "original"
-        return share * (matched_rate(self.width) if is_original else 1.0)
+        return share * (matched_rate(self.width, self.muon_scale) if has_scales else 1.0)
 
 
 def horizon_share(steps: float) -> float:

@@ -126,9 +126,9 @@ function narrowness(run) {
 // `EdgeInputs.peak_share`, with `matched_rate`.
 function peakShare(run, optimizers) {
   const share = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
-  const isOriginal = run.optimizer !== "muon" || run.muon_scale === "original";
-  const counts = optimizers[run.optimizer].has_scales && isOriginal;
-  return counts ? share / (0.2 * Math.sqrt(run.width)) : share;
+  const scale = run.optimizer === "muon" ? run.muon_scale : "original";
+  if (!optimizers[run.optimizer].has_scales || scale === "match_rms_adamw") return share;
+  return share / (0.2 * (scale === "original" ? Math.sqrt(run.width) : 1));
 }
 
 const kindShare = (run) => 1 - (1 - KEPT) * horizonShare(run.max_steps);

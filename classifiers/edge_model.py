@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 ARTIFACT = Artifact(
-    noun="model of the edge", schema="rksp-edge-5", file="edge.json", command="rksp lab fit"
+    noun="model of the edge", schema="rksp-edge-5", file="edge.json", command="python -m lab fit"
 )
 
 

@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def _version(is_asked: bool) -> None:
     if is_asked:
-        from importlib.metadata import version
+        from rksp.ground.versions import version
 
         print(f"rksp {version('rksp')}")
         raise typer.Exit
@@ -73,13 +73,15 @@ def _here() -> Path:
         raise InputError("The working folder is gone; change to another one.") from error
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(
+    arguments: list[str] | None = None, *, program: typer.Typer = app, name: str = "rksp"
+) -> None:
     """Run a command and leave with its exit code; errors are one sentence on stderr.
 
     Where stderr cannot be written, the sentence goes to stdout.
     """
     with own_streams() as (out, err):
-        code, sentence = _ended(arguments)
+        code, sentence = _ended(arguments, program, name)
         if sentence:
             print(sentence, file=err, flush=True)
         if sentence and err.is_lost:
@@ -89,11 +91,11 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _ended(arguments: list[str] | None) -> tuple[int, str]:
+def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
     """Run a command; return its exit code, and what to say of it."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(program)
     try:
-        code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)
+        code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return 130, _said("interrupted")
@@ -114,6 +116,8 @@ def _ended(arguments: list[str] | None) -> tuple[int, str]:
         if _left_by_typer(error):  # 1 is of completions that a variable asks for in no known way
             return 2 if error.code else 0, ""
         return 2, _said("Code outside rksp tried to end the program.")
+    except MemoryError:
+        return 3, _said("there is not enough memory for this; give it more, or ask for less")
     except BaseException as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()

@@ -184,7 +184,7 @@ def _answer(
     # Of the recipe that was trained, so not of what the model shows beside it.
     source = run.started(model.resolve(run.target, run.overrides, counts=False))
     if source.config is None and measure.evidence == "config":
-        measure = measure.model_copy(update={"evidence": "response"})
+        measure = measure.model_copy(update={"evidence": "gradient"})
     classifier, own_runs = learned_from([record], source, run.recipe, None)
     evaluation = evaluate(
         source, run.recipe, measure, classifier=classifier, alternatives=run.alternatives

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from rksp.ground.collector import loading
+from rksp.ground.errors import InputError
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.
 _SUMMARIES = {
@@ -32,21 +33,20 @@ _SUMMARIES = {
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
     "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
-    "lab:app": "Make labelled training runs and fit models to them.",
-    "bench:app": "Measure the cost of rksp on this machine, as ratios within one run.",
 }
 
 
 def _placed(where: str) -> tuple[str, str]:
     """Return the name of a command and where it is: in a module, mostly as its one function."""
     module, _, attribute = where.partition(":")
-    name = module if attribute == "app" else attribute or module
-    return name.replace("_", "-"), f"rksp.cli.{module}:{attribute or module}"
+    name = attribute or module
+    return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
 
 
+_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 # name, where it is, what it does
 COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
-AUTHORS = ("reproduce", "schema", "lab", "bench")  # whoever only trains needs none of them
+AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
 
 
 class BriefCommand(typer.core.TyperCommand):
@@ -83,8 +83,6 @@ class DeferredCommand(typer.core.TyperCommand):
         """The command itself, imported on first use."""
         module, _, attribute = self._where.partition(":")
         found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
         single = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
@@ -108,11 +106,6 @@ class DeferredCommand(typer.core.TyperCommand):
         """Names of the parameters that a file of defaults may set."""
         return getattr(self.loaded, "from_file", frozenset())
 
-    @property
-    def commands(self) -> dict[str, Any]:
-        """Subcommands of the loaded command."""
-        return self.loaded.commands  # a group has some; for others this is an AttributeError
-
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Load the command and let it parse the arguments."""
         with loading():
@@ -130,3 +123,16 @@ class CommandTable(typer.core.TyperGroup):
         """Parse the options before the command's name; typer loads what reads them."""
         with loading():
             return super().make_context(*arguments, **more)
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        """Find the command; those that left the package are named with where they went.
+
+        Raises:
+            InputError: The command runs in a checkout alone.
+        """
+        if arguments[0] in _MOVED:
+            raise InputError(
+                f"rksp {arguments[0]} is not part of the package any more; in a checkout of "
+                f"rksp's repository, run {_MOVED[arguments[0]]}."
+            )
+        return super().resolve_command(context, arguments)

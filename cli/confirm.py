@@ -24,6 +24,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.ground.budgets import SEEDS
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
 from rksp.ground.text import one_line
@@ -58,7 +59,7 @@ class TrialOptions(TrainingOptions):
     seeds: Annotated[
         int,
         Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),
-    ] = Field(default=3, ge=1)
+    ] = Field(default=3, ge=1, le=SEEDS)
     faults: Annotated[
         list[str],
         Flag(

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.budgets import DEFAULTS, reading
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.files import read_text
+from rksp.ground.files import parse_toml, read_text
 from rksp.ground.text import one_line
 
 FILE = ".rksp.toml"
-_MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -74,7 +74,7 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
     Args:
         file: The file, for messages.
         tables: The tables in the file.
-        command: The root command (or, below it, a group).
+        command: The root command.
 
     Raises:
         InputError: A command or option is unknown (the message names the nearest), a value has
@@ -88,10 +88,7 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
             raise InputError(f"{file}: rksp has no command {name!r}{hint}")
         if not isinstance(content, dict):
             raise InputError(f"{file}: {name!r} is a command; write its options under [{name}].")
-        if hasattr(inner, "commands"):
-            found[name] = default_map(file, content, inner)
-        else:
-            found[name] = dict(_options(file, name, content, inner))
+        found[name] = dict(_options(file, name, content, inner))
     return found
 
 
@@ -151,10 +148,5 @@ def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> lis
 
 
 def _read(file: Path) -> dict[str, Any]:
-    import tomllib  # most commands have no such file
-
-    text = read_text(file, _MOST_BYTES)
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{file} is not valid TOML: {error}.") from None
+    with reading(f"the defaults in {file!s:.200}"):
+        return parse_toml(file, read_text(file, DEFAULTS))

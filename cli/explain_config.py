@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.options import AsFormat, Devices, TextOrJson, as_count
-from rksp.cli.process import reading
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 

@@ -23,11 +23,12 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
-from rksp.cli.process import reading
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
+from rksp.ground.budgets import reading
 from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
+from rksp.ground.files import read_head
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -190,8 +191,7 @@ def _is_store(source: str, allow_hub: bool) -> bool:
             return False
     except OSError as error:
         raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None
-    with path.open("rb") as file:
-        return file.read(len(_STORE_MARK)) == _STORE_MARK
+    return read_head(path, len(_STORE_MARK)) == _STORE_MARK
 
 
 def _announce(plan: GridPlan, options: Options) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 from pydantic import Field
 
 from rksp.cli.options import assignments
-from rksp.cli.process import reading
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.flags import COUNT, Flag

@@ -33,11 +33,12 @@ _LARGE = ("max_params",)  # shown as 2e+09
 _TYPED = ("COMMANDLINE", "ENVIRONMENT")
 
 
-def as_count(least: int | None = None) -> Callable[[Any], int]:
+def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any], int]:
     """Return what parses an option that counts something, such as `--seeds 3` or `--steps 10k`.
 
     Args:
         least: The least count that is accepted; None leaves that to the model of the option.
+        most: The largest.
     """
 
     def parse(value: Any) -> int:
@@ -47,6 +48,8 @@ def as_count(least: int | None = None) -> Callable[[Any], int]:
             raise typer.BadParameter(f"it is {value!r}; {error}") from None
         if least is not None and number < least:
             raise typer.BadParameter(f"it is {number}; it should be {least} or more")
+        if most is not None and number > most:
+            raise typer.BadParameter(f"it is {number}; it should be at most {most}")
         return number
 
     return parse

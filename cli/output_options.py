@@ -84,7 +84,7 @@ class RiskOptions(Finite):
         Path | None,
         Flag(
             "--classifier",
-            ("A model of the edge from rksp lab fit; the default is the shipped one."),
+            ("A model of the edge from python -m lab fit; the default is the shipped one."),
         ),
     ] = None
     runs: Annotated[

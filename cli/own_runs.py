@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rksp.cli.process import reading
+from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rksp.documents.own_runs import HistoryReport
     from rksp.models.source import ModelSource
     from rksp.recipe import Recipe
-
-READING_SECONDS = 300.0  # of the processor, for all past runs
 
 
 def learned_from(
@@ -38,7 +36,7 @@ def learned_from(
     from rksp.assessment.model_choice import choose_model
     from rksp.own_runs.learning import learn
 
-    with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", READING_SECONDS):
+    with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", PAST_RUNS):
         model, read = learn(paths, source, recipe, classifier)
     reasons = sorted({ladder.unused for ladder in read.ladders})
     why = read.doubt or ("" if "" in reasons else "; ".join(reasons))

@@ -44,10 +44,9 @@ def playground(
     output: Output = None,
 ) -> int:
     """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
-    from importlib.metadata import version
-
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.ground.files import atomic_write, check_writable
+    from rksp.ground.versions import version
     from rksp.report.playground import MOVED, render
     from rksp.report.playground import playground as started
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 
-from rksp.ground.errors import InputError
 from rksp.models.configuration import offline
 from rksp.options import MeasureOptions
 
 _MOST_THREADS = 1024
-MOST_READING = 60.0  # processor seconds
 
 
 def default_threads() -> int:
@@ -65,39 +61,3 @@ def stdout_for_us_alone() -> Iterator[None]:
     finally:
         os.dup2(saved, 1)
         os.close(saved)
-
-
-@contextlib.contextmanager
-def reading(what: str, seconds: float = MOST_READING) -> Iterator[None]:
-    """Bound what reading something may cost, whatever it holds.
-
-    A block inside another shares its budget. There is no bound outside of the main thread, nor
-    where the system has no such timer.
-
-    Args:
-        what: Named in the message.
-        seconds: Of the processor. A slow disk and a busy machine do not count.
-
-    Raises:
-        InputError: It takes longer.
-    """
-
-    def stop(*given: object) -> None:
-        raise InputError(
-            f"Reading {what} took more than {seconds:g} processor seconds; give a smaller file."
-        )
-
-    is_possible = hasattr(signal, "SIGPROF") and threading.current_thread() is (
-        threading.main_thread()
-    )
-    if not is_possible or signal.getitimer(signal.ITIMER_PROF)[0]:
-        yield
-        return
-    before = signal.signal(signal.SIGPROF, stop)
-    # Once more each second: the first error may be taken for one of the file's own.
-    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.cli.options import Given, flag_names
-from rksp.cli.process import reading
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.text import one_line

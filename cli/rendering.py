@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from rksp.cli.process import reading
+from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
 from rksp.ground.model import definite

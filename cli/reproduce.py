@@ -10,7 +10,7 @@ import typer
 
 from rksp.ground.errors import InputError, nearest
 
-# The experiments that are shipped; benchmarks/experiments made them and makes them again.
+# The experiments that are shipped; lab/experiments made them and makes them again.
 SHIPPED = {
     "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
     "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
@@ -34,14 +34,14 @@ def reproduce(
 ) -> None:
     """Print a published experiment beside our results, as Markdown.
 
-    To train it again takes the repository: benchmarks/README.md says how.
+    To train it again takes the repository: lab/README.md says how.
     """
     if name not in SHIPPED:
         hint = nearest(name, SHIPPED) or f"; choose among {', '.join(SHIPPED)}."
         raise InputError(f"There is no experiment {name!r}{hint}")
     if not stored:
         raise InputError(
-            f"Training {name} again takes hours and rksp's repository, where benchmarks/README.md "
+            f"Training {name} again takes hours and rksp's repository, where lab/README.md "
             "says how; give --stored for the shipped results."
         )
     typer.echo(shipped_file(name).read_text(encoding="utf-8"), nl=False)

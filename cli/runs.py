@@ -18,10 +18,10 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.own_runs import READING_SECONDS
-from rksp.cli.process import quiet_transformers, reading, stdout_for_us_alone
+from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
 from rksp.cli.rendering import emit, made_with
+from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
@@ -64,7 +64,7 @@ def runs(
 
     question = _question(target, recipe, model, recipe_file, devices, as_format)
     shown = one_line(", ".join(map(str, paths)), 200)
-    with stdout_for_us_alone(), reading(f"the runs {shown}", READING_SECONDS):
+    with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
         history = read_history(paths, question, metric=metric)
     edges = load_edge_model()
     report = RunsReport(

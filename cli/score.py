@@ -29,17 +29,12 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.own_runs import learned_from
-from rksp.cli.process import (
-    counted_threads,
-    quiet_transformers,
-    reading,
-    stdout_for_us_alone,
-    with_threads,
-)
+from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.budgets import SEEDS, reading
 from rksp.ground.collector import collector_paused, loading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
@@ -69,7 +64,7 @@ Target = Annotated[
 Seeds = Annotated[
     int,
     typer.Option(
-        parser=as_count(1),
+        parser=as_count(1, SEEDS),
         help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
         rich_help_panel="Measurement",
@@ -316,12 +311,7 @@ def _ready(
         from rksp.models.streaming.opening import should_stream
 
         source = source.whole()
-    streams = should_stream(
-        source,
-        measure.streaming,
-        measure.max_memory,
-        with_response=measure.evidence != "forward",
-    )
+    streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
 
 

@@ -52,8 +52,8 @@ def transfer(
     from rksp.assessment.basis import beyond
     from rksp.assessment.model_choice import uncarried
     from rksp.classifiers.edge_model import load_edge_model
-    from rksp.classifiers.fit.edge_transfer import CONFIGURED
-    from rksp.classifiers.fit.edge_transfer import transfer as carry
+    from rksp.classifiers.transfer import CONFIGURED
+    from rksp.classifiers.transfer import transfer as carry
 
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from rksp.batch import IGNORED
 from rksp.datasets.own_rows import OwnRows
-from rksp.datasets.probe import Probe, position_limit, spread_bytes, vocabulary_of
+from rksp.datasets.probe import Probe, encoded, position_limit, spread_bytes, vocabulary_of
 from rksp.ground.errors import InputError, foreign
 
 _SEQUENCES, _LENGTH = 16, 128  # of a probe, as of the bundled text
 _CHARACTERS = 16  # that are encoded for each token that is asked for
+_TRIED = 400_000  # characters
 _ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 _ANSWERS = "of completions only the answer is learned"
 
@@ -116,6 +117,8 @@ class _Coder:
     def __init__(self, source: Any, data: OwnRows, seed: int) -> None:
         self.target, self.vocabulary = source.target, vocabulary_of(source.config)
         file: Path | None = source.tokenizer_path
+        if file is not None:  # in a process of its own first, which may take only so much
+            encoded("\n".join(str(one) for row in data.rows for one in row)[:_TRIED], file)
         self.tokenizer = None if file is None else _tokenizer(file)
         self.how = "each byte a token" if file is None else "the target's tokenizer"
         self._bytes = spread_bytes(self.vocabulary, seed) if file is None else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rksp.batch import Batch
+from rksp.datasets import encode
 from rksp.datasets.corpora import digit_images, shakespeare
 from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
-from rksp.ground.errors import InputError, foreign
-from rksp.ground.files import read_limited, read_text
+from rksp.ground.budgets import ENCODER, ENCODING, PROBE, TOKENIZER
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_limited
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048
 _MOST_IMAGES = 64
 _MOST_IMAGE_TOKENS = 131_072  # over all images, where eight images would have more
-_LARGEST_PROBE = 64 * 2**20  # bytes; 2,048 tokens need some 10 kB
-_LARGEST_TOKENIZER = 64 * 2**20  # bytes; the largest in use has 33 MB
 # Settings that hold a model's maximum input length; ids beyond it have no position.
 _LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
 
@@ -152,7 +155,7 @@ def _content(text: str | Path | None) -> tuple[bytes, str]:
     if text is None:
         return shakespeare(), "bundled Shakespeare"
     path = Path(text)
-    content = read_limited(path, _LARGEST_PROBE)
+    content = read_limited(path, PROBE)
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -202,17 +205,31 @@ def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
 
 
 def _encode(content: bytes, tokenizer: Path) -> Tensor:
-    from tokenizers import Tokenizer  # comes with transformers; bytes need no tokenizer
-
-    with foreign(f"{tokenizer} cannot be read as a tokenizer"):
-        stored = Tokenizer.from_str(read_text(tokenizer, _LARGEST_TOKENIZER))
-    stored.no_truncation()
-    stored.no_padding()
     # 400 kB are enough for any default probe, and encoding a megabyte takes seconds.
     text = content[:400_000].decode("utf-8", errors="ignore")
-    with foreign(f"{tokenizer} cannot encode the probe"):
-        ids = stored.encode(text, add_special_tokens=False).ids
-    return torch.tensor(ids, dtype=torch.long)
+    return torch.tensor(encoded(text, tokenizer), dtype=torch.long)
+
+
+def encoded(text: str, tokenizer: Path) -> array[int]:
+    """Return the token ids of a text, from a process that may hold and take only so much.
+
+    Raises:
+        InputError: It is no tokenizer, or it takes more.
+    """
+    stored = read_limited(tokenizer, TOKENIZER)
+    given = b"%d\n%b%b" % (len(stored), stored, text.encode())
+    # By its path and -P: nothing is imported from the working folder, nor from beside the file.
+    command = [sys.executable, "-P", encode.__file__, str(ENCODER), str(ENCODING)]
+    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    if done.returncode == encode.REFUSED:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise InputError(f"{tokenizer} cannot be read as a tokenizer ({said}).")
+    if done.returncode:
+        raise InputError(
+            f"{tokenizer} takes more than {ENCODER >> 30} GiB or {ENCODING} processor seconds for "
+            f"{len(text):,} characters; give a tokenizer that does not make texts longer."
+        )
+    return array("i", done.stdout)
 
 
 def _images(config, count: int | None, seed: int) -> Probe:

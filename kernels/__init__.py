@@ -16,11 +16,6 @@ from __future__ import annotations
 
 import importlib
 
-if __name__ == "kernels":  # imported in the root of the checkout: Hugging Face's is meant
-    from rksp.ground.giving_way import give_way
-
-    give_way(__name__, __file__)
-
 _MODULES = (
     "cross_entropy",
     "dispatch",
@@ -37,10 +32,16 @@ __all__ = [name for name in _MODULES if name != "programs"]
 
 
 def __getattr__(name: str):
-    if name in _MODULES and __name__ == "rksp.kernels":
+    if name in _MODULES:
         return importlib.import_module(f"rksp.kernels.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULES])
+
+
+if __name__ == "kernels":  # imported in the root of the checkout: Hugging Face's is meant
+    from rksp.ground.giving_way import give_way
+
+    give_way(__name__)

@@ -57,7 +57,7 @@ def _unmeasured(measure: str) -> Threshold:
     return Threshold(measure=measure, at_least=None, provenance=UNMEASURED)
 
 
-# `python benchmarks/kernel_ops.py` on a GPU prints the ratios that belong here. No kernel is
+# `python -m lab.bench.kernel_ops` on a GPU prints the ratios that belong here. No kernel is
 # switched on before it has been timed.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {

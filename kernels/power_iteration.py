@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
 _MAX_BLOCK = 16
 _SEED = 0x726B7370  # of the first basis; the result depends on it only through its residual
+_SAFE = (1e-12, 1e12)  # singular values whose squares keep all digits in float32
 _STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
 
 
@@ -181,6 +183,7 @@ def _grouped(weights, state, iterations, block, products) -> TopSingular:
         )
         for index, result in zip(members, _iterate(products(group), basis, passes), strict=True):
             results[index] = result
+    _rescale(weights, results, state, passes, block, products)
     if not results:
         none = torch.empty(0)
         return TopSingular(
@@ -196,6 +199,21 @@ def _grouped(weights, state, iterations, block, products) -> TopSingular:
         is_finite=torch.stack(is_finite),
         state=bases,
     )
+
+
+def _rescale(weights, results, state, passes, block, products) -> None:
+    """Compute what left the range of float32 again, from weights whose largest entry is one."""
+    sigmas = torch.stack([sigma for sigma, *_ in results]).tolist() if results else []
+    for index, sigma in enumerate(sigmas):
+        if _SAFE[0] < sigma < _SAFE[1]:
+            continue
+        largest = float(weights[index].abs().amax())
+        if not 0 < largest < math.inf or _SAFE[0] < largest < _SAFE[1]:
+            continue
+        unit = [weights[index] / largest]
+        basis = _first_basis(unit, block) if state is None else state[index][None]
+        found = _iterate(products(unit), basis, passes)[0]
+        results[index] = (found[0] * largest, *found[1:])
 
 
 def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:

@@ -240,13 +240,13 @@ def router_statistics(
         mask=inside,
         other=float("-inf"),
     ).to(tl.float32)
+    unreadable = (scores != scores) | (scores == float("inf"))
     if SIGMOID:
         # The softmax of log sigmoid is the sigmoid divided by the sum of sigmoids. A masked expert
         # (-inf) is handled apart, because |-inf| - inf is NaN.
         finite = tl.where(scores == float("-inf"), 0.0, scores)
         soft = tl.minimum(finite, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(finite)))
         scores = tl.where(scores == float("-inf"), scores, soft)
-    unreadable = (scores != scores) | (scores == float("inf"))
     largest = tl.max(tl.where(unreadable, float("-inf"), scores), axis=1)
     bad = (tl.sum(unreadable.to(tl.int32), axis=1) > 0) | (largest == float("-inf"))
     good = (token < tokens) & (bad == 0)

@@ -85,9 +85,10 @@ def router_statistics_reference(
         is_good = is_good & (logits.reshape(-1, experts) != float("inf")).all(-1)
     scores = torch.where(is_good[:, None], scores, torch.zeros_like(scores))
     log_sum_exp = torch.logsumexp(scores, -1)
-    probabilities = torch.softmax(scores, -1)
+    logs = torch.log_softmax(scores, -1)  # shifted by the maximum, so a common offset costs nothing
+    probabilities = logs.exp()
     # 0 times -inf is NaN, so the term of a masked expert is replaced before the product.
-    shifted = torch.where(probabilities > 0, scores - log_sum_exp[:, None], 0.0)
+    shifted = torch.where(probabilities > 0, logs, 0.0)
     entropy = -(probabilities * shifted).sum(-1)
     ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
     chosen = (ordered[:, :top_k] > float("-inf")) & is_good[:, None]

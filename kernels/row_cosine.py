@@ -169,5 +169,5 @@ def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
 
 
 def _units(vectors: Tensor) -> Tensor:
-    double = vectors.double()
+    double = torch.atleast_2d(vectors).double()
     return double / torch.linalg.vector_norm(double, dim=-1, keepdim=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rksp.assessment.pipeline import evaluate
     from rksp.ground.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
+    from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
     from rksp.recipe import Recipe
     from rksp.report.score.result import Result
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from rksp.spectra.model_profile import Profile, profile
     from rksp.spectra.status import Status
 
-# In a checkout four of the packages stand beside this folder; installed, they lie within it.
-if not (Path(__file__).parent / "classifiers").is_dir():
-    __path__.append(str(Path(__file__).parents[1]))
+# In a checkout four of the packages stand beside this folder; installed, they lie within it. An
+# editable installation links this file, and all others are imported from the checkout itself.
+_FOLDER = Path(__file__).resolve().parent
+if not (_FOLDER / "classifiers").is_dir():
+    __path__[:] = [str(_FOLDER), str(_FOLDER.parent)]
 
 _HOME = {
+    "__version__": "rksp.ground.versions",
     "ArtifactError": "rksp.ground.errors",
     "Incomplete": "rksp.ground.errors",
     "InputError": "rksp.ground.errors",

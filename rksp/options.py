@@ -22,9 +22,10 @@ class MeasureOptions(Finite):
     """What is measured, on which inputs, and with which resources.
 
     Attributes:
-        evidence: How much may be spent. `forward`: one forward pass with its spectra. `response`:
-            also the reaction to the recipe's first update. A model without a known loss stops at
-            `forward`.
+        evidence: How much may be spent. `config`: nothing is built. `forward`: one forward pass
+            with its spectra. `gradient`: also one backward pass, whose norm alone moves the rates.
+            `response`: also the reaction to the recipe's first update, in ten further passes. A
+            model without a known loss stops at `forward`.
         seed: Seed of the initialization.
         probe: A text to use as input in place of the bundled one.
         data: The user's own examples, as `rksp.datasets.own_rows` reads them, in place of text.
@@ -38,18 +39,20 @@ class MeasureOptions(Finite):
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
             holds the model in memory, `auto` streams a model that does not fit. The numbers are the
             same.
-        max_memory: Bytes, default the free memory. The response needs three copies of the weights;
-            `auto` streams a model if they do not fit.
+        max_memory: Bytes, default the free memory. The gradient needs up to two copies of the
+            weights, and `auto` streams a model if they do not fit; the response needs three, in
+            memory.
         threads: Threads that fit spectra and draw weights; None is one.
     """
 
     evidence: Annotated[
-        Literal["config", "forward", "response"],
+        Literal["config", "forward", "gradient", "response"],
         Flag(
             "--evidence",
-            "How much to spend; each includes the one before. forward gives config's rates.",
+            "How much to measure; each includes the one before. gradient is the last that moves "
+            "the rates.",
         ),
-    ] = "response"
+    ] = "gradient"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
         default=0, ge=0
     )

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from rksp.ground.flags import COUNT, Flag, checked
 from rksp.ground.model import Finite
+from rksp.optimizers.muon_scale import MuonScale as MuonScale
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ Schedule = Literal[
 ]
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "fp16-pure"]
 DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
-MuonScale = Literal["match_rms_adamw", "original"]  # torch.optim.Muon's `adjust_lr_fn`
 # Adapters of low rank by their names in the peft library, the plain ones first.
 LOW_RANK = ("lora", "qlora", "dora", "rslora", "pissa")
 Peft = Literal["none", "lora", "qlora", "dora", "rslora", "pissa", "other"]
@@ -162,7 +162,7 @@ class Recipe(Finite):
         Flag(
             "--muon-scale",
             "Muon's update: match_rms_adamw is 0.2 √max(rows, columns), original √max(1, "
-            "rows/columns).",
+            "rows/columns), spectral √max(rows, columns).",
         ),
     ] = "match_rms_adamw"
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from support.cpu_time import judge, stopwatch
 from support.places import ROOT
 
-sys.path.append(str(ROOT / "benchmarks"))  # last: its names hide no package
+sys.path.append(str(ROOT))  # for `lab`; last: its names hide no package
 
 _tests = 0
 

@@ -1,8 +1,9 @@
-"""Moments of a normal value that lies between two known ones."""
+"""Between which two rates a best one lies, and moments of a normal value between two known ones."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _ROOT = math.sqrt(2)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
@@ -70,3 +71,14 @@ def _below(x: float) -> float:
 
 def _at(x: float) -> float:
     return _DENSITY * math.exp(-0.5 * x * x) if math.isfinite(x) else 0.0
+
+
+def between_neighbours(rates: Sequence[float], chosen: int) -> tuple[float, float]:
+    """Return where the best rate lies: nearer to the best of the grid than to its neighbours.
+
+    That is exact for a parabola. At an end of the grid the side is open.
+    """
+    here = rates[chosen]
+    low = -math.inf if chosen == 0 else (rates[chosen - 1] + here) / 2
+    high = math.inf if chosen == len(rates) - 1 else (here + rates[chosen + 1]) / 2
+    return low, high

@@ -21,7 +21,7 @@ ARTIFACT = Artifact(
     noun="model of fine-tuning",
     schema="rksp-fine-tuning-1",
     file="fine_tuning.json",
-    command="rksp lab fit-fine-tuning",
+    command="python -m lab fit-fine-tuning",
 )
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
@@ -96,7 +96,7 @@ class FineTuningModel:
         )
 
     def measured(self) -> list[dict[str, Any]]:
-        """Return what measuring adds, as the card has it; see `rksp.lab.fine_tuning.evidence`."""
+        """Return what measuring adds, as the card has it."""
         found: Any = self.card.get("measured", [])
         return list(found)
 

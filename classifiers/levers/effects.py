@@ -17,7 +17,7 @@ from rksp.ground.model import Finite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
 ARTIFACT = Artifact(
-    noun="table of levers", schema=SCHEMA, file="levers.json", command="rksp lab fit-levers"
+    noun="table of levers", schema=SCHEMA, file="levers.json", command="python -m lab fit-levers"
 )
 FEWEST_FAMILIES = 3  # below it nothing can be said of a family left out
 _FEWEST_NAMED = 4  # families; with three, two would have to tell the third

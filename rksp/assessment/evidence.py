@@ -127,14 +127,18 @@ class Evidence:
         return tokens_of(self.source.batch.inputs) is not None
 
     def responds_to(self, recipe: Recipe) -> bool:
-        """Return whether there is a response: the model has a loss, and rksp can take the step."""
-        if self.tier < Tier.RESPONSE or not definite(self.measurement).is_judged:
+        """Return whether there is a gradient: the model has a loss, and rksp can take the step."""
+        if self.tier < Tier.GRADIENT or not definite(self.measurement).is_judged:
             return False
         return recipe.can_be_stepped
 
+    def step_of(self, recipe: Recipe) -> Recipe:
+        """Reduce a recipe to what is measured for it; the gradient depends on adapters alone."""
+        return first_step(recipe, of_gradient=self.tier == Tier.GRADIENT)
+
     def has_response(self, recipe: Recipe) -> bool:
         """Return whether nothing is left to measure for a recipe."""
-        return not self.responds_to(recipe) or first_step(recipe) in self.responses
+        return not self.responds_to(recipe) or self.step_of(recipe) in self.responses
 
     def kept(self) -> Measurement:
         """Return the measurement with all responses so far."""
@@ -148,13 +152,14 @@ class Evidence:
             self.store.keep(self.source, self.options, self.kept())
 
 
-def first_step(recipe: Recipe) -> Recipe:
+def first_step(recipe: Recipe, *, of_gradient: bool = False) -> Recipe:
     """Reduce a recipe to what its first update depends on; everything else is the default.
 
     Recipes that agree here share one `ResponseProfile`. Its algebra is linear in the rate, and the
-    schedule, the batch and the length of the run matter only later.
+    schedule, the batch and the length of the run matter only later. For the gradient alone, not
+    even the optimizer matters (`of_gradient`).
     """
-    names = ["optimizer", *optimizer_spec(recipe.optimizer).first_step]
+    names = [] if of_gradient else ["optimizer", *optimizer_spec(recipe.optimizer).first_step]
     if recipe.peft != "none":  # the update is one of the adapters
         names += ["peft", "lora_rank", "lora_alpha", "lora_targets"]
     return Recipe(**{name: getattr(recipe, name) for name in names})

@@ -156,7 +156,7 @@ def assess_fine_tuning(
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
-        is_measured: Whether the response to the first update was measured.
+        is_measured: Whether the first gradient was measured.
 
     Returns:
         The answer.

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rksp.assessment.evidence import Evidence, first_step
+from rksp.assessment.evidence import Evidence
 from rksp.ground.errors import InputError
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -90,10 +90,10 @@ def stored(
 
 
 def response_of(evidence: Evidence, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
-    """Return the response to the recipe's first update; recipes that agree on it share it."""
+    """Return the gradient or the response; recipes that agree on the first step share it."""
     if not evidence.responds_to(recipe):
         return None
-    step = first_step(recipe)
+    step = evidence.step_of(recipe)
     if step not in evidence.responses:
         from rksp.assessment.measuring import measured_response
 

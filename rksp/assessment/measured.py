@@ -73,9 +73,9 @@ def doubts_of(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -
     doubts += uncovered(recipe)
     doubts += loss_doubts(seen)
     if response is not None and response.reason is not None:
-        doubts.append(f"the response could not be measured: {response.reason}")
+        doubts.append(f"the gradient could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
     if response is None and seen.spectra.reading == "not measured":
-        doubts.append(f"neither spectra nor the response could be measured: {seen.spectra.reason}")
+        doubts.append(f"neither spectra nor the gradient could be measured: {seen.spectra.reason}")
     return tuple(doubts)

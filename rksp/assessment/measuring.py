@@ -24,8 +24,9 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.kernels import dispatch
 from rksp.measure.drift import DRIFT_RATE, measure_drift
+from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
+from rksp.measure.response import measure_response
 from rksp.measure.response_profile import ResponseProfile, unmeasured
-from rksp.measure.streamed_response import respond
 from rksp.models.adapters import as_trained
 from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.given import given_probe
@@ -33,7 +34,7 @@ from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
+from rksp.models.streaming.opening import check_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
@@ -94,21 +95,19 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
     """Build an initialization, or open a stream of its weights, which `stack` closes."""
     source = source.at(options.seed).whole()
     probe = _probe(source, options)
-    responds = Tier.parse(options.evidence) > Tier.FORWARD and probe.batch.is_judged
+    evidence = options.evidence if probe.batch.is_judged else "forward"
     stream = None
     is_there = source.model is not None and options.streaming != "always"
-    if not is_there and should_stream(
-        source, options.streaming, options.max_memory, with_response=responds
-    ):
+    if not is_there and should_stream(source, options.streaming, options.max_memory, evidence):
         stream = stack.enter_context(
             open_stream(
                 source, options.seed, workers=options.workers, max_memory=options.max_memory
             )
         )
-        stream.response_batch = _parts(probe.batch)[0] if responds else None
+        stream.gradient_batch = _parts(probe.batch)[0] if evidence == "gradient" else None
     else:
-        if is_there and responds:
-            check_response_whole(source, options.max_memory)
+        if is_there and evidence != "forward":
+            check_whole(source, options.max_memory, evidence)
         tokens, limit = probe.num_tokens, options.max_memory
         check_pass(source.target, source.config, tokens=tokens, limit=limit)
     model = source.model if stream is None else stream.model
@@ -132,11 +131,11 @@ def _measurement(built: Built, tier: Tier, seen: Profile, weights: str) -> Measu
 
 
 def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
-    """Measure the response to a first update, on two disjoint parts of the probe.
+    """Measure the gradient or the response to a first update, on disjoint parts of the probe.
 
-    The update is one of what the recipe trains: of its adapters, put on a copy of the model, or of
-    the weights. Of trained weights in memory the drift is measured too. A model of which only the
-    measurement was kept is built again.
+    It is one of what the recipe trains: of its adapters, put on a copy of the model, or of the
+    weights. With the response of trained weights the drift is measured too. A model of which only
+    the measurement was kept is built again.
 
     Args:
         evidence: What is known of the initialization; the time is added to it.
@@ -145,7 +144,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
     """
     built = evidence.built or _built_again(evidence, progress)
     return_freed_memory()  # gradients do not fit into the holes that the forward pass left
-    with _timed(evidence.seconds, "response", progress):
+    with _timed(evidence.seconds, evidence.options.evidence, progress):
         found = _responded(built, evidence, step, progress)
     evidence.kernels.update(_kernels())
     return found
@@ -154,9 +153,9 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
 def _responded(
     built: Built, evidence: Evidence, step: Recipe, progress: Progress
 ) -> ResponseProfile:
-    """Return the response of what the recipe trains, and the drift of trained weights."""
+    """Return what is measured of what the recipe trains."""
     same, fresh = _parts(built.probe.batch)
-    model = built.model
+    model, share = built.model, same.count / (same.count + fresh.count)
     if step.peft != "none" and adapters_of(model) is None:
         if built.stream is not None:
             return unmeasured(_STREAMED_ADAPTERS, 0.0)
@@ -165,8 +164,12 @@ def _responded(
             model = as_trained(model, step, built.source.task, seed=evidence.options.seed)
         except InputError as error:
             return unmeasured(f"{str(error).rstrip('.')}", 0.0)
-    found = respond(model, built.stream, same, fresh, step, progress)
-    if found.reason is None and evidence.is_trained and built.stream is None:
+    if built.stream is not None:
+        return measure_streamed_gradient(built.stream, same, share, progress)
+    if evidence.tier < Tier.RESPONSE:
+        return measure_gradient(model, same, share)
+    found = measure_response(model, same, fresh, step)
+    if found.reason is None and evidence.is_trained:
         found = replace(found, drift=_drift(model, built.source, same, step))
     return found
 

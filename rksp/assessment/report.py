@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
@@ -22,6 +21,7 @@ from rksp.documents.score import (
 )
 from rksp.documents.verdict import combined, worst
 from rksp.ground.model import definite
+from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import common
@@ -138,7 +138,7 @@ def _unmeasured(evaluation: Evaluation) -> SeedReport:
         layers=[],
     )
     empty = dict.fromkeys(ForwardReport.model_fields)
-    missing = {"not_measured": {"forward": NOTHING_RAN, "response": NOTHING_RAN}}
+    missing = {"not_measured": {"forward": NOTHING_RAN, "gradient": NOTHING_RAN}}
     forward = ForwardReport(**empty | missing)
     return SeedReport.of(evaluation, spectra=spectra, forward=forward)
 

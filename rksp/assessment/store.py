@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from rksp.ground.caches import Cache, user_cache
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import digest
+from rksp.ground.versions import version
 from rksp.models.identity import file_identity, identity, tree_identity
 from rksp.models.overrides import parse_value
 from rksp.options import MeasureOptions
@@ -143,10 +143,15 @@ def _versions() -> dict[str, str]:
 def _code() -> str:
     """Return what changes when the code that measures is edited, as its version does not."""
     whole = hashlib.sha256()
+    for file in _code_files():
+        state = file.stat()
+        whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return whole.hexdigest()
+
+
+def _code_files() -> Iterator[Path]:
     for package in _PACKAGES:
         found = find_spec(package)
-        for folder in found.submodule_search_locations or () if found else ():
-            for file in sorted(Path(folder).rglob("*.py")):
-                state = file.stat()
-                whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return whole.hexdigest()
+        # The first place alone: in a checkout rksp has the repository's root for a second one.
+        for folder in (found.submodule_search_locations or ())[:1] if found else ():
+            yield from sorted(Path(folder).rglob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
@@ -11,6 +12,7 @@ from rksp.ground.model import definite
 
 _SPREAD, _SATURATED_SPREAD = 4.0, 8.0
 _CLIPPED_LOGIT = 100.0  # τ of Kimi K2's QK-clip
+_UNUSUAL = 2.0  # times 1/√head_dim, below which a declared scale is none of its own
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.1
 _LARGE = 1e9  # active parameters; smaller models bear every published rate without it
 _OF_EDGE = 1 / 3  # Marin's 32B broke at 0.37 of the public edge, its 8B held at 0.3
@@ -23,6 +25,7 @@ _WIDE = 512  # narrower models have small heads by necessity
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention:
+        yield from _declared_scale(evidence)
         return
     if evidence.is_pretrained:
         worst = max(attention, key=lambda a: a.max_logit)
@@ -44,6 +47,42 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
             message=(
                 f"Attention logits have a standard deviation of {spread:.3g} before training"
                 f"{_where(worst.block)}."
+            ),
+            value=spread,
+        )
+
+
+def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
+    """Judge the scale that a configuration declares by arithmetic, where nothing was measured.
+
+    The product of two vectors of d independent entries of deviation s has a deviation of s² √d. The
+    norm of queries and keys makes s one; otherwise a matrix of deviation σ reads a stream of width
+    w and deviation one, so that s² is σ² w.
+    """
+    settings = evidence.settings
+    size = max(filter(None, (evidence.number(name) for name in _HEAD_SIZES)), default=None)
+    size = size or settings.head_dim
+    if evidence.forward is not None or evidence.is_fine_tuning or not size or settings.soft_cap:
+        return
+    declared = evidence.number("attention_multiplier")
+    scalar = evidence.number("query_pre_attn_scalar")
+    if settings.family.unscaled_attention:
+        declared = 1.0
+    elif scalar is not None and scalar > 0:
+        declared = scalar**-0.5
+    if declared is None or declared * math.sqrt(size) <= _UNUSUAL:
+        return
+    drawn = 1.0
+    if not settings.normalizes_qk:
+        drawn = (settings.init_std or 0.0) ** 2 * (evidence.declared_width or 0.0)
+    spread = declared * drawn * math.sqrt(size)
+    if spread > _SPREAD:
+        yield Observation(
+            level=Level.ERROR if spread > _SATURATED_SPREAD else Level.WARNING,
+            message=(
+                f"The configuration scales attention by {declared:.3g} at heads of {size:g} "
+                f"dimensions, so its logits have a standard deviation of about {spread:.3g} before "
+                "training."
             ),
             value=spread,
         )
@@ -124,7 +163,8 @@ CHECKS = (
         title="Attention logits are too large",
         measures=(
             "The standard deviation of the scaled query–key products over visible keys, in the "
-            f"worst layer. In trained weights: the largest logit, against {_CLIPPED_LOGIT:g}."
+            f"worst layer. In trained weights: the largest logit, against {_CLIPPED_LOGIT:g}. "
+            "Without a forward pass: what the configuration's scale gives for the size of a head."
         ),
         why=(
             "With 128 keys a softmax has at most 7 bits of entropy. Logits of standard deviation "
@@ -142,8 +182,8 @@ CHECKS = (
         failing="QK-norm, attention scale 1.0, head_dim 256: 16",
         stable="QK-norm, attention scale 1/16, head_dim 256: 1",
         look=_logit_scale,
-        reads="model",
-        needs=(Need.FORWARD,),
+        settings=("attention_multiplier", "query_pre_attn_scalar", "head_dim"),
+        reads="recipe",
         is_cause=True,
     ),
     Check(

@@ -59,7 +59,8 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     if (settings.experts or 0) <= 1:
         return
     chosen, coefficient = settings.experts_per_token, settings.number(*_Z_LOSS)
-    if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and not evidence.is_fine_tuning:
+    is_new = not evidence.is_fine_tuning
+    if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and is_new:
         yield Observation(
             message=(
                 f"The router's softmax over {settings.experts:g} experts is computed in "
@@ -68,11 +69,11 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
             value=settings.experts,
             fix="Keep the router in float32 (--precision bf16).",
         )
-    elif chosen == 1 and coefficient == 0:
+    elif chosen == 1 and (coefficient == 0 or (coefficient is None and is_new)):
         yield Observation(
             message=(
                 f"Each token goes to one of {settings.experts:g} experts, and the router's z-loss "
-                "is off."
+                f"{'is off' if coefficient == 0 else 'is not in its configuration'}."
             ),
             value=0.0,
         )

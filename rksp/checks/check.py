@@ -22,6 +22,7 @@ class Observation:
         layer: Path of the module; empty for the whole model.
         rate: Highest learning rate without the finding, if a lower rate removes it. All such
             findings of a report give the same advice.
+        is_cause: As in `Check`, where it differs from the check's own.
     """
 
     message: str
@@ -30,6 +31,7 @@ class Observation:
     fix: str | None = None
     layer: str = ""
     rate: float | None = None
+    is_cause: bool | None = None
 
 
 Reads = Literal["model", "recipe", "rate"]
@@ -110,5 +112,5 @@ class Check:
             fix=fix or seen.fix or self.fix,
             source=self.source,
             layer=seen.layer,
-            is_cause=self.is_cause,
+            is_cause=self.is_cause if seen.is_cause is None else seen.is_cause,
         )

@@ -29,7 +29,8 @@ class Need(StrEnum):
     MODULES = "the model's modules"
     WEIGHTS = "the model's weights"
     FORWARD = "a forward pass"
-    RESPONSE = "a backward pass"
+    GRADIENT = "a backward pass"
+    RESPONSE = "the response to the first update (--evidence response)"
     ANSWER = "the classifier's likely edge"
 
 
@@ -44,7 +45,7 @@ class CheckEvidence:
         task: What the model predicts, as in `rksp.models.source.Task`.
         facts: Facts of the built model.
         forward: Statistics of the forward pass over the probe.
-        response: Response to the first update.
+        response: The first gradient, and the response to the first update if it was measured.
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
@@ -89,7 +90,8 @@ class CheckEvidence:
             Need.MODULES: self.facts is not None,
             Need.WEIGHTS: self.facts is not None and self.facts.input_std is not None,
             Need.FORWARD: self.forward is not None,
-            Need.RESPONSE: self.response is not None,
+            Need.GRADIENT: self.response is not None,
+            Need.RESPONSE: self.response is not None and self.response.has_step,
             Need.ANSWER: self.likely_edge is not None,
         }
         return frozenset(need for need, is_held in held.items() if is_held)

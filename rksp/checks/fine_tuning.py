@@ -10,7 +10,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
-from rksp.recipe import LOW_RANK
+from rksp.recipe import LOW_RANK, USUAL_RANK
 
 # Up to so many parameters: the highest usual rate of training all weights of a decoder. SmolLM's
 # were tuned at 3e-4 and 1e-3, decoders of 1 to 4B at 2e-5 to 2e-4; of 97 recipes from 4B on, half
@@ -30,7 +30,7 @@ _GENTLE = 1e-5
 _LADDERS_BELOW = 4.9e6  # parameters; there the lab's ladders answer, and all weights fail in them
 # All of 356 public recipes of LoRA have alpha / rank from the first to the second.
 _SCALES = (0.25, 4.0)
-_WILD_SCALE = 4.0  # times as far
+_WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is near
 # Of 594 public recipes three in four take one epoch and 95 % at most the first; of 171 that are
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
@@ -109,17 +109,18 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if recipe.peft not in _SCALED or not recipe.lora_alpha or not recipe.lora_rank:
+    if recipe.peft not in _SCALED or not recipe.lora_alpha:
         return
-    scale = recipe.lora_alpha / recipe.lora_rank
+    rank = recipe.lora_rank or USUAL_RANK
+    scale = recipe.lora_alpha / rank
     least, most = _SCALES
     if least <= scale <= most:
         return
-    away = max(least / scale, scale / most)
+    is_wild = not _WILD_SCALES[0] <= scale <= _WILD_SCALES[1]
     yield Observation(
-        level=Level.WARNING if away > _WILD_SCALE else Level.NOTE,
+        level=Level.WARNING if is_wild else Level.NOTE,
         message=(
-            f"Alpha {short(recipe.lora_alpha, 4)} over rank {recipe.lora_rank} scales the adapters "
+            f"Alpha {short(recipe.lora_alpha, 4)} over rank {rank} scales the adapters "
             f"by {short(scale, 3)}; public recipes have {least:g} to {most:g}."
         ),
         value=scale,
@@ -232,12 +233,16 @@ CHECKS = (
             "learn, at sixteen times they fail at a rate that is usual elsewhere."
         ),
         source="Hu et al., 2021 (LoRA); 356 public recipes, our count: all lie from 0.25 to 4",
-        healthy=f"from {_SCALES[0]:g} to {_SCALES[1]:g}; a warning {_WILD_SCALE:g} times beyond",
+        healthy=(
+            f"from {_SCALES[0]:g} to {_SCALES[1]:g}; a warning below {_WILD_SCALES[0]:g} and above "
+            f"{_WILD_SCALES[1]:g}"
+        ),
         fix="Set alpha to the rank or twice the rank (--lora-alpha 32 for --lora-rank 16).",
         failing="--peft lora --lora-rank 8 --lora-alpha 256",
         stable="--peft lora --lora-rank 16 --lora-alpha 32",
         look=_scale,
         field="lora_alpha",
+        is_cause=True,
         reads="recipe",
     ),
     Check(

@@ -175,7 +175,7 @@ CHECKS = (
         failing="sqrt(x) at x = 0: the value is 0 and the derivative is infinite",
         stable="sqrt(x + 1e-6)",
         look=_non_finite,
-        needs=(Need.RESPONSE,),
+        needs=(Need.GRADIENT,),
         reads="recipe",
     ),
     Check(
@@ -197,7 +197,7 @@ CHECKS = (
         failing="a loss summed over 100,000 tokens, in fp16",
         stable="the mean loss over the same tokens",
         look=_fp16_range,
-        needs=(Need.RESPONSE,),
+        needs=(Need.GRADIENT,),
         field="precision",
         is_cause=True,
         reads="recipe",
@@ -222,7 +222,7 @@ CHECKS = (
         failing="a summed loss, or Mamba at width 768 with initializer_range 0.1: 132",
         stable="GPT-2 with its default settings: 29",
         look=_scale,
-        needs=(Need.RESPONSE,),
+        needs=(Need.GRADIENT,),
         reads="recipe",
     ),
     Check(

@@ -38,16 +38,33 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
-    if forward is None or evidence.is_pretrained or forward.logit_std is None:
+    if evidence.is_pretrained:
         return
-    spread = forward.logit_std
+    spread = _declared_spread(evidence) if forward is None else forward.logit_std
+    if spread is None:
+        return
     if spread > _SPREAD:
         yield Observation(
             level=Level.ERROR if spread > _WILD_SPREAD else Level.WARNING,
-            message=f"The output logits have a standard deviation of {spread:.3g} over classes.",
+            message=(
+                f"The output logits have a standard deviation of {spread:.3g} over classes"
+                f"{'' if forward is not None else ', by the configuration'}."
+            ),
             value=spread,
             fix=f"Divide the standard deviation of the output layer's weights by {spread:.2g}.",
         )
+
+
+def _declared_spread(evidence: CheckEvidence) -> float | None:
+    """Return the deviation of the logits that the code of a type draws; None where it is unknown.
+
+    Its last norm leaves a deviation of one, and an untied head of T5 one of its factor.
+    """
+    settings, width = evidence.settings, evidence.declared_width
+    is_untied = settings.get("tie_word_embeddings") is False
+    if not settings.family.unit_head or not is_untied or evidence.is_fine_tuning or not width:
+        return None
+    return float(evidence.number("initializer_factor") or 1.0) * math.sqrt(width)
 
 
 def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -131,7 +148,8 @@ CHECKS = (
         level=Level.ERROR,
         title="The output logits are spread too widely at initialization",
         measures=(
-            "The standard deviation of the output logits over classes, averaged over positions."
+            "The standard deviation of the output logits over classes, averaged over positions. "
+            "Without a forward pass: what an untied head of T5's kind is drawn with."
         ),
         why=(
             "The gradient of the cross-entropy is large only where the softmax is undecided. "
@@ -144,8 +162,8 @@ CHECKS = (
         failing="output layer N(0, 1) at width 768: logits of standard deviation 27.7",
         stable="output layer N(0, 0.02²) at width 768: 0.55",
         look=_output_logits,
-        reads="model",
-        needs=(Need.FORWARD,),
+        settings=("initializer_factor", "tie_word_embeddings"),
+        reads="recipe",
         is_cause=True,
     ),
     Check(

@@ -159,7 +159,7 @@ CHECKS = (
             "card states how accurate it is. The other "
             "checks do not depend on it."
         ),
-        source="measured on our runs (rksp lab) and on public ladders of learning rates",
+        source="measured on our runs (datasets/README.md) and on public ladders of learning rates",
         healthy=(
             "at most the learning rate not to exceed or the one to start with, whichever is "
             "higher; a warning above it, an error above the edge"

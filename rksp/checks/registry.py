@@ -73,8 +73,8 @@ class NotRun:
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
-    All findings about the learning rate advise the same rate: the highest that none of them
-    complains of. RKSP501 is one of them wherever the rate costs the verdict.
+    All findings about the learning rate advise the same rate: the one to start with, or the highest
+    that none of them complains of where that is lower.
 
     Args:
         evidence: What is known of the model and the run.
@@ -84,6 +84,8 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     known = _at_any_rate(evidence, {} if seen is None else seen)
     observed = sorted((*known, *_looked(evidence, "rate")), key=_code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
+    if limits and evidence.start_here is not None:
+        limits.append(evidence.start_here)
     advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
     found = [
         check.report(observation, _advice(observation, advice)) for check, observation in observed
@@ -127,7 +129,7 @@ def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
         NotRun(
             code=check.code,
             name=check.name,
-            reason=f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            reason=f"it needs {' and '.join(missing)}",
         )
         for check, missing in lacking
         if missing

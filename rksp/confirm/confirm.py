@@ -6,7 +6,6 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
+from rksp.ground.versions import version
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions

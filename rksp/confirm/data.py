@@ -16,7 +16,6 @@ from rksp.batch import IGNORED, Batch
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import OwnRows
 from rksp.datasets.probe import make_probe
-from rksp.datasets.tasks import label_entropy
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.models.given import one_batch
@@ -168,3 +167,10 @@ def _hidden(tokens: Tensor, config: Any, generator: torch.Generator) -> tuple[Te
     hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN_SHARE
     hidden[:, 0] |= ~hidden.any(-1)
     return tokens.masked_fill(hidden, mask), tokens.masked_fill(~hidden, IGNORED)
+
+
+def label_entropy(labels: Tensor) -> float:
+    """Return the loss, in nats, of always answering with the frequencies of these labels."""
+    counts = labels.bincount().double()
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * share.log()).sum())

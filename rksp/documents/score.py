@@ -100,7 +100,9 @@ class ForwardReport(Part):
 
 
 class ResponseReport(Part):
-    """The response to the first update; see `rksp.measure.response.ResponseProfile`.
+    """The first gradient, and the response to the first update if it was measured.
+
+    See `rksp.measure.response_profile.ResponseProfile`.
 
     `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
     text after one update at a rate of 1e-3.

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from rksp.documents.finding import Finding, Level
 
+_CLEARLY = 1.1  # times a rate that is known to a factor of two at best
 WORST_FIRST = ("risk", "cannot tell", "not assessed", "caution", "ok")
 
 
@@ -85,9 +86,7 @@ def verdict_at(
 def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:
     """Return True if a rate is above both the rate to start with and the one not to exceed.
 
-    In a short run the rate to start with is the higher one. Both count as they are printed, with
-    two digits, so that whoever types a printed rate is not above it.
+    In a short run the rate to start with is the higher one. A tenth above it is not above it: the
+    rates are not known so well, and they are printed with two digits.
     """
-    if rate <= max(start_here, do_not_exceed):
-        return False
-    return rate > max(float(f"{start_here:.1e}"), float(f"{do_not_exceed:.1e}"))
+    return rate > _CLEARLY * max(start_here, do_not_exceed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+
+from rksp.ground.versions import version
 
 
 def made_by(classifier: Path | None = None) -> dict[str, str]:

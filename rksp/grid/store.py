@@ -28,6 +28,7 @@ import psutil
 from rksp.grid.cell import Cell, Options, init_keys, recipes_of
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
+from rksp.ground.budgets import QUERIES, STORED_CELLS, bound_queries
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_link, check_writable
 from rksp.ground.model import definite
@@ -94,6 +95,7 @@ class GridStore:
             check_writable(path)
         try:
             self._base = _opened(path, read_only)
+            bound_queries(self._base, path, QUERIES if read_only else None)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
             if _is_of_the_disk(error):
@@ -311,6 +313,7 @@ class GridStore:
                 for name, safe, value in zip(names, read, values, strict=True)
             }
             rows.append(Row(**row))
+            STORED_CELLS.check(len(rows), self.path)
         return rows
 
     def _reclaim(self, now: float) -> None:
@@ -359,7 +362,7 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
     for options in ("", "&immutable=1"):  # the second creates no file beside it
         base = sqlite3.connect(address + options, uri=True, timeout=30, isolation_level=None)
         try:
-            base.execute("SELECT COUNT(*) FROM meta")
+            base.execute("SELECT name FROM sqlite_master").fetchone()  # runs no view
         except sqlite3.OperationalError:
             base.close()
             if options:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from rksp.ground.budgets import KEY_PARTS
 from rksp.ground.errors import Incomplete, InputError, RkspError
 
 try:
@@ -21,6 +24,10 @@ except ImportError:  # Windows
 _LOCK = ".lock"
 _PARTIAL = ".partial"
 _STALE = 24 * 3600.0  # seconds; a younger partial file may belong to another run
+# A run of names with dots between them; possessive, so that nothing is looked at twice.
+_NAME = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_DOTTED = re.compile(rf"(?<![\w\\-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME})++")
+_LONG_NUMBER = re.compile(r"\b0[xob][0-9a-fA-F_]{100}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -30,11 +37,11 @@ def digest(content: str | bytes, *, length: int = 16) -> str:
     return hashlib.sha256(data).hexdigest()[:length]
 
 
-def read_limited(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes.
+def read_head(path: Path, most: int) -> bytes:
+    """Read the first `most` bytes of a regular file, which is not waited for.
 
     Raises:
-        InputError: It is missing, unreadable, a folder or a device, or too large.
+        InputError: It is missing, unreadable, a folder, a pipe or a device.
     """
     shown = f"{path!s:.200}"
     try:
@@ -43,16 +50,28 @@ def read_limited(path: Path, limit: int) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InputError(f"{shown} is not a regular file.")
-            content = file.read(limit + 1)
+            content = file.read(most)
             if content is None:  # it does not wait, and there is nothing now
                 raise InputError(f"{shown} is no file that ends.")
+            return content
     except FileNotFoundError as error:
         raise InputError(f"{shown} cannot be read: there is no such file.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{shown} cannot be read: {reason}.") from error
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        InputError: As in `read_head`, or it is too large.
+    """
+    content = read_head(path, limit + 1)
     if len(content) > limit:
-        raise InputError(f"{shown} is larger than {_size(limit)}, the largest size that is read.")
+        raise InputError(
+            f"{path!s:.200} is larger than {_size(limit)}, the largest size that is read."
+        )
     return content
 
 
@@ -66,6 +85,29 @@ def read_text(path: Path, limit: int) -> str:
         return read_limited(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path!s:.200} is not UTF-8 text ({error.reason}).") from error
+
+
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Args:
+        path: Where it stands, for the message.
+        text: The content.
+
+    Raises:
+        InputError: It is not TOML, or a key has more parts than `budgets.KEY_PARTS`: what one
+            costs grows with the square of their number.
+    """
+    import tomllib  # most commands read none
+
+    for key in _DOTTED.finditer(text):
+        KEY_PARTS.check(1 + key[0].count("."), path)
+    if _LONG_NUMBER.search(text):  # Python would not write it out again
+        raise InputError(f"{path} holds a number of more than 100 digits; give a shorter one.")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # its own error, or thousands of digits
+        raise InputError(f"{path}: not valid TOML, {error!s:.200}.") from None
 
 
 def check_writable(path: Path, option: str = "-o") -> None:

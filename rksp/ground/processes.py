@@ -12,11 +12,19 @@ import time
 
 import psutil
 
-# Environment of a worker. Without it Python puts the working folder first on the path, and would
-# import a file of the repository under test in place of an installed package.
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 _INTERVAL = 0.5  # seconds
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def safe_path() -> dict[str, str]:
+    """Return the variables with which a worker finds this rksp and nothing of the working folder.
+
+    Python otherwise puts the working folder first on the path, and would import a file of the
+    repository under test in place of an installed package.
+    """
+    _, *checkout = sys.modules["rksp"].__path__
+    places = [*checkout, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(places)} if places else {})
 
 
 def end_with(coordinator: int) -> None:

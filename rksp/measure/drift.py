@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
-from rksp.measure.response import first_direction, moving, without_gradients
+from rksp.measure.gradient import without_gradients
+from rksp.measure.response import first_direction, moving
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.scales import square_sum
 from rksp.recipe import Recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rksp.kernels.wide_output import ROWS, Unmade
 from rksp.measure.attention_stats import attention_stats
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,
@@ -32,6 +33,53 @@ _DEAD = 0.1  # share of the mean load
 _ENOUGH = 20  # mean choices per expert; with fewer, an expert may be idle by chance
 
 
+def _chosen(rows: Tensor) -> Tensor:
+    """Return evenly spaced places of rows, at most `_ROWS`."""
+    count = min(len(rows), _ROWS)
+    return torch.arange(count, device=rows.device) * len(rows) // count
+
+
+class _Unread:
+    """A wide output that is not made yet: it is read once, some rows at a time.
+
+    Args:
+        name: Module path.
+        x: Input of the module, `[..., width]`.
+        out: Its output, `[..., columns]`.
+    """
+
+    def __init__(self, name: str, x: Tensor, out: Unmade) -> None:
+        self.name, self.x, self.out = name, x.reshape(-1, x.shape[-1]), out
+        self.chosen = _chosen(self.x)
+        self._found: list[tuple[float, Tensor, Tensor]] = []
+
+    def parts(self) -> Iterator[Tensor]:
+        """Yield the rows of the output in order, `ROWS` at a time, and remember what they show."""
+        flat = self.out.reshape(-1, self.out.shape[-1])
+        for start in range(0, len(flat), ROWS):
+            part = _made(flat[start : start + ROWS])
+            here = self.chosen[(self.chosen >= start) & (self.chosen < start + ROWS)] - start
+            square = float(_squares(part[here]).sum(dtype=torch.float64))
+            self._found.append((square, *torch.aminmax(part)))
+            yield part
+
+    def read(self) -> tuple[float, Tensor, Tensor]:
+        """Return the mean square of the chosen rows, and the extremes of all."""
+        if not self._found:
+            all(True for _ in self.parts())
+        squares, low, high = zip(*self._found, strict=True)
+        entries = len(self.chosen) * self.out.shape[-1]
+        return math.fsum(squares) / entries, torch.stack(low).min(), torch.stack(high).max()
+
+
+def _squares(values: Tensor) -> Tensor:
+    return values.float().square()
+
+
+def _made(part: Tensor) -> Tensor:
+    return part.made() if isinstance(part, Unmade) else part
+
+
 @dataclass(slots=True)
 class ForwardWatch:
     """Collects the statistics while a forward pass runs inside `watching`.
@@ -49,6 +97,7 @@ class ForwardWatch:
     by_block: dict[int, list[float]] = field(default_factory=dict)
     choices: Mapping[str, int] = field(default_factory=dict)
     has_experts: bool = False
+    unread: list[_Unread] = field(default_factory=list)
     absmax: float = 0.0
     absmax_name: str | None = None
     non_finite: str | None = None
@@ -79,17 +128,16 @@ class ForwardWatch:
 
     def _leaf(self, name: str):
         def look(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-            out = first_tensor(output)
+            out, x = first_tensor(output), first_tensor((args, kwargs))
             if out is None or out.numel() == 0 or out.device.type == "meta":
                 return
-            low, high = torch.aminmax(out)
-            largest = max(-float(low), float(high))
-            if not math.isfinite(largest):
-                self.non_finite = self.non_finite or name
-                return
-            if largest > self.absmax or self.absmax_name is None:
-                self.absmax, self.absmax_name = largest, name
-            weight, x = getattr(module, "weight", None), first_tensor((args, kwargs))
+            if x is not None and isinstance(out, Unmade) and not out.is_made:
+                self.unread.append(_Unread(name, x, out))  # mostly the logits
+            elif self._bounded(name, *torch.aminmax(out)):
+                see(module, x, out)
+
+        def see(module: nn.Module, x: Tensor | None, out: Tensor) -> None:
+            weight = getattr(module, "weight", None)
             if not isinstance(weight, Tensor) or weight.dim() != 2 or x is None or x.dim() < 2:
                 return
             if isinstance(module, nn.Embedding) or x.shape[-1] not in weight.shape:
@@ -97,16 +145,26 @@ class ForwardWatch:
             if name in self.choices:
                 self.routers.append(router_stats(name, x, module, self.choices[name]))
             elif out.shape[:-1] == x.shape[:-1] and out.shape[-1] in weight.shape:
-                self._respond(name, x, out)
+                rows, result = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
+                chosen = _chosen(rows)
+                self._respond(name, rows[chosen], float(_squares(result[chosen]).mean()))
 
         return look
 
-    def _respond(self, name: str, x: Tensor, out: Tensor) -> None:
-        rows, result = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
-        count = min(len(rows), _ROWS)
-        chosen = torch.arange(count, device=x.device) * len(rows) // count
-        size = float(result[chosen].float().square().mean().sqrt())
-        value = float(rows[chosen].float().abs().sum(-1).mean()) / size if size > 0 else 0.0
+    def _bounded(self, name: str, low: Tensor, high: Tensor) -> bool:
+        """Note the range of a module's output; return whether it is finite."""
+        largest = max(-float(low), float(high))
+        if not math.isfinite(largest):
+            self.non_finite = self.non_finite or name
+            return False
+        if largest > self.absmax or self.absmax_name is None:
+            self.absmax, self.absmax_name = largest, name
+        return True
+
+    def _respond(self, name: str, rows: Tensor, square: float) -> None:
+        """Note the aligned response of a layer, from input rows and its mean squared output."""
+        size = math.sqrt(square) if square >= 0 else math.nan
+        value = float(rows.float().abs().sum(-1).mean()) / size if size > 0 else 0.0
         if value > 0 and math.isfinite(value):
             self.aligned[name] = value
             if self.block is not None:
@@ -128,7 +186,11 @@ class ForwardWatch:
             tokens: The input token of each row of the logits, if tokens went in.
         """
         missing: dict[str, str] = {}
-        output = _output_stats(logits, labels, tokens, missing)
+        output = _output_stats(logits, labels, tokens, missing, self.unread)
+        for unread in self.unread:
+            square, low, high = unread.read()
+            if self._bounded(unread.name, low, high):
+                self._respond(unread.name, unread.x[unread.chosen], square)
         if not self.statistics:
             missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
         else:
@@ -196,7 +258,11 @@ def _geometric_mean(values: list[float]) -> float | None:
 
 
 def _output_stats(
-    logits: Tensor | None, labels: Tensor | None, tokens: Tensor | None, missing: dict[str, str]
+    logits: Tensor | None,
+    labels: Tensor | None,
+    tokens: Tensor | None,
+    missing: dict[str, str],
+    unread: Sequence[_Unread] = (),
 ) -> dict[str, float | None]:
     """Return what `ForwardStats` says of the output, in one read of the logits."""
     result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "copied"))
@@ -216,8 +282,8 @@ def _output_stats(
         own = _own_tokens(flat, tokens)
     spread = loss = cost = 0.0
     counted = 0
-    for start in range(0, len(flat), _CHUNK):
-        part = flat[start : start + _CHUNK].float()
+    whole = next((one.parts() for one in unread if one.out is logits), iter([flat]))
+    for start, part in _chunks(whole):
         spread += float(_spread(part).sum(dtype=torch.float64))
         if target is not None:
             here = target[start : start + _CHUNK]
@@ -236,6 +302,15 @@ def _output_stats(
         elif own is not None:
             result["copied"] = _finite(cost / counted)
     return result
+
+
+def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Cut rows in pieces of `_CHUNK`, each with its place."""
+    start = 0
+    for rows in whole:
+        for part in rows.split(_CHUNK):
+            yield start, part.float()
+            start += len(part)
 
 
 def _own_tokens(flat: Tensor, tokens: Tensor | None) -> Tensor | None:

@@ -1,10 +1,9 @@
-"""Measure how a model reacts to the learning rate, in a few passes along its first update."""
+"""Measure a model's first gradient, and how it reacts to steps along its first update."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,22 +14,24 @@ from torch import Tensor, nn
 from rksp.batch import Batch, run_pass
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
-from rksp.measure.first_update import clipping, is_by_rows, kinds_of, step_of
+from rksp.measure.gradient import without_cache, without_gradients
 from rksp.measure.response_profile import (
-    GRADIENT_NOT_FINITE,
     ResponsePoint,
     ResponseProfile,
-    unmeasured,
+    profile_of_gradient,
 )
 from rksp.models.as_found import evaluating
-from rksp.models.streaming.gradients import chunks
+from rksp.models.streaming.gradients import chunks, size_of
 from rksp.models.streaming.scales import as_real, square_sum
+from rksp.optimizers import make_optimizer, optimizer_of_class
+from rksp.optimizers.rows import RowRule
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate evaluated afterwards
 _SMALL = 1e-4  # RMS update of the step for the linear response
+PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
 
 
 def measure_response(
@@ -61,13 +62,12 @@ def measure_response(
         before = [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
-        count = sum(p.numel() for p in present)
-        norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
-        if not math.isfinite(norm):
-            return unmeasured(GRADIENT_NOT_FINITE, 3 * share)
-        if norm == 0:
-            return unmeasured("the gradient is zero", 3 * share)
-        grad_max = max(_largest(definite(p.grad)) for p in present)
+        first_gradient = profile_of_gradient(
+            [size_of(definite(p.grad)) for p in present], 3 * share
+        )
+        if first_gradient.reason is not None:
+            return first_gradient
+        norm, count = definite(first_gradient.grad_norm), sum(p.numel() for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         return_freed_memory()  # moved weights do not fit into the holes of the backward pass
@@ -78,7 +78,8 @@ def measure_response(
         size = _norm(before) or 1.0
         slopes: list[float] = []  # of the first point, which is the smallest step
 
-        def point(rate: float) -> ResponsePoint:
+        @torch.no_grad()
+        def look(rate: float) -> ResponsePoint:
             steer(rate)
             moved = run_pass(model, fresh)
             loss = float(moved.loss)
@@ -89,17 +90,11 @@ def measure_response(
                 slopes.append(_norm(changes) / size / rate)
             return ResponsePoint(rate=rate, fresh=loss - base)
 
-        @torch.no_grad()
-        def look(rates: Sequence[float]) -> list[ResponsePoint]:
-            return [point(rate) for rate in rates]
-
         with moving(present, direction) as steer:
             found = search(look, update_rms)
-    return ResponseProfile(
+    return replace(
+        first_gradient,
         loss=base,
-        grad_norm=norm,
-        grad_rms=norm / math.sqrt(count),
-        grad_max=grad_max,
         update_rms=update_rms,
         descent=descent,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
@@ -107,12 +102,6 @@ def measure_response(
         forward_passes=4 * share + (1 - share) * (1 + len(found.points)),
         **found.fields(),
     )
-
-
-def _largest(values: Tensor) -> float:
-    """Return the largest absolute entry of a tensor that is not empty."""
-    low, high = torch.aminmax(as_real(values))  # makes no second tensor
-    return max(-float(low), float(high))
 
 
 def _kept(output: Tensor | None) -> Tensor | None:
@@ -129,15 +118,6 @@ def _norm(tensors: Iterable[Tensor | None]) -> float:
     """Return the Euclidean norm of all entries together; NaN where a model shows none."""
     squares = (math.nan if part is None else float(part.norm()) ** 2 for part in tensors)
     return math.sqrt(sum(squares))
-
-
-def without_cache(model: nn.Module, batch: Batch) -> Batch:
-    """Return the batch with the cache off, for a model that would keep every key and value."""
-    if batch.objective is not None or not isinstance(batch.inputs, dict):
-        return batch
-    if "use_cache" not in inspect.signature(model.forward).parameters:
-        return batch
-    return replace(batch, inputs=batch.inputs | {"use_cache": False})
 
 
 @torch.no_grad()
@@ -207,38 +187,27 @@ class Search:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def search(
-    look: Callable[[Sequence[float]], list[ResponsePoint]], update_rms: float, *, ahead: int = 1
-) -> Search:
+def search(look: Callable[[float], ResponsePoint], update_rms: float) -> Search:
     """Bisect the logarithm of the rate on the sign of the change of the fresh loss.
 
     Args:
-        look: Returns the point at each of several rates.
+        look: Returns the point at a rate; the first one asked for is the smallest step.
         update_rms: RMS of the update per unit rate.
-        ahead: Halvings that one call decides, for 2^ahead − 1 rates. Points off the way to the
-            answer are dropped, so the result is the same for any number.
 
     Returns:
         The critical rate, the slope and overshoot, and the points.
     """
     low, high = _LOWEST, _HIGHEST
-    first, points = [_SMALL / update_rms], []
-    for done in range(0, _BISECTIONS, ahead):
-        middles = _middles(low, high, min(ahead, _BISECTIONS - done))
-        rates = [10**middle / update_rms for middle in middles]
-        found = look(first + rates)
-        points += found[: len(first)]
-        known = dict(zip(middles, found[len(first) :], strict=True))
-        first = []
-        while (middle := (low + high) / 2) in known:
-            points.append(known[middle])
-            # "< 0" and not "<= 0": a loss that became NaN has certainly stopped falling.
-            falls = known[middle].fresh < 0
-            low, high = (middle, high) if falls else (low, middle)
+    points = [look(_SMALL / update_rms)]
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        points.append(look(10**middle / update_rms))
+        # "< 0" and not "<= 0": a loss that became NaN has certainly stopped falling.
+        low, high = (middle, high) if points[-1].fresh < 0 else (low, middle)
     critical = overshoot = None
     if low != _LOWEST and high != _HIGHEST:
         critical = 10 ** ((low + high) / 2) / update_rms
-        points += look([critical * factor for factor in _BEYOND])
+        points += [look(critical * factor) for factor in _BEYOND]
         overshoot = points[-1].fresh
     return Search(
         points=tuple(sorted({p.rate: p for p in points}.values(), key=lambda p: p.rate)),
@@ -247,20 +216,67 @@ def search(
     )
 
 
-def _middles(low: float, high: float, levels: int) -> list[float]:
-    """Return, in order, the points that `levels` halvings of an interval may visit."""
-    if levels == 0:
-        return []
-    middle = (low + high) / 2
-    left, right = _middles(low, middle, levels - 1), _middles(middle, high, levels - 1)
-    return [*left, middle, *right]
+def clipping(recipe: Recipe, norm: float) -> float:
+    """Return the factor by which a recipe scales a gradient of this norm."""
+    limit = recipe.max_grad_norm
+    return limit / norm if limit is not None and norm > limit else 1.0
 
 
-@contextmanager
-def without_gradients(params: list[nn.Parameter]) -> Iterator[None]:
-    """Leave no gradients."""
-    try:
-        yield
-    finally:
-        for p in params:
-            p.grad = None
+Kind = tuple[type[torch.optim.Optimizer], Mapping[str, Any]]
+
+
+def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
+    """Return the optimizer and its options for every trained weight by name."""
+    optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": PROBE_RATE}))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        names[id(parameter)]: (type(part), {k: v for k, v in group.items() if k != "params"})
+        for part in getattr(optimizer, "parts", (optimizer,))
+        for group in part.param_groups
+        for parameter in group["params"]
+    }
+
+
+def is_by_rows(kind: Kind) -> bool:
+    """Tell whether `step_of` gives rows of an update from the same rows of the gradient."""
+    return _row_rule(kind[0]) is not None
+
+
+def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:
+    """Compute the update per unit rate of a weight or some rows of it.
+
+    Args:
+        kind: As in `kinds_of`.
+        gradient: The clipped gradient; its memory is reused for the result.
+        weight: Values of the weight.
+
+    Returns:
+        The update, in the shape of `weight`.
+    """
+    optimizer, options = kind
+    rule = _row_rule(optimizer)
+    if rule is None:
+        return _step(optimizer, options, weight, gradient)
+    found = rule(gradient, options)
+    decay = options.get("weight_decay", 0.0)
+    return found.sub_(weight, alpha=decay) if decay else found
+
+
+def _row_rule(optimizer: type[torch.optim.Optimizer]) -> RowRule | None:
+    """Return how rows of its update are computed; None if it needs the whole weight."""
+    spec = optimizer_of_class(optimizer)
+    return None if spec is None else spec.by_rows
+
+
+def _step(
+    kind: Callable[..., torch.optim.Optimizer],
+    options: Mapping[str, Any],
+    weight: Tensor,
+    gradient: Tensor,
+) -> Tensor:
+    """Take one optimizer step with one weight; return the change per unit rate."""
+    parameter = nn.Parameter(weight.detach().clone())
+    parameter.grad = gradient
+    with torch.enable_grad():
+        kind([{"params": [parameter], **options}], lr=options["lr"]).step()
+    return (parameter.detach() - weight) / options["lr"]

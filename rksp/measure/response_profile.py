@@ -1,8 +1,10 @@
-"""Hold the reaction of a model to its first update; the numbers need no torch."""
+"""Hold a model's first gradient and its reaction to its first update, without torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 GRADIENT_NOT_FINITE = "the gradient is not finite"
@@ -21,7 +23,9 @@ class ResponsePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseProfile:
-    """The reaction of a freshly initialized model to its first step.
+    """The first gradient of a model and, if it was measured, the reaction to its first step.
+
+    Where only the gradient was measured, `loss`, `update_rms` and all that needs a step are None.
 
     Attributes:
         loss: Loss of the unmoved model on the fresh batch, in nats.
@@ -56,8 +60,38 @@ class ResponseProfile:
     reason: str | None = None
     drift: float | None = None
 
+    @property
+    def has_step(self) -> bool:
+        """Whether the reaction to a step was measured too."""
+        return self.update_rms is not None
 
-def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
+
+def profile_of_gradient(
+    sizes: Sequence[tuple[float, float, int]], forward_passes: float
+) -> ResponseProfile:
+    """Return the profile of a gradient alone.
+
+    Args:
+        sizes: Sum of squares, largest absolute entry and number of entries of every part.
+        forward_passes: What it cost.
+
+    Returns:
+        The profile; it holds only a reason if the gradient is zero or not finite.
+    """
+    norm = math.sqrt(sum(square for square, _, _ in sizes))
+    if not math.isfinite(norm):
+        return unmeasured(GRADIENT_NOT_FINITE, forward_passes)
+    if norm == 0:
+        return unmeasured("the gradient is zero", forward_passes)
+    return replace(
+        unmeasured(None, forward_passes),
+        grad_norm=norm,
+        grad_rms=norm / math.sqrt(sum(count for _, _, count in sizes)),
+        grad_max=max(largest for _, largest, _ in sizes),
+    )
+
+
+def unmeasured(reason: str | None, forward_passes: float) -> ResponseProfile:
     """Return a profile that holds only the reason."""
     fields: dict[str, Any] = dict.fromkeys(ResponseProfile.__dataclass_fields__)
     return ResponseProfile(

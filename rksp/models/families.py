@@ -30,13 +30,16 @@ class Family:
         branch_norm: A norm follows every branch, before the residual sum.
         bias_balanced: A bias, not a loss, balances the load of the experts.
         overflows_fp16: Reported to overflow in fp16, having been trained in bf16: unsloth-zoo PRs
-            600 and 866, transformers #5651 and #11076, QwenLM/Qwen3 #670 and #868.
+            600 and 866, transformers #5651 and #11076, QwenLM/Qwen3 #670 and #868; BLOOM and BLOOMZ
+            of 176B, whose smaller ones declare float16 and so are left alone.
         learned_positions: Positions are looked up in a table; beyond its end is an index error.
         reserved_positions: The table's first two rows are not positions.
         relative_positions: Any distance will do.
         no_positions: Attention has no positions, whatever `rope_theta` says.
         own_scales: The code draws the matrices that read the stream by a rule of its own (by width
             or `initializer_factor`), whatever `initializer_range` says.
+        unscaled_attention: The code multiplies normalized queries and keys by a scale of 1.
+        unit_head: The code draws an untied output layer with a deviation of `initializer_factor`.
     """
 
     kind: str | None = None
@@ -53,6 +56,8 @@ class Family:
     relative_positions: bool = False
     no_positions: bool = False
     own_scales: bool = False
+    unscaled_attention: bool = False
+    unit_head: bool = False
 
 
 _WORDS: dict[str, str] = {
@@ -67,7 +72,7 @@ _WORDS: dict[str, str] = {
     "bigbird_pegasus": "encoder_decoder of=pegasus",
     "biogpt": "two_matrices learned_positions",
     "blenderbot-small": "post_norm",
-    "bloom": "decoder two_matrices relative_positions",
+    "bloom": "decoder two_matrices overflows_fp16 relative_positions",
     "blt": "own_scales",
     "camembert": "encoder of=roberta post_norm",
     "chameleon": "qk_norm",
@@ -103,8 +108,8 @@ _WORDS: dict[str, str] = {
     "gemma": "decoder overflows_fp16",
     "gemma2": "decoder of=gemma overflows_fp16 branch_norm",
     "gemma3": "decoder of=gemma qk_norm overflows_fp16 branch_norm",
-    "gemma3n": "qk_norm overflows_fp16 branch_norm",
-    "gemma4": "decoder of=gemma qk_norm overflows_fp16 branch_norm",
+    "gemma3n": "qk_norm overflows_fp16 branch_norm unscaled_attention",
+    "gemma4": "decoder of=gemma qk_norm overflows_fp16 branch_norm unscaled_attention",
     "glm4": "overflows_fp16 branch_norm",
     "glm4_moe": "qk_norm bias_balanced overflows_fp16",
     "gpt2": "decoder two_matrices learned_positions",
@@ -128,7 +133,7 @@ _WORDS: dict[str, str] = {
     "llama": "decoder",
     "llama4": "decoder of=llama",
     "longformer": "encoder post_norm",
-    "longt5": "encoder_decoder of=t5 relative_positions",
+    "longt5": "encoder_decoder of=t5 relative_positions unit_head",
     "luke": "post_norm",
     "m2m_100": "two_matrices",
     "marian": "encoder_decoder two_matrices post_norm",
@@ -143,7 +148,7 @@ _WORDS: dict[str, str] = {
     "modernbert": "encoder",
     "mpnet": "encoder post_norm",
     "mpt": "two_matrices relative_positions",
-    "mt5": "encoder_decoder of=t5 overflows_fp16 relative_positions",
+    "mt5": "encoder_decoder of=t5 overflows_fp16 relative_positions unit_head",
     "mvp": "post_norm",
     "nemotron": "two_matrices",
     "nemotron_h": "decoder no_positions",
@@ -184,11 +189,11 @@ _WORDS: dict[str, str] = {
     "starcoder2": "two_matrices",
     "swin": "vision",
     "swinv2": "vision of=swin",
-    "switch_transformers": "encoder_decoder of=t5",
-    "t5": "encoder_decoder two_matrices overflows_fp16 relative_positions",
+    "switch_transformers": "encoder_decoder of=t5 unit_head",
+    "t5": "encoder_decoder two_matrices overflows_fp16 relative_positions unit_head",
     "tapas": "post_norm",
     "time_series_transformer": "post_norm",
-    "umt5": "encoder_decoder of=t5 overflows_fp16 relative_positions",
+    "umt5": "encoder_decoder of=t5 overflows_fp16 relative_positions unit_head",
     "videoprism_vision_model": "own_scales",
     "visual_bert": "post_norm",
     "vit": "vision two_matrices",

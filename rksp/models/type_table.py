@@ -1,6 +1,6 @@
 """The shipped table of model types: what transformers' default configurations declare.
 
-`defaults.jsonl` holds a type a line, made by `python benchmarks/type_table.py` from the release of
+`defaults.jsonl` holds a type a line, made by `python -m lab.bench.type_table` from the release of
 transformers that its first line names. Only the line of a type that is asked for is parsed.
 """
 

@@ -6,11 +6,11 @@ As in common trainers, weight decay applies only to matrices.
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.optimizers.muon_scale import matched_rate
+from rksp.optimizers.muon_scale import MuonScale, matched_rate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Settings(Protocol):
         """Of the matrices."""
 
     @property
-    def muon_scale(self) -> Literal["match_rms_adamw", "original"]:
+    def muon_scale(self) -> MuonScale:
         """Of Muon's update."""
 
 
@@ -153,14 +153,14 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     taken = {id(p) for p in matrices}
     rest = [p for p in params if id(p) not in taken]
     rate, betas = definite(recipe.learning_rate), (recipe.adam_beta1, recipe.adam_beta2)
-    adams = rate
-    if recipe.muon_scale == "original":  # AdamW's rate is that of the other scale
-        adams *= matched_rate(median(max(p.shape) for p in matrices))
+    # AdamW's rate is that of the scale in which Muon's updates have its RMS.
+    adams = rate * matched_rate(median(max(p.shape) for p in matrices), recipe.muon_scale)
+    is_spectral = recipe.muon_scale == "spectral"  # torch has no such scale
     muon = torch.optim.Muon(
         matrices,
-        lr=rate,
-        weight_decay=recipe.weight_decay,
-        adjust_lr_fn=recipe.muon_scale,
+        lr=adams if is_spectral else rate,
+        weight_decay=recipe.weight_decay / (adams / rate if is_spectral else 1.0),
+        adjust_lr_fn="match_rms_adamw" if is_spectral else recipe.muon_scale,
     )
     adamw = torch.optim.AdamW(rest, lr=adams, betas=betas, weight_decay=0.0, fused=True)
     return JointOptimizer(muon, adamw)

@@ -68,7 +68,7 @@ class OptimizerSpec:
         has_memories: It has the two memories of Adam.
         is_warmed: A warm-up protects it.
         looks_ahead: As Nesterov did: the newest gradient weighs more the lower beta1 is.
-        has_scales: Its update is scaled in one of the two ways of `Recipe.muon_scale`.
+        has_scales: Its update is scaled in one of the ways of `Recipe.muon_scale`.
         couples_decay: It adds the weight decay to a gradient that it then normalizes.
     """
 

@@ -10,7 +10,7 @@ from rksp.outcome import OutcomePolicy
 
 # Standard deviations, as shares of the step between two rates. Real ladders of which every second
 # to sixth rate was taken away are read as well as `READ`; `EVEN` is that of any place in the step.
-# `rksp lab eval --real` prints both again.
+# `python -m lab eval --real` prints both again.
 READ, EVEN = 0.2, 12**-0.5
 _BOWL = 0.5  # nats above the best, beyond which a loss says nothing of the curve's lowest point
 _SUDDEN = 1.0  # nats: a run that ends this far above the best broke, and does not show how near

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_link, read_text, write_failure
-from rksp.own_runs.readers.files import LARGEST
 from rksp.own_runs.shape import Shape
 from rksp.recipe import Recipe
 
@@ -85,7 +85,7 @@ def read_record(path: Path) -> list[Row]:
     if not path.exists():
         return []
     rows = []
-    for line in read_text(path, LARGEST).splitlines():
+    for line in read_text(path, PAST_RUN).splitlines():
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
 from rksp.own_runs.readers import (
     lightning,
@@ -34,8 +35,6 @@ READERS: tuple[RunReader, ...] = (
     tables.READER,
     text_logs.READER,
 )
-MOST_RUNS = 100_000
-_MOST_ENTRIES = 200_000  # files and folders looked at under one path
 _TITLES = (
     "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, Optuna, "
     "Ray Tune, W&B, text logs, and rksp's own results"
@@ -54,8 +53,7 @@ def read_raw_runs(paths: Sequence[Path]) -> list[RawRun]:
         before = len(found)
         for run in _runs_of(path):
             found.append(run)
-            if len(found) > MOST_RUNS:
-                raise InputError(f"{path} holds more than {MOST_RUNS:,} runs; give fewer.")
+            RUNS.check(len(found), path)
         if len(found) == before:
             raise InputError(f"{path} holds no run in a format that rksp reads: {_TITLES}.")
     return found
@@ -91,8 +89,7 @@ def _walk(top: Path) -> Iterator[tuple[RunReader, Path]]:
     for where, folders, files in os.walk(top):
         here = Path(where)
         seen += len(folders) + len(files)
-        if seen > _MOST_ENTRIES:
-            raise InputError(f"{top} holds more than {_MOST_ENTRIES:,} files; give one inside it.")
+        ENTRIES.check(seen, top)
         whole = _reader_of(here)
         if whole is not None:
             folders.clear()

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rksp.ground.budgets import LOGGED
+
 # Words for numbers that JSON and CSV cannot write otherwise.
 _SPELLED = {
     "nan": math.nan,
@@ -43,6 +45,7 @@ class Points:
 
     def __init__(self) -> None:
         self._found: dict[str, dict[int, float]] = {}
+        self._count = 0
 
     def add(self, step: object, values: Mapping[str, object]) -> None:
         """Keep the numbers among the values of one step; nothing where that is no step."""
@@ -51,6 +54,8 @@ class Points:
             known = number_of(value)
             if at is not None and known is not None:
                 self._found.setdefault(name, {})[at] = known
+                self._count += 1
+        LOGGED.check(self._count, "A run")
 
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric."""

@@ -14,7 +14,7 @@ from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fit.metrics import auroc, ece
+from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,
     LeftOutReport,

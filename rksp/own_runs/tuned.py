@@ -12,8 +12,8 @@ import numpy as np
 
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.classifiers.fine_tuning.intervals import between_neighbours
 from rksp.classifiers.fine_tuning.model import FineTuningModel
-from rksp.classifiers.fine_tuning_fit.ladder import between_neighbours
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.learned import learned_report

@@ -307,7 +307,7 @@ def only_checks(report: ScoreReport, seed: SeedReport) -> str:
     if seed.risk.evidence != "forward":
         return ""
     return (
-        "the forward pass feeds the checks alone; only the first gradient (--evidence response) "
+        "the forward pass feeds the checks alone; only the first gradient (--evidence gradient) "
         "moves P(failed) and the rates"
     )
 
@@ -353,10 +353,10 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     if seed.response is not None and seed.response.reason is not None:
-        found.append(f"not measured: the response ({seed.response.reason})")
+        found.append(f"not measured: the gradient ({seed.response.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
-        f"{number} check{'s' * (number > 1)} did not run: {reason}"
+        f"{number} check{'s were' if number > 1 else ' was'} skipped: {reason}"
         for reason, number in reasons.items()
     ]
     if seed.risk is not None and seed.risk.outside:

@@ -39,6 +39,7 @@ MIN_STATES = 8
 VANISHING_UPDATE = 1e-3  # relative to the size of the input
 VANISHING_DISTANCE = 1e-2  # root mean square of A - I over the modes
 MAX_BLUR = 0.1  # round-off of the data relative to the weakest kept direction
+MAX_CONDITION = 1e8  # of the eigenvectors
 _REFINE = 1e4  # condition beyond which the whitened covariance is computed again
 
 
@@ -362,6 +363,10 @@ def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[S
         return Status.ILL_CONDITIONED, (
             f"the kept directions differ {found.condition:.1e} times in scale, "
             f"and {dtype} blurs the weakest by {blur:.0%}"
+        )
+    if found.eigenvector_condition is None or found.eigenvector_condition > MAX_CONDITION:
+        return Status.ILL_CONDITIONED, (
+            "its eigenvectors nearly coincide, so that its eigenvalues change at a rounding error"
         )
     if found.rank_reduced_from is not None:
         return Status.OK, f"rank reduced from {found.width} to {k}: {inputs} distinct inputs"

@@ -23,7 +23,8 @@ class Tier(IntEnum):
 
     CONFIG = 0  # the recipe and the shape: no forward pass
     FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
-    RESPONSE = 2  # a backward pass and a few forward passes along the first update
+    GRADIENT = 2  # a backward pass
+    RESPONSE = 3  # a few forward passes along the first update
 
     @classmethod
     def parse(cls, name: str) -> Tier:
@@ -92,7 +93,7 @@ def extract(
         tier = Tier.FORWARD
         found |= _of_spectra(spectra) | _of_forward(forward)
     if response is not None:
-        tier = Tier.RESPONSE
+        tier = Tier.RESPONSE if response.has_step else Tier.GRADIENT
         found |= _of_response(response)
     return Features(values={name: _number(found.get(name)) for name in FEATURES}, tier=tier)
 

@@ -77,9 +77,11 @@ def sums_of_squares(
 
 
 def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Compute Euclidean norms of local parts, float32, in one reduction."""
+    """Compute Euclidean norms of local parts, at least float32, in one reduction."""
     parts = [local(tensor) for tensor in tensors]
-    return torch._foreach_norm(parts, 2, dtype=torch.float32) if parts else []
+    kinds = {part.dtype for part in parts}
+    wide = torch.float64 if torch.float64 in kinds else torch.float32
+    return torch._foreach_norm(parts, 2, dtype=wide) if parts else []
 
 
 def _over_ranks(values: Tensor, kind: tuple | None) -> Tensor:

@@ -35,7 +35,7 @@ class RunState:
             model={name: _copied(tensor) for name, tensor in _tensors(model).items()},
             optimizer={
                 parameter: {key: _copied(value) for key, value in state.items()}
-                for part in _parts(optimizer)
+                for part in optimizer_parts(optimizer)
                 for parameter, state in part.state.items()
             },
         )
@@ -45,7 +45,7 @@ class RunState:
         """Restore the state, bit for bit; rates and other options are not changed."""
         for name, tensor in _tensors(model).items():
             local(tensor).copy_(self.model[name])
-        for part in _parts(optimizer):
+        for part in optimizer_parts(optimizer):
             for parameter in list(part.state):
                 state = part.state[parameter]
                 kept = self.optimizer.get(parameter)
@@ -64,7 +64,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
+def optimizer_parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
     """Return the optimizers that hold state: two if the optimizer is a pair."""
     return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from support.edge_cases import inputs
 
+from lab.fit.edge_ladder import LAB
+from lab.ladders.edge_ladders import edge_ladders
 from rksp.assessment.basis import assess
 from rksp.assessment.risk import Verdict
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.fit.edge_ladder import LAB
-from rksp.lab.edge_ladders import edge_ladders
 from rksp.spectra.features import FEATURES, Features, Tier, extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)

@@ -12,15 +12,10 @@ from support.commands import left_with
 from support.edge_cases import inputs, ladder, ladders
 
 import rksp.assessment.transfer as assessed
+from lab.fit.edge_fit import fit_edge_model
+from lab.fit.edge_transfer import transfer_errors, with_transfer_errors
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.fit.edge_fit import fit_edge_model
-from rksp.classifiers.fit.edge_transfer import (
-    CONFIGURED,
-    RULES,
-    transfer,
-    transfer_errors,
-    with_transfer_errors,
-)
+from rksp.classifiers.transfer import CONFIGURED, RULES, transfer
 from rksp.report.glossary import find_word
 
 

@@ -20,6 +20,7 @@ from support.check_evidence import (
 )
 from torch import nn
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.checks.facts import read_facts
 from rksp.checks.published import published_rate
 from rksp.checks.registry import CHECKS, find_check, run_checks
@@ -28,7 +29,6 @@ from rksp.datasets.probe import make_probe
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve_tiny
-from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.recipe import Recipe
 from rksp.report.score.terminal import _findings
 

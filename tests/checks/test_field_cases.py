@@ -14,8 +14,8 @@ import torch
 from support.check_evidence import BAD, found, healthy, measured, on_meta, tiny, token_batch
 from torch import nn
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.documents.finding import Level
-from rksp.models.zoo import ZooConfig, ZooTransformer
 
 
 def zoo(**switches: object) -> ZooTransformer:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.edge_cases import inputs, ladder, ladders
 
+from lab.fit.edge_fit import fit_edge_model
+from lab.fit.edge_ladder import EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
-from rksp.classifiers.fit.edge_fit import fit_edge_model
-from rksp.classifiers.fit.edge_ladder import EdgeLadder
 from rksp.ground.errors import ArtifactError
 
 RATES = 10.0 ** np.arange(-5, 2, 0.25)

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from support.edge_cases import SLOPE, inputs, ladder, ladders
 
+from lab.fit.edge_fit import fit_edge_model
+from lab.fit.edge_ladder import log_rates
+from lab.fit.edge_scores import shown_the_probe, single_run_auroc
+from lab.fit.edge_spreads import Miss, node_weights, posterior
+from lab.ladders.edge_ladders import edge_ladders
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
-from rksp.classifiers.fit.edge_fit import fit_edge_model
-from rksp.classifiers.fit.edge_ladder import log_rates
-from rksp.classifiers.fit.edge_scores import shown_the_probe, single_run_auroc
-from rksp.classifiers.fit.edge_spreads import Miss, node_weights, posterior
-from rksp.classifiers.fit.edge_transfer import transfer
 from rksp.classifiers.rates import Lapse, RateDistribution
+from rksp.classifiers.transfer import transfer
 from rksp.ground.errors import ArtifactError
-from rksp.lab.edge_ladders import edge_ladders
 from rksp.recipe import Recipe
 
 

@@ -16,15 +16,15 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from support.fine_tuning_cases import BEST, GAP, SLOPE, inputs, ladder, ladders
 
+from lab.fine_tuning_fit.fit import SHIPPED, fit_fine_tuning
+from lab.fine_tuning_fit.ladder import CARD, ladder_of_runs
+from lab.fine_tuning_fit.left_out import KEYS, lapses, left_out, shipped_model
+from lab.fine_tuning_fit.posterior import Seen, posterior
+from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
+from lab.fine_tuning_fit.scores import log_score, rate_score, run_score, starts
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import matched_moments
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
-from rksp.classifiers.fine_tuning_fit.fit import SHIPPED, fit_fine_tuning
-from rksp.classifiers.fine_tuning_fit.ladder import CARD, ladder_of_runs
-from rksp.classifiers.fine_tuning_fit.left_out import KEYS, lapses, left_out, shipped_model
-from rksp.classifiers.fine_tuning_fit.posterior import Seen, posterior
-from rksp.classifiers.fine_tuning_fit.public_rows import public_ladders, read_public_rows
-from rksp.classifiers.fine_tuning_fit.scores import log_score, rate_score, run_score, starts
 from rksp.ground.errors import ArtifactError, InputError
 
 ROWS = "RKSP_FINE_TUNING_ROWS"  # folder of the public rows, which are not shipped

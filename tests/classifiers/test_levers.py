@@ -8,16 +8,10 @@ from statistics import median
 import pytest
 from support.levers import lever_size, lever_table
 
-from rksp.assessment.risk import edge_inputs
-from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.levers.catalogue import LEVERS, find_lever
-from rksp.classifiers.levers.effects import LeverTable, load_lever_table
-from rksp.classifiers.levers.shifted import Shift, ShiftedEdgeModel
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.lab.collection import stored_ladders
-from rksp.lab.edge_ladders import lab_inputs
-from rksp.lab.lever_evidence import model_shifts
-from rksp.lab.lever_fit import (
+from lab.ladders.collection import stored_ladders
+from lab.ladders.edge_ladders import lab_inputs
+from lab.ladders.lever_evidence import model_shifts
+from lab.ladders.lever_fit import (
     Pair,
     fit_lever_table,
     ordered_pairs,
@@ -25,8 +19,14 @@ from rksp.lab.lever_fit import (
     shipped_plans,
     shipped_runs,
 )
-from rksp.lab.lever_fit import lever_size as fitted_size
-from rksp.lab.levers import LeverEffect
+from lab.ladders.lever_fit import lever_size as fitted_size
+from lab.ladders.levers import LeverEffect
+from rksp.assessment.risk import edge_inputs
+from rksp.classifiers.edge_model import load_edge_model
+from rksp.classifiers.levers.catalogue import LEVERS, find_lever
+from rksp.classifiers.levers.effects import LeverTable, load_lever_table
+from rksp.classifiers.levers.shifted import Shift, ShiftedEdgeModel
+from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.watch.interventions.registry import make_intervention

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rksp.classifiers.fit.metrics import auroc, bootstrap, difference, ece
+from lab.fit.metrics import bootstrap, difference
+from rksp.classifiers.metrics import auroc, ece
 
 
 def test_ece_of_a_calibrated_and_of_an_overconfident_predictor():

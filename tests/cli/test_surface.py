@@ -37,8 +37,6 @@ MEASURE = (
 MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
-    "bench": "",
-    "bench score": "--rounds",
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
@@ -57,18 +55,6 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
-    "lab": "",
-    "lab card": "",
-    "lab eval": "--collection --measurements --probes --real",
-    "lab eval-fine-tuning": "--lab --tried",
-    "lab eval-levers": "--real",
-    "lab fit-fine-tuning": "--lab --output",
-    "lab fit-levers": "--output",
-    "lab fit": "--collection --measurements --output --real",
-    "lab levers": "--plan",
-    "lab measure": "--known --output --pack --workers",
-    "lab pack": "--output",
-    "lab run": "--known --output --workers",
     "playground": RECIPE + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
@@ -94,13 +80,8 @@ REPORT_KEYS = (
 
 
 def commands() -> dict[str, object]:
-    """Every command and subcommand by its words."""
-    found = {}
-    for name, command in typer.main.get_command(app).commands.items():
-        found[name] = command
-        for inner, part in getattr(command, "commands", {}).items():
-            found[f"{name} {inner}"] = part
-    return found
+    """Every command by its name."""
+    return dict(typer.main.get_command(app).commands)
 
 
 def test_public_names():
@@ -123,7 +104,7 @@ def test_every_whole_number_may_be_written_as_1e1():
         if not option.multiple and not option.is_eager
     ]
     counts = [option for option in options if type(read(option, "10")) is int]
-    assert {"max_steps", "devices", "seeds", "rounds", "workers"} <= {o.name for o in counts}
+    assert {"max_steps", "devices", "seeds", "threads", "workers"} <= {o.name for o in counts}
     assert [option.name for option in counts if read(option, "1e1") != 10] == []
 
 
@@ -141,13 +122,21 @@ def test_every_command_is_listed_as_it_describes_itself():
     for name, where, summary in COMMANDS:
         module, _, attribute = where.partition(":")
         found = getattr(import_module(module), attribute)
-        told = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
-        assert told.splitlines()[0] == summary, name
+        assert inspect.getdoc(found).splitlines()[0] == summary, name
 
 
 def _help(capsys, *words: str) -> str:
     assert left_with([*words]) == 0
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
+def test_what_left_the_package_says_where_it_went(capsys, name, place):
+    assert left_with([name, "--help"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"rksp {name}" in sentence and place in sentence and "checkout" in sentence
+    assert left_with(["labb"]) == 2
+    assert "checkout" not in capsys.readouterr().err
 
 
 def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rksp.cli.process import reading
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 
 

@@ -130,10 +130,12 @@ def test_top_singular_of_zero_and_of_nan():
 @pytest.mark.parametrize("value", [1e30, 1e-30])
 def test_top_singular_at_extreme_scales(value):
     result = top_singular([value * torch.eye(3, 5)])
-    if result.is_finite.item():
-        assert result.sigma.item() == pytest.approx(value, rel=1e-5)
-    else:  # W'W overflows float32: said, not hidden
-        assert value > 1e19 and result.sigma.isnan().all()
+    assert result.is_finite.item() and result.sigma.item() == pytest.approx(value, rel=1e-5)
+    assert result.residual.item() < 1e-5
+    weight = states(40, 30)
+    plain, scaled = (top_singular([factor * weight, weight]) for factor in (1.0, value))
+    torch.testing.assert_close(scaled.sigma[0] / value, plain.sigma[0], rtol=1e-5, atol=0)
+    assert torch.equal(scaled.sigma[1], plain.sigma[1])
 
 
 def test_top_singular_refuses():

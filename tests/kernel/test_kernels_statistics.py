@@ -11,7 +11,7 @@ from support.kernel_cases import FLOATS, states
 
 from rksp.ground.errors import InputError
 from rksp.kernels.router_statistics import router_statistics
-from rksp.kernels.row_cosine import row_cosine
+from rksp.kernels.row_cosine import row_cosine, row_cosine_reference
 
 DTYPES = (*FLOATS, torch.float64)
 
@@ -46,6 +46,13 @@ def test_row_cosine_of_known_directions():
     assert result.largest.item() == 1
     at = {index: count for index, count in enumerate(result.histogram[0].tolist()) if count}
     assert at == {0: 1, 32: 1, 54: 1, 63: 1}
+
+
+def test_the_reference_takes_one_vector_as_the_function_does():
+    x, v = states(7, 5), states(5, 1)[:, 0]
+    assert v.ndim == 1
+    found, whole = row_cosine_reference(x, v), row_cosine(x, v[None])
+    assert torch.equal(found.total, whole.total) and found.rows.tolist() == [7]
 
 
 def test_rows_without_a_direction_are_not_counted():
@@ -124,6 +131,16 @@ def test_a_token_that_cannot_be_read_is_nan_and_counts_nowhere(is_sigmoid):
     assert result.entropy.isnan().tolist() == [False, False, True, True, True]
     assert torch.equal(result.load, clean.load)
     torch.testing.assert_close(result.importance, clean.importance)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e30])
+def test_entropy_does_not_depend_on_a_common_offset(offset):
+    logits = torch.zeros(3, 8)
+    logits[1, :4] = -math.inf
+    result = router_statistics(logits + offset)
+    assert result.entropy.tolist() == pytest.approx(
+        [math.log(8), math.log(4), math.log(8)], rel=1e-6
+    )
 
 
 def test_router_statistics_has_gradients():

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rksp.cli import lab as cli
+from lab import commands as cli
+from lab.ladders import collection
+from lab.ladders import parquet as parquet_file
+from lab.ladders.card import data_card, recall_table
+from lab.ladders.collection import build_collection, read_collection, rows
+from lab.ladders.grid import LadderGrid
+from lab.ladders.ladder import LadderRun
+from lab.ladders.plan import LadderSpec
+from lab.ladders.store import read_ladder, write_ladder
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.lab import collection
-from rksp.lab import parquet as parquet_file
-from rksp.lab.card import data_card, recall_table
-from rksp.lab.collection import build_collection, read_collection, rows
-from rksp.lab.grid import LadderGrid
-from rksp.lab.ladder import LadderRun
-from rksp.lab.plan import LadderSpec
-from rksp.lab.store import read_ladder, write_ladder
 from rksp.outcome import Curves, Outcome
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -163,7 +163,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, stored: list[Path]) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="No stored ladder"):
         build_collection([tmp_path / "empty"], tmp_path / "x.parquet")
-    with pytest.raises(InputError, match="rksp lab pack"):
+    with pytest.raises(InputError, match="python -m lab pack"):
         read_collection(tmp_path / "x.parquet")
     next(stored[0].glob("*.json")).write_text("{")
     with pytest.raises(ArtifactError, match="not a stored ladder"):
@@ -289,7 +289,7 @@ def test_the_recall_section_sets_ours_beside_the_published() -> None:
 
 def test_pack_and_card(tmp_path: Path, stored: list[Path], monkeypatch) -> None:
     # The shipped plans take seconds to expand, and drew none of these ladders.
-    monkeypatch.setattr("rksp.lab.card.shipped_plans", list)
+    monkeypatch.setattr("lab.ladders.card.shipped_plans", list)
     packed = tmp_path / "out" / "collection.parquet"
     runner = CliRunner()
     result = runner.invoke(cli.app, ["pack", *map(str, stored), "-o", str(packed)])

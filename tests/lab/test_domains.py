@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rksp.datasets.domain_tasks import DOMAIN_TASKS, make_domain_task
-from rksp.datasets.domains import DOMAINS, domain_tokens, enciphered
+from lab.tasks.domain_tasks import DOMAIN_TASKS, make_domain_task
+from lab.tasks.domains import DOMAINS, domain_tokens, enciphered
 
 pytest.importorskip("peft")
 

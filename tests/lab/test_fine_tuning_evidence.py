@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.fine_tuning_fit.left_out import LeftOut
+from lab.fine_tuning_fit.scores import edge_score, nats_score
+from lab.ladders.fine_tuning.as_ladders import SOURCE, as_ladder, as_ladders
+from lab.ladders.fine_tuning.evidence import as_card, what_measuring_adds
+from lab.ladders.fine_tuning.summary import summarize
+from lab.ladders.fine_tuning.table import read_fine_tuning
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-from rksp.classifiers.fine_tuning_fit.left_out import LeftOut
-from rksp.classifiers.fine_tuning_fit.scores import edge_score, nats_score
-from rksp.lab.fine_tuning.as_ladders import SOURCE, as_ladder, as_ladders
-from rksp.lab.fine_tuning.evidence import as_card, what_measuring_adds
-from rksp.lab.fine_tuning.summary import summarize
-from rksp.lab.fine_tuning.table import read_fine_tuning
 from rksp.outcome import OutcomePolicy
 
 pytest.importorskip("pyarrow")

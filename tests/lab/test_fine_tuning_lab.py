@@ -12,17 +12,17 @@ import pytest
 import torch
 from support.fine_tunings import LORA, shipped_plan, tiny_base, tiny_spec
 
-from rksp.batch import mean_loss
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.lab.fine_tuning.base_model import (
+from lab.ladders.fine_tuning.base_model import (
     BaseModels,
     has_learned,
     judging_batches,
 )
-from rksp.lab.fine_tuning.measured import MEASURED
-from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
-from rksp.lab.fine_tuning.plan import FineTuningPlan
-from rksp.lab.fine_tuning.run import run_fine_tuning
+from lab.ladders.fine_tuning.measured import MEASURED
+from lab.ladders.fine_tuning.model import OldAbility, load_base, model_to_tune
+from lab.ladders.fine_tuning.plan import FineTuningPlan
+from lab.ladders.fine_tuning.run import run_fine_tuning
+from rksp.batch import mean_loss
+from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.training import train
 
 pytest.importorskip("peft")
@@ -47,7 +47,7 @@ def test_the_base_learned_and_is_trained_once(bases: BaseModels, monkeypatch) ->
     def never(*args, **kwargs):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("rksp.lab.fine_tuning.base_model.train", never)
+    monkeypatch.setattr("lab.ladders.fine_tuning.base_model.train", never)
     assert bases.get(spec) == (home, report)
 
 

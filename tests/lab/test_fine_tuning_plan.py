@@ -11,19 +11,19 @@ import pytest
 from support.fine_tunings import LORA, shipped_plan, tiny_plan, tiny_spec
 from typer.testing import CliRunner
 
-from rksp.cli import lab as cli
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.lab.contents import hold_fine_tuning, packed_ids
-from rksp.lab.fine_tuning.base_model import (
+from lab import commands as cli
+from lab.ladders.contents import hold_fine_tuning, packed_ids
+from lab.ladders.fine_tuning.base_model import (
     BaseReport,
 )
-from rksp.lab.fine_tuning.card import fine_tuning_card
-from rksp.lab.fine_tuning.measured import MEASURED
-from rksp.lab.fine_tuning.run import FineTunedLadder, HeldOut
-from rksp.lab.fine_tuning.store import read_fine_tuned, write_fine_tuned
-from rksp.lab.fine_tuning.summary import summarize
-from rksp.lab.fine_tuning.table import pack_fine_tuning, read_fine_tuning
-from rksp.lab.run import run_plan
+from lab.ladders.fine_tuning.card import fine_tuning_card
+from lab.ladders.fine_tuning.measured import MEASURED
+from lab.ladders.fine_tuning.run import FineTunedLadder, HeldOut
+from lab.ladders.fine_tuning.store import read_fine_tuned, write_fine_tuned
+from lab.ladders.fine_tuning.summary import summarize
+from lab.ladders.fine_tuning.table import pack_fine_tuning, read_fine_tuning
+from lab.ladders.run import run_plan
+from rksp.ground.errors import ArtifactError, InputError
 from rksp.outcome import Curves
 
 pytest.importorskip("peft")
@@ -72,7 +72,7 @@ def test_a_resumed_plan_trains_nothing_twice(tmp_path: Path, monkeypatch) -> Non
             trained.append(item.id)
             (folder / f"{item.id}.json").write_text("{}")
 
-    monkeypatch.setattr("rksp.lab.run.work_through", run)
+    monkeypatch.setattr("lab.ladders.run.work_through", run)
     assert run_plan(plan, tmp_path).newly_run == 3
     assert run_plan(tiny_plan(ladders=5), tmp_path).newly_run == 2
     assert len(trained) == len(set(trained)) == 5

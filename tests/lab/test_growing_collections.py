@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.ladders.collection import build_collection, collection_ids, read_collection
+from lab.ladders.measure import measure_ladder
+from lab.ladders.measurements import pack_measurements, unpack_measurements, write_measurement
+from lab.ladders.plan import Plan
+from lab.ladders.run import run_plan
 from rksp.ground.errors import ArtifactError
-from rksp.lab.collection import build_collection, collection_ids, read_collection
-from rksp.lab.measure import measure_ladder
-from rksp.lab.measurements import pack_measurements, unpack_measurements, write_measurement
-from rksp.lab.plan import Plan
-from rksp.lab.run import run_plan
 
 
 def _plan(ladders: int) -> Plan:

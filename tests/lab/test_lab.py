@@ -18,15 +18,15 @@ import pytest
 from support.ladders import TINY, tiny_plan, tiny_spec, write_plan
 from typer.testing import CliRunner
 
-from rksp.cli import lab as cli
-from rksp.datasets.tasks import make_task
+from lab import commands as cli
+from lab.ladders import run as lab_run
+from lab.ladders.deployed_probe import _measure
+from lab.ladders.ladder import LadderRun, run_ladder, run_once
+from lab.ladders.pairs import LadderPairs
+from lab.ladders.run import run_plan
+from lab.ladders.store import read_ladder, write_ladder
+from lab.tasks.tasks import make_task
 from rksp.ground.errors import ArtifactError, Incomplete
-from rksp.lab import run as lab_run
-from rksp.lab.deployed_probe import _measure
-from rksp.lab.ladder import LadderRun, run_ladder, run_once
-from rksp.lab.pairs import LadderPairs
-from rksp.lab.run import run_plan
-from rksp.lab.store import read_ladder, write_ladder
 from rksp.outcome import Curves, Outcome
 
 # Ladders
@@ -153,8 +153,8 @@ def test_a_plan_run_again_does_nothing(uninterrupted: Path, monkeypatch) -> None
 RUNNER = """
     import sys
     from pathlib import Path
-    from rksp.lab.grid import read_ladder_plan
-    from rksp.lab.run import run_plan
+    from lab.ladders.grid import read_ladder_plan
+    from lab.ladders.run import run_plan
     if __name__ == "__main__":
         run_plan(read_ladder_plan(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
 """

@@ -7,8 +7,8 @@ import json
 import pytest
 from support.levers import lever_table
 
+from lab.ladders.lever_evidence import lever_card, read_rows
 from rksp.ground.errors import InputError
-from rksp.lab.lever_evidence import lever_card, read_rows
 
 BASE = {
     **{"optimizer": "adamw", "betas": [0.9, 0.98], "warmup_steps": 100, "batch_tokens": 1000},

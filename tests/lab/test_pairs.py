@@ -11,13 +11,12 @@ import pytest
 from support.ladders import tiny_spec, write_plan
 from typer.testing import CliRunner
 
-from rksp.cli import lab as cli
-from rksp.ground.errors import InputError
-from rksp.lab.collection import build_collection, read_collection, stored_ladders
-from rksp.lab.grid import read_ladder_plan
-from rksp.lab.ladder import LadderRun, ladder_batches, run_once
-from rksp.lab.lever_fit import shipped_runs
-from rksp.lab.levers import (
+from lab import commands as cli
+from lab.ladders.collection import build_collection, read_collection, stored_ladders
+from lab.ladders.grid import read_ladder_plan
+from lab.ladders.ladder import LadderRun, ladder_batches, run_once
+from lab.ladders.lever_fit import shipped_runs
+from lab.ladders.levers import (
     LeverEffect,
     edge_of,
     final_losses,
@@ -25,9 +24,10 @@ from rksp.lab.levers import (
     lever_table,
     median_with_interval,
 )
-from rksp.lab.pairs import LadderPairs
-from rksp.lab.plan import LadderSpec
-from rksp.lab.store import read_ladder, write_ladder
+from lab.ladders.pairs import LadderPairs
+from lab.ladders.plan import LadderSpec
+from lab.ladders.store import read_ladder, write_ladder
+from rksp.ground.errors import InputError
 from rksp.outcome import Curves, OutcomePolicy
 
 BASE = tiny_spec().model_dump(mode="json", exclude={"family", "seed", "interventions"})

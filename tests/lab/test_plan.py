@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.ladders import TINY, tiny_plan, tiny_spec, write_plan
 
+from lab.ladders.card import shipped_plans
+from lab.ladders.grid import LadderGrid, read_ladder_plan
+from lab.ladders.lever_fit import shipped_plans as shipped_pairs
+from lab.ladders.plan import LadderSpec
+from lab.zoo import build_member
 from rksp.ground.errors import InputError
-from rksp.lab.card import shipped_plans
-from rksp.lab.grid import LadderGrid, read_ladder_plan
-from rksp.lab.lever_fit import shipped_plans as shipped_pairs
-from rksp.lab.plan import LadderSpec
-from rksp.models.zoo import build_member
 from rksp.optimizers.table import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
 

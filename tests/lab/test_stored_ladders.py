@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from lab.ladders.collection import SCHEMA, read_collection
+from lab.ladders.fine_tuning.base_model import BaseSpec, base_member
+from lab.ladders.fine_tuning.plan import FineTuningPlan
+from lab.ladders.fine_tuning.table import read_fine_tuning, shipped_fine_tuning
+from lab.ladders.grid import read_ladder_plan
+from lab.ladders.ladder import LadderRun, ladder_batches
+from lab.ladders.parquet import schema_of
+from lab.tasks.domain_tasks import PADDING, START
+from lab.zoo import build_member
 from rksp.batch import task_loss
-from rksp.datasets.domain_tasks import PADDING, START
-from rksp.lab.collection import SCHEMA, read_collection
-from rksp.lab.fine_tuning.base_model import BaseSpec, base_member
-from rksp.lab.fine_tuning.plan import FineTuningPlan
-from rksp.lab.fine_tuning.table import read_fine_tuning, shipped_fine_tuning
-from rksp.lab.grid import read_ladder_plan
-from rksp.lab.ladder import LadderRun, ladder_batches
-from rksp.lab.parquet import schema_of
-from rksp.models.zoo import build_member
 
 RUNS, PLANS = (Path(str(files("rksp.datasets") / name)) for name in ("runs", "plans"))
 # Curves keep 16 significant bits, and processors add in other orders.

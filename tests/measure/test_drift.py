@@ -54,7 +54,7 @@ def test_the_drift_is_the_divergence_of_the_moved_from_the_unmoved_predictions()
 def measured(recipe: Recipe):
     pytest.importorskip("peft")
     source = module_source(tiny("gpt2"), is_pretrained=True)
-    evidence = gather(source, MeasureOptions(states=128))
+    evidence = gather(source, MeasureOptions(states=128, evidence="response"))
     weights = copy.deepcopy(evidence.built.model.state_dict())
     found = response_of(evidence, recipe, lambda *told: None)
     after = evidence.built.model.state_dict()
@@ -99,5 +99,5 @@ def test_of_a_streamed_model_no_adapters_are_built(tmp_path):
 
 def test_random_weights_have_no_drift():
     source = module_source(tiny("gpt2"), is_pretrained=False)
-    evidence = gather(source, MeasureOptions(states=128))
+    evidence = gather(source, MeasureOptions(states=128, evidence="response"))
     assert response_of(evidence, RECIPE, lambda *told: None).drift is None

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lab.zoo import build_member
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.measure.attention_stats import attention_stats
@@ -17,7 +18,6 @@ from rksp.measure.forward import ForwardWatch, _spread, block_stats, router_stat
 from rksp.measure.snapshots import collect
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.resolve import resolve_tiny
-from rksp.models.zoo import build_member
 
 
 def generator(seed=0):

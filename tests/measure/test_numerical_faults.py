@@ -108,7 +108,7 @@ def test_a_huge_initialization_is_accused(score) -> None:
 def test_half_precision_checkpoints_are_measured_like_the_whole_ones(score, dtype) -> None:
     rates = []
     for kind in (torch.float32, dtype):
-        code, report, _ = score(checkpoint(dtype=kind))
+        code, report, _ = score(checkpoint(dtype=kind), "--evidence", "response")
         assert (code, report["verdict"]) == (0, "cannot tell")  # stored weights may be trained ones
         rates.append(report["seeds"][0]["response"]["critical_rate"])
     assert rates[1] == pytest.approx(rates[0], rel=0.02)

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
-from rksp.measure.response import measure_response
-from rksp.models.zoo import build_member
-from rksp.optimizers import OPTIMIZERS
+from lab.tasks.tasks import make_task
+from lab.zoo import build_member
+from rksp.batch import Batch, run_pass
+from rksp.measure.gradient import measure_gradient
+from rksp.measure.response import first_direction, measure_response
+from rksp.models.streaming import gradients as of_weights
+from rksp.optimizers import OPTIMIZERS, make_optimizer
 from rksp.recipe import Recipe
 
 SHAPE = {
@@ -147,3 +150,84 @@ def test_cost_is_counted():
     # A gradient on half of the data (1.5), that half once more, and the other unmoved and a point.
     assert response.forward_passes == 2.5 + len(response.points) / 2
     assert len(response.points) <= 9
+
+
+def test_the_first_gradient_alone_is_that_of_the_response_to_the_digit():
+    first, second = _batches()
+    model = build_member("zoo_pre_ln", SHAPE, seed=0)
+    whole = measure_response(model, first, second, Recipe())
+    alone = measure_gradient(model, first, 0.5)
+    names = ("grad_norm", "grad_rms", "grad_max")
+    assert [getattr(alone, n) for n in names] == [getattr(whole, n) for n in names]
+    assert whole.has_step and not alone.has_step and alone.critical_rate is None
+    assert alone.forward_passes == 1.5
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_a_gradient_that_comes_in_pieces_is_added_up(is_reentrant):
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.layer = nn.Embedding(5, 4), nn.Linear(4, 4)
+
+        def forward(self, inputs: Tensor) -> _Output:
+            x = self.embed(inputs)
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=is_reentrant)
+            return _Output(x)
+
+    model, batch = Twice(), _constant_batch(1)
+    run_pass(model, batch).total.backward()
+    expected = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
+    model.zero_grad()
+    assert measure_gradient(model, batch).grad_norm == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [spec.name for spec in OPTIMIZERS if spec.make is not None])
+def test_the_direction_is_the_optimizers_own_first_update(optimizer):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 9))
+    recipe = Recipe(optimizer=optimizer, weight_decay=0.1, max_grad_norm=0.3)
+    params = list(model.parameters())
+    gradients = [torch.randn_like(p) for p in params]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    for p, gradient in zip(params, gradients, strict=True):
+        p.grad = gradient.clone()
+    direction, _ = first_direction(model, recipe, norm, params)
+    before = [p.detach().clone() for p in params]
+    for p, gradient in zip(params, gradients, strict=True):
+        p.grad = gradient
+    nn.utils.clip_grad_norm_(params, 0.3)
+    make_optimizer(model, recipe.model_copy(update={"learning_rate": 1e-3})).step()
+    for p, old, found in zip(params, before, direction, strict=True):
+        torch.testing.assert_close(found, (p.detach() - old) / 1e-3, rtol=1e-3, atol=1e-3)
+
+
+def test_the_direction_in_memory_leaves_the_weights_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 5))
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    direction, descent = first_direction(model, Recipe(), 1.0, list(model.parameters()))
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(u.abs().median() == pytest.approx(1.0, rel=1e-2) for u in direction)
+    assert descent > 0 and all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd", "muon"])
+def test_the_direction_in_memory_is_the_same_in_parts_of_rows(optimizer, monkeypatch):
+    found = []
+    for entries in (1 << 20, 40):
+        monkeypatch.setattr(of_weights, "_CHUNK", entries)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 5))
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        recipe = Recipe(optimizer=optimizer, weight_decay=0.1)
+        found.append(first_direction(model, recipe, 2.0, list(model.parameters())))
+    (whole, descent), (parts, in_parts) = found
+    assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))
+    assert in_parts == pytest.approx(descent, rel=1e-5)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from lab.zoo import build_member
 from rksp.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.models.zoo import build_member
 
 WIDTH = 8
 

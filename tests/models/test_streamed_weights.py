@@ -12,8 +12,7 @@ from torch import nn
 from rksp.ground.errors import NotCovered, RkspError
 from rksp.kernels import dispatch
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.models.streaming.recording import record_model
-from rksp.models.streaming.seeds import PIECE, piece_seed
+from rksp.models.streaming.recording import PIECE, piece_seed, record_model
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
 

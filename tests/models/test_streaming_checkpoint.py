@@ -14,7 +14,7 @@ from rksp.datasets.probe import make_probe
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.models.streaming import slices
+from rksp.models.streaming import units
 from rksp.models.streaming.opening import open_stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,7 +56,7 @@ def test_a_matrix_of_a_checkpoint_comes_by_rows(tmp_path, monkeypatch):
     source = resolve(str(saved("llama", tmp_path)))
     probe = make_probe(source, num_sequences=2)
     expected = states_of(source.build(), Batch(inputs=probe.inputs, labels=None))
-    monkeypatch.setattr(slices, "SLICED_OVER", 0)
+    monkeypatch.setattr(units, "SLICED_OVER", 0)
     with open_stream(source) as stream:
         assert len(stream.tall) > 10
         found = states_of(stream.model, Batch(inputs=probe.inputs, labels=None))

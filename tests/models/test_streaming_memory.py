@@ -15,10 +15,10 @@ from rksp.ground.sizes import parse_size
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
-from rksp.models.streaming import memory, opening, planning, rehearsal, slices
-from rksp.models.streaming.buffers import Buffers
-from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming import memory, opening, rehearsal, units
+from rksp.models.streaming.opening import fits, open_stream, should_stream
 from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.supply import Buffers
 from rksp.models.streaming.weights import InitialWeights
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -51,7 +51,7 @@ def test_large_experts_come_one_by_one(monkeypatch):
     model = source.build(0)
     model.set_experts_implementation("eager")
     expected, _ = states_of(model, batch)
-    monkeypatch.setattr(slices, "SLICED_OVER", 0)
+    monkeypatch.setattr(units, "SLICED_OVER", 0)
     with open_stream(source, 0, poison=True) as stream:
         assert stream.stacks
         found, _ = states_of(stream.model, batch)
@@ -64,12 +64,12 @@ def test_large_matrices_come_by_rows(monkeypatch):
     batch = batch_for(source)
     expected, whole = states_of(source.build(0), batch)
     for name, value in {"SLICED_OVER": 0, "_ROWS": 64, "_PART": 1}.items():
-        monkeypatch.setattr(slices, name, value)
-    monkeypatch.setattr(slices, "PIECE", 512)  # so that a look-up takes several groups
+        monkeypatch.setattr(units, name, value)
+    monkeypatch.setattr(units, "PIECE", 512)  # so that a look-up takes several groups
     with open_stream(source, 0, poison=True) as stream:
         found, streamed = states_of(stream.model, batch)
         assert len(stream.tall) > 10
-        assert max(len(slices.part_edges(slot.empty.shape)) for slot in stream.tall) > 2
+        assert max(len(units.part_edges(slot.empty.shape)) for slot in stream.tall) > 2
         assert "large matrices by rows" in stream.describe()
         assert stream.split_flops > 0
     assert torch.equal(expected[0][1], found[0][1])  # what was looked up
@@ -84,12 +84,12 @@ def test_large_matrices_come_by_rows(monkeypatch):
 
 def test_parts_of_a_matrix_are_even_and_cover_it():
     for shape in ((128_256, 8192), (50_257, 16_384), (16_384, 53_248), (5000, 4), (100, 10**7)):
-        edges = slices.part_edges(shape)
+        edges = units.part_edges(shape)
         widths = [stop - start for start, stop in pairwise(edges)]
         assert edges[0] == 0 and edges[-1] == shape[0] and min(widths) > 0
         assert max(widths) - min(widths) < 128
         assert (
-            max(widths) <= 4096 + 64 or max(widths) * shape[1] * 4 <= slices._PART + 256 * shape[1]
+            max(widths) <= 4096 + 64 or max(widths) * shape[1] * 4 <= units._PART + 256 * shape[1]
         )
 
 
@@ -141,11 +141,14 @@ def test_when_a_model_is_streamed(monkeypatch):
     assert not should_stream(source, "auto", held + 4 * source.num_parameters)
     assert not should_stream(source, "never", held + 4 * source.num_parameters)
     assert should_stream(resolve("llama"), "auto", 10**12)  # more than --max-params
-    assert not response_fits(source, held + 12 * source.num_parameters - 1)
-    assert response_fits(source, held + 12 * source.num_parameters)
-    between = held + 8 * source.num_parameters
+    for evidence, copies in (("forward", 1), ("gradient", 2), ("response", 3)):
+        needed = held + 4 * copies * source.num_parameters
+        assert fits(source, needed, evidence) and not fits(source, needed - 1, evidence)
+    between = held + 6 * source.num_parameters
     assert not should_stream(source, "auto", between)
-    assert should_stream(source, "auto", between, with_response=True)
+    assert should_stream(source, "auto", between, "gradient")
+    with pytest.raises(InputError, match="three copies"):
+        should_stream(source, "auto", held + 8 * source.num_parameters, "response")
     with pytest.raises(InputError, match="not one of auto, always, never"):
         should_stream(source, "sometimes", None)
 
@@ -154,7 +157,7 @@ def test_a_model_that_must_be_in_memory_and_does_not_fit_is_refused_with_the_num
     source = resolve("llama")
     monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
     with pytest.raises(
-        InputError, match=r"needs 2\d\.\d GB .*more than 8\.0 GB; use --stream auto"
+        InputError, match=r"needs 5\d\.\d GB .*more than 8\.0 GB; use --stream auto"
     ):
         evaluate(source, Recipe(), MeasureOptions(streaming="never", max_memory=8 * 10**9))
 
@@ -192,16 +195,19 @@ def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
     assert buffers.held == 2**22
 
 
-def test_in_memory_a_response_without_room_is_refused_before_the_model_is_built(monkeypatch):
+def test_in_memory_what_has_no_room_is_refused_before_the_model_is_built(monkeypatch):
     source = resolve_tiny("llama")
     monkeypatch.setattr(opening, "resident_memory", lambda: 0)
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
-    limits = {"states": 256, "streaming": "never", "max_memory": 8 * source.num_parameters}
+    limits = {"states": 256, "streaming": "never", "max_memory": 7 * source.num_parameters}
     found = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
     assert found.response is None
     monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
-    with pytest.raises(InputError, match=r"three copies.*--evidence forward needs .* and fits"):
+    with pytest.raises(InputError, match=r"gradient of .*--evidence forward needs .* and fits"):
         evaluate(source, Recipe(), MeasureOptions(**limits))
+    roomier = MeasureOptions(**limits | {"max_memory": 11 * source.num_parameters})
+    with pytest.raises(InputError, match=r"three copies.*--evidence gradient needs .* and fits"):
+        evaluate(source, Recipe(), roomier.model_copy(update={"evidence": "response"}))
 
 
 def test_a_module_is_counted_once_for_its_response(monkeypatch):
@@ -209,29 +215,30 @@ def test_a_module_is_counted_once_for_its_response(monkeypatch):
     source = module_source(model, torch.ones(4, 8), lambda out, batch: out.sum())
     monkeypatch.setattr(opening, "resident_memory", lambda: 10**6)  # the module among it
     needed = 10**6 + 2 * 4 * source.num_parameters
-    assert response_fits(source, needed) and not response_fits(source, needed - 1)
+    assert fits(source, needed, "response") and not fits(source, needed - 1, "response")
 
 
-def test_streamed_a_response_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
+def test_streamed_a_gradient_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
     source = resolve_tiny("llama")
     peaks = []
 
     def noted(stream, same):
-        peaks.append((stream.plan.peak, planning.plan_response(stream, 4, 2048, 10**5).peak))
+        peaks.append((stream.plan.peak, rehearsal.gradient_peak(stream, same)))
         raise InputError("enough")
 
-    for module in (memory, planning):
+    for module in (memory, rehearsal):
         monkeypatch.setattr(module, "resident_memory", lambda: 0)
-    monkeypatch.setattr(planning, "response_sizes", lambda stream, same: (4, 2048, 10**5))
+    monkeypatch.setattr(rehearsal, "_GRAPH", 1e4)
+    options = MeasureOptions(states=256, streaming="always")
     with monkeypatch.context() as patch:
-        patch.setattr(rehearsal, "check_response", noted)
+        patch.setattr(rehearsal, "check_gradient", noted)
         with pytest.raises(InputError, match="enough"):
-            evaluate(source, Recipe(), MeasureOptions(states=256, streaming="always"))
-    [(passes, response)] = peaks
-    between = MeasureOptions(states=256, streaming="always", max_memory=(passes + response) // 2)
+            evaluate(source, Recipe(), options)
+    [(passes, gradient)] = peaks
+    between = options.model_copy(update={"max_memory": (passes + gradient) // 2})
     with monkeypatch.context() as patch:
         patch.setattr(InitialWeights, "jobs", lambda *_: pytest.fail("a weight was drawn"))
-        with pytest.raises(InputError, match=r"response of .* even when streamed.*forward needs"):
+        with pytest.raises(InputError, match=r"gradient of .* even when streamed.*forward needs"):
             evaluate(source, Recipe(), between)
     forward = between.model_copy(update={"evidence": "forward"})
     assert evaluate(source, Recipe(), forward).response is None

@@ -228,7 +228,7 @@ def test_the_table_holds_what_transformers_declares():
             f"the table is of transformers {common().transformers}; {transformers.__version__} "
             f"declares {len(differing)} types otherwise: {differing}"
         )
-    assert differing == {}, f"run python {ROOT.name}/benchmarks/type_table.py"
+    assert differing == {}, f"run python {ROOT.name}/lab/bench/type_table.py"
 
 
 def test_the_answer_takes_little_memory():

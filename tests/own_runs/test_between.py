@@ -9,11 +9,11 @@ import pytest
 from support.edge_cases import inputs, ladder
 from support.past_runs import team_ladder
 
+from lab.own_runs.thinned import thinned_markdown
 from rksp.own_runs import between, observed
 from rksp.own_runs.between import EVEN, READ, crossing, lowest
 from rksp.own_runs.observed import Observed
 from rksp.own_runs.offsets import GRID
-from rksp.own_runs.thinned import thinned_markdown
 
 RATES = np.array([-4.0, -3.5, -3.1, -2.5, -2.0])  # uneven, as people choose them
 

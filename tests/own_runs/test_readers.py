@@ -304,8 +304,8 @@ def test_a_report_of_rksp_confirm(tmp_path):
 def test_a_ladder_of_the_lab(tmp_path):
     from support.ladders import tiny_spec
 
-    from rksp.lab.ladder import LadderRun
-    from rksp.lab.store import write_ladder
+    from lab.ladders.ladder import LadderRun
+    from lab.ladders.store import write_ladder
     from rksp.outcome import Curves
 
     loss = np.linspace(5, 3, 4, dtype=np.float32)

@@ -45,13 +45,13 @@ print(json.dumps(found))
 
 
 def _copied(folder: Path) -> Path:
-    """Copy the packages as they are installed, and the experiments."""
+    """Copy the packages as they are installed, and the lab."""
     stored = shutil.ignore_patterns("corpus", "__pycache__")
     shutil.copytree(ROOT / "rksp", folder / "rksp", ignore=stored)
     for home in HOMES:
         keep = shutil.ignore_patterns("runs", "images", "__pycache__")
         shutil.copytree(ROOT / home, folder / "rksp" / home, ignore=keep)
-    shutil.copytree(ROOT / "benchmarks" / "experiments", folder / "benchmarks" / "experiments")
+    shutil.copytree(ROOT / "lab", folder / "lab", ignore=stored)
     return folder
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.places import ROOT
 
 _HOMES = ("rksp", "cli", "kernels", "classifiers", "datasets")
-_TOP = rf"(?:{'|'.join(_HOMES)}|benchmarks|tests|\.ci|\.github)"
+_TOP = rf"(?:{'|'.join(_HOMES)}|lab|tests|\.ci|\.github)"
 _PATH = re.compile(rf"(?<![\w/.:-]){_TOP}/[\w./-]*\w(?![\w*{{])")
 _MODULE = re.compile(r"(?<![\w./])rksp(?:\.\w+)+")
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")

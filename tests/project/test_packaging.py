@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
+import zlib
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from support.places import ROOT
 
 HOMES = {"cli", "kernels", "classifiers", "datasets"}
+# Prints the files of the wheel as setuptools finds them: paths of the repository.
+_PACKED = """
+import json
+from setuptools import Distribution
+found = Distribution({"script_name": "setup.py"})
+found.parse_config_files(["pyproject.toml"])
+build = found.get_command_obj("build_py")
+build.ensure_finalized()
+modules = [file for *_, file in build.find_all_modules()]
+data = [f"{folder}/{name}" for _, folder, _, names in build.data_files for name in names]
+print(json.dumps([*modules, *data]))
+"""
 
 
 def _setuptools() -> dict:
@@ -40,7 +55,28 @@ def test_the_top_level_is_what_was_agreed():
     if tracked.returncode:
         pytest.skip("not a git checkout")
     folders = {name.split("/")[0] for name in tracked.stdout.split() if "/" in name}
-    assert folders <= HOMES | {"rksp", "benchmarks", "tests", ".ci", ".github"}
+    assert folders <= HOMES | {"rksp", "lab", "tests", ".ci", ".github"}
+
+
+def _packed() -> list[Path]:
+    done = subprocess.run(
+        [sys.executable, "-c", _PACKED], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return [Path(name) for name in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_the_wheel_holds_what_users_need_and_nothing_of_the_authors():
+    pytest.importorskip("setuptools")
+    found = _packed()
+    assert {path.parts[0] for path in found} == HOMES | {"rksp"}
+    data = {path.parts[1] for path in found if path.parts[0] == "datasets" and len(path.parts) > 2}
+    assert data == {"images", "text"}
+    assert all(
+        (ROOT / "datasets" / name).is_dir() for name in ("plans", "real", "runs", "tokenizers")
+    )
+    assert {"datasets/text/shakespeare.txt", "classifiers/fitted/edge.json"} <= set(map(str, found))
+    size = sum(len(zlib.compress((ROOT / path).read_bytes())) for path in found)
+    assert 1e6 < size < 2e6
 
 
 def test_the_homes_are_importable_only_below_rksp():

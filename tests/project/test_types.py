@@ -22,8 +22,9 @@ def test_the_tree_holds_every_package(tmp_path):
     script = _script()
     assert sorted(script.homes()) == ["classifiers", "cli", "datasets", "kernels"]
     script.assemble(tmp_path)
-    for name in ("recipe.py", "py.typed", "cli/app.py", "datasets/tasks.py", "kernels/__init__.py"):
+    for name in ("recipe.py", "py.typed", "cli/app.py", "datasets/probe.py", "kernels/__init__.py"):
         assert (tmp_path / "rksp" / name).is_file()
+    assert (tmp_path / "lab" / "commands.py").is_file()
 
 
 def test_a_message_names_the_file_of_the_repository():
@@ -33,7 +34,7 @@ def test_a_message_names_the_file_of_the_repository():
 
 
 def test_every_ignored_type_says_which_and_why():
-    homes = ("rksp", "cli", "kernels", "classifiers", "datasets")
+    homes = ("rksp", "cli", "kernels", "classifiers", "datasets", "lab")
     sources = [path.read_text() for home in homes for path in (ROOT / home).rglob("*.py")]
     ignored = [found[1] for source in sources for found in _IGNORE.finditer(source)]
     assert 0 < len(ignored) < 25

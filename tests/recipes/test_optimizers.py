@@ -11,6 +11,7 @@ from torch import nn
 from rksp.assessment.evidence import first_step
 from rksp.assessment.risk import edge_inputs
 from rksp.checks.coverage import not_covered
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
 from rksp.optimizers.adam_kin import AdamKin, Mars
@@ -57,8 +58,9 @@ def test_muon_steps_in_the_scale_of_the_recipe():
         (model(torch.randn(8, 64)) ** 3).sum().backward()
         optimizer.step()
         moved[scale] = (model[0].weight.detach() - torch.eye(64)).norm().item()
-    ratio = moved["match_rms_adamw"] / moved["original"]
-    assert ratio == pytest.approx(1 / matched_rate(64), rel=0.02)
+    for scale in get_args(MuonScale):
+        ratio = moved[scale] / moved["match_rms_adamw"]
+        assert ratio == pytest.approx(matched_rate(64, scale), rel=0.02), scale
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,6 +98,15 @@ def test_adam_is_judged_as_adamw_unless_its_decay_differs():
     decayed = Recipe(optimizer="adam", weight_decay=0.1)
     assert not_covered(decayed) == ("weight decay inside adam",)
     assert not_covered(Recipe(weight_decay=0.1)) == ()
+
+
+def test_an_optimizer_is_covered_if_and_only_if_the_fit_holds_it():
+    held = {"adamw"} | load_edge_model().ranges.keys()
+    for spec in OPTIMIZERS:
+        assert bool(not_covered(Recipe(optimizer=spec.name))) is (
+            (spec.counts_as or spec.name) not in held
+        ), spec.name
+    assert {"nadamw", "mars", "soap"} <= held and "lamb" not in held
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ def test_full_fine_tuning_of_7b_at_1e_2_is_an_error():
 def test_what_did_not_run_is_listed_with_its_reason():
     alone = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD)))}
     beside = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD), GPT2))}
-    assert alone["RKSP205"] == "the model's configuration is missing"
-    assert beside["RKSP101"] == "a forward pass is missing"
-    assert beside["RKSP305"] == "a backward pass and the model's weights are missing"
+    assert alone["RKSP205"] == "it needs the model's configuration"
+    assert beside["RKSP101"] == "it needs a forward pass"
+    assert beside["RKSP305"] == "it needs a backward pass and the model's weights"
     assert set(beside) < set(alone) and "RKSP503" not in alone
     assert not_run(healthy()) == ()
     assert {need for check in CHECKS for need in check.needs} == set(Need)
@@ -192,11 +192,11 @@ def test_a_fix_as_near_as_two_percent_names_the_direction_and_the_limit(rate):
     assert found(evidence)["fine-tuning-rate"].fix == "Lower the learning rate below 5e-4."
 
 
-@pytest.mark.parametrize("rate", [1.05e-3, 1.5e-3, 2.04e-3])
+@pytest.mark.parametrize("rate", [1.05e-3, 1.5e-3, 2.1e-3, 2.3e-3])
 def test_between_the_safe_line_and_a_higher_start_there_is_no_complaint(rate):
     lines = {"start_here": 2e-3, "do_not_exceed": 1e-3, "likely_edge": 2e-2}
     seen = found(healthy(recipe={"learning_rate": rate}, **lines))
-    assert ("learning-rate" in seen) == (rate > 2e-3)
+    assert ("learning-rate" in seen) == (rate > 1.1 * 2e-3)
 
 
 def test_every_recipe_check_blames_a_field_of_the_recipe():

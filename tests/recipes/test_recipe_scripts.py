@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import time
 from pathlib import Path
@@ -116,8 +117,9 @@ def test_names_of_parts_do_not_double_at_every_step():
     lines += [f"a{i + 1} = [a{i}, a{i}]\nd{i + 1} = {{'x': d{i}, 'y': d{i}}}" for i in range(60)]
     lines += ["TrainingArguments(learning_rate=a60, lr_scheduler_kwargs=d60, x=round(1, -10**12))"]
     begun = time.process_time()
-    (call,) = read_calls("\n".join(lines))
-    read_python("\n".join(lines))
+    tree = ast.parse("\n".join(lines))
+    (call,) = read_calls(tree)
+    read_python(tree)
     assert time.process_time() - begun < 5
     assert all(isinstance(part, Unresolved) for part in call.given["learning_rate"])
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
+from rksp.optimizers.muon_scale import TRAINERS
+from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
-from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.registry import READERS, read_recipe_file
+from rksp.recipe_files.table.draft import Draft
 
 
 def changed(tmp_path: Path, name: str, *changes: tuple[str, str], more: str = ""):
@@ -57,8 +60,50 @@ def test_the_scale_of_muon_is_read_from_the_trainers_files(tmp_path):
     assert (
         changed(tmp_path, "restated/modded-nanogpt/train_gpt2.py").recipe().muon_scale == "original"
     )
-    assumed = changed(tmp_path, "axolotl/muon-pretrain-fsdp2.yaml").field("muon_scale")
-    assert assumed.origin.kind == "assumed"
+    distributed = changed(tmp_path, "axolotl/muon-pretrain-fsdp2.yaml").field("muon_scale")
+    assert (distributed.value, distributed.origin.kind) == ("original", "trainer")
+
+
+@pytest.mark.parametrize("trainer", sorted(TRAINERS.keys() & {one.name for one in READERS}))
+def test_every_trainer_of_the_table_gives_muon_its_own_scale(trainer):
+    said = {"optimizer": "muon"}
+    reader = next(one for one in READERS if one.name == trainer)
+    draft = Draft(Document(path=Path("a"), syntax="yaml", data={}), reader.title, given=said)
+    reader.read(draft)
+    assert draft.value("muon_scale") == TRAINERS[trainer].scale
+    assert TRAINERS[trainer].source.count(";") == 1  # a formula, and where it was read
+
+
+_ZERO = """{"zero_optimization": {"stage": 2}, "train_batch_size": 64, %s
+  "optimizer": {"type": "Muon", "params": {"lr": 1e-3, "muon_lr": 0.02}}}"""
+
+
+def test_deepspeeds_muon_has_the_scale_of_keller_jordan_and_clips_its_update(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(_ZERO % "", encoding="utf-8")
+    read = read_recipe_file(path)
+    assert (read.recipe().muon_scale, read.recipe().learning_rate) == ("original", 0.02)
+    assert any("#8439" in note for note in read.notes)
+    path.write_text(_ZERO % '"gradient_clipping": 0,', encoding="utf-8")
+    assert not any("#8439" in note for note in read_recipe_file(path).notes)
+
+
+_MEGATRON = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --lr 1e-3"
+
+
+@pytest.mark.parametrize(
+    ("flags", "scale"),
+    [
+        ("", "spectral"),
+        ("--muon-extra-scale-factor 0.2", "match_rms_adamw"),
+        ("--muon-scale-mode shape_scaling", "original"),
+    ],
+)
+def test_megatrons_muon_has_a_scale_and_a_factor(tmp_path, flags, scale):
+    path = tmp_path / "run.sh"
+    command = f"python pretrain_gpt.py {_MEGATRON} --train-iters 9 --micro-batch-size 1"
+    path.write_text(f"{command} --optimizer muon {flags}\n", encoding="utf-8")
+    assert read_recipe_file(path).recipe().muon_scale == scale
 
 
 def test_levanter_batch_schedules_ramp(tmp_path):

@@ -60,6 +60,10 @@ PROMISES = {
         "test_hostile_input.py::test_a_pipe_is_not_waited_for",
         "test_files.py::test_what_is_no_regular_file_or_too_large_is_not_read",
         "test_reading_budget.py::test_what_reads_too_long_is_refused_and_names_itself",
+        "test_bombs.py::test_it_is_refused_before_the_work",
+        "test_bombs.py::test_it_is_read_or_refused_in_time",
+        "test_bombs.py::test_a_tokenizer_takes_only_so_much",
+        "test_bombs.py::test_memory_that_runs_out_is_said_with_what_was_read",
     ),
     "Text is inert": (
         "test_hostile_input.py::test_a_file_name_writes_no_line_of_its_own",

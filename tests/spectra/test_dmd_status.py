@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.oracles import noisy_pair, states_under
+from support.oracles import jordan, noisy_pair, states_under
 
 from rksp.spectra.dmd import VARIANTS, fit
 from rksp.spectra.status import Status
@@ -93,3 +93,12 @@ def test_ill_conditioned_status_depends_on_the_dtype_of_the_data() -> None:
     assert "bfloat16" in coarse.status_detail
     assert fit(x.float(), y.float()).status is Status.OK
     assert fit(x.to(torch.bfloat16), y.to(torch.bfloat16), rank=4).status is Status.OK
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_a_defective_operator_is_ill_conditioned_and_a_simple_one_is_not(size: int) -> None:
+    rng = np.random.default_rng(31)
+    simple = np.diag(np.linspace(0.5, 0.95, size)) + 0.01 * rng.standard_normal((size, size))
+    assert fit(*states_under(simple, 40 * size, seed=32)).status is Status.OK
+    found = fit(*states_under(jordan(0.95, size), 40 * size, seed=33))
+    assert found.status is Status.ILL_CONDITIONED and "eigenvectors" in found.status_detail

@@ -13,8 +13,8 @@ import statistics
 import pytest
 import torch
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.measure.snapshots import LayerTransition
-from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.spectra.accumulator import SpectralAccumulator
 from rksp.spectra.dmd import VARIANTS
 from rksp.spectra.profile import SpectralProfile

@@ -34,6 +34,9 @@ def unread(std: float) -> dict[str, dict[str, object]]:
     }
 
 
+GEMMA3 = {"model_type": "gemma3_text", "head_dim": 256, "query_pre_attn_scalar": 256}
+GRANITE = {"model_type": "granite", "hidden_size": 2048, "head_dim": 64, "initializer_range": 0.05}
+T5 = {"model_type": "t5", "d_model": 768}
 # name → (what trips it, its level, the stable twin)
 CASES = {
     "init-std": (
@@ -160,6 +163,43 @@ CASES = {
         healthy(config={"num_experts": 8, "num_experts_per_tok": 1, "router_z_loss_coef": 0.0}),
         Level.WARNING,
         healthy(config={"num_experts": 8, "num_experts_per_tok": 1, "router_z_loss_coef": 1e-3}),
+    ),
+    "router-stability, no coefficient": (
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1}),
+        Level.WARNING,
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 2}),
+    ),
+    "router-stability, trained weights": (
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1}),
+        Level.WARNING,
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1}, is_pretrained=True),
+    ),
+    "attention-logit-scale, gemma 4": (
+        healthy(config={"model_type": "gemma4_text", "head_dim": 256}, forward=False),
+        Level.ERROR,
+        healthy(config=GEMMA3, forward=False),
+    ),
+    "attention-logit-scale, gemma 3 with another scalar": (
+        healthy(config=GEMMA3 | {"query_pre_attn_scalar": 1.0}, forward=False),
+        Level.ERROR,
+        healthy(config=GEMMA3 | {"query_pre_attn_scalar": 1.0}, forward=False, is_pretrained=True),
+    ),
+    "attention-logit-scale, granite": (
+        healthy(config=GRANITE | {"attention_multiplier": 1.0}, forward=False),
+        Level.ERROR,
+        healthy(config=GRANITE | {"attention_multiplier": 1 / 128}, forward=False),
+    ),
+    "output-logit-scale, an untied head of T5": (
+        healthy(config=T5 | {"tie_word_embeddings": False}, forward=False),
+        Level.ERROR,
+        healthy(config=T5 | {"tie_word_embeddings": True}, forward=False),
+    ),
+    "output-logit-scale, its factor": (
+        healthy(config=T5 | {"tie_word_embeddings": False}, forward=False),
+        Level.ERROR,
+        healthy(
+            config=T5 | {"tie_word_embeddings": False, "initializer_factor": 0.05}, forward=False
+        ),
     ),
     "router-stability, precision": (
         healthy(config=MIXTRAL, recipe={"precision": "bf16-pure"}),

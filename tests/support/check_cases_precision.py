@@ -52,6 +52,16 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"precision": "bf16"}),
     ),
+    "low-precision-parameters, all trained weights": (
+        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-3}, is_pretrained=True),
+        Level.WARNING,
+        healthy(recipe={"precision": "bf16"}, is_pretrained=True),
+    ),
+    "low-precision-parameters, adapters": (
+        healthy(recipe={"precision": "bf16-pure", "peft": "lora"}, is_pretrained=True),
+        Level.NOTE,
+        healthy(recipe={"precision": "bf16", "peft": "lora"}, is_pretrained=True),
+    ),
     "lost-updates": (
         healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5}),
         Level.WARNING,
@@ -66,6 +76,11 @@ CASES = {
         healthy(config={"model_type": "new", "dtype": "bfloat16"}, **TUNED_IN_FP16),
         Level.WARNING,
         healthy(config={"model_type": "new", "dtype": "float16"}, **TUNED_IN_FP16),
+    ),
+    "fp16-family, bloom": (
+        healthy(config={"model_type": "bloom"}, **TUNED_IN_FP16),
+        Level.WARNING,
+        healthy(config={"model_type": "bloom", "torch_dtype": "float16"}, **TUNED_IN_FP16),
     ),
     "fp16-family, phi-1.5": (
         healthy(config={"model_type": "phi"}, **TUNED_IN_FP16),

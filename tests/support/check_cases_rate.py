@@ -131,8 +131,18 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 32.0}),
     ),
+    "adapter-scale, of the usual rank": (
+        healthy(recipe={"peft": "lora", "lora_alpha": 1024.0}),
+        Level.WARNING,
+        healthy(recipe={"peft": "lora", "lora_alpha": 32.0}),
+    ),
+    "adapter-scale, nine": (
+        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 144.0}),
+        Level.WARNING,
+        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 64.0}),
+    ),
     "adapter-scale, a little": (
-        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 1.0}),
+        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 2.0}),
         Level.NOTE,
         healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 256.0}),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Literal
 
 import torch
 from torch import nn
@@ -80,16 +81,16 @@ def healthy(
     *,
     recipe: dict[str, object] | None = None,
     facts: dict[str, object] | None = None,
-    forward: dict[str, object] | None = None,
+    forward: dict[str, object] | Literal[False] | None = None,
     response: dict[str, object] | None = None,
     config: dict[str, object] | None = None,
     **more: object,
 ) -> CheckEvidence:
-    """Return a run without findings, with some of its parts replaced."""
+    """Return a run without findings, some parts replaced; without a forward pass if it is False."""
     return CheckEvidence(
         recipe=RECIPE.model_copy(update=recipe or {}),
         facts=replace(FACTS, **facts or {}),
-        forward=replace(FORWARD, **forward or {}),
+        forward=None if forward is False else replace(FORWARD, **forward or {}),
         response=replace(RESPONSE, **response or {}),
         config=SimpleNamespace(**config or {}),
         **{"start_here": 1e-3, "do_not_exceed": 2e-3, "likely_edge": 1e-2} | more,

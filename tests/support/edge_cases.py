@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lab.fit.edge_ladder import LAB, EdgeLadder
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.fit.edge_ladder import LAB, EdgeLadder
 
 SLOPE = -1.0  # of log10 of the edge in log10 of the width
 GAP = 0.6  # decades from the best rate to the edge

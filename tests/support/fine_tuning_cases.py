@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from lab.fine_tuning_fit.ladder import FineTuningLadder, ladder_of_runs
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning_fit.ladder import FineTuningLadder, ladder_of_runs
 
 BEST = {"lora": -3.2, "dora": -3.6, "full": -4.9}  # log10 of the best rate, full at 7 billion
 GAP = 0.8  # decades from the best rate to the edge

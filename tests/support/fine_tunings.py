@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from rksp.lab.fine_tuning.base_model import BaseSpec
-from rksp.lab.fine_tuning.plan import FineTuningPlan
-from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.lab.grid import read_ladder_plan
+from lab.ladders.fine_tuning.base_model import BaseSpec
+from lab.ladders.fine_tuning.plan import FineTuningPlan
+from lab.ladders.fine_tuning.spec import FineTuningSpec
+from lab.ladders.grid import read_ladder_plan
 from rksp.recipe import Recipe
 
 LORA = {"peft": "lora", "lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("c_attn",)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from lab.tasks.tasks import associative_recall
 from rksp.batch import task_loss
-from rksp.datasets.tasks import associative_recall
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment

@@ -139,6 +139,7 @@ def check_router_statistics(
         logits[0, 1] = -math.inf
         logits[1, 2] = math.nan
         logits[2] = -math.inf
+        logits[4:5, 0] = math.inf
         logits[3] = 1.0  # all equal: the lower index is chosen
     result = router.router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
     truth = router.router_statistics_reference(logits.double(), top_k, is_sigmoid=is_sigmoid)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from rksp.lab.plan import LadderSpec, Plan
+from lab.ladders.plan import LadderSpec, Plan
 
 TINY = {
     "name": "tiny",

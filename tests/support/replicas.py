@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lab.tasks.tasks import make_task
+from lab.zoo import ZooConfig, ZooTransformer, build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
-from rksp.models.zoo import ZooConfig, ZooTransformer, build_member
 from rksp.recipe import Recipe
 from rksp.watch.faults.replica_corruption import ReplicaCorruption
 from rksp.watch.interventions.repeat_step import RepeatStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from rksp.models.zoo import ZooConfig, ZooTransformer, build_member
+from lab.zoo import ZooConfig, ZooTransformer, build_member
 
 SMALL_ZOO = {
     "hidden_size": 8,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from rksp.models.zoo import ZooConfig, ZooTransformer
+from lab.zoo import ZooConfig, ZooTransformer
 
 TINY_GPT2 = {
     "n_embd": "32",

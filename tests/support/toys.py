@@ -104,15 +104,14 @@ class Toy(Fault):
 '''
 _MEMBER_SCORED = """
 import torch, rksp
-from rksp.models.zoo.members import build_member
+from lab.zoo.members import build_member
 shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = build_member("toy", shape, seed=0)
 found = rksp.score(model, torch.randint(0, 256, (8, 16)), lr=1e-3, states=64)
 print(model.config.residual_multiplier, found.verdict != "", found.width)
 """
 _EXPERIMENT = """
-sys.path.insert(0, "benchmarks")
-from experiments.catalog import EXPERIMENTS
+from lab.experiments.catalog import EXPERIMENTS
 print(len(EXPERIMENTS["toy"].plan()))
 """
 
@@ -222,7 +221,7 @@ TOYS = {
     ),
     "a lab family": Toy(
         {
-            "rksp/models/zoo/members.py": (
+            "lab/zoo/members.py": (
                 "ZOO_FAMILIES: dict[str, dict[str, Any]] = {",
                 '    "toy": {"residual_multiplier": 0.5},',
             )
@@ -243,7 +242,7 @@ TOYS = {
     ),
     "an experiment": Toy(
         {
-            "benchmarks/experiments/catalog.py": "\nEXPERIMENTS['toy'] = Experiment("
+            "lab/experiments/catalog.py": "\nEXPERIMENTS['toy'] = Experiment("
             "setting=EXPERIMENTS['kss'].setting, blocks=[Block(seeds=range(3))], tables=())\n"
         },
         _RUN + _EXPERIMENT,

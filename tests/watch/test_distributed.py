@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.replicas import RANKS, SHAPE, batches, every_rank, measured
 
-from rksp.models.zoo import build_member
+from lab.zoo import build_member
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,8 +13,8 @@ from support.small_zoo import small_member
 from torch import nn
 from torch.nn import functional as F
 
+from lab.tasks.tasks import associative_recall
 from rksp.batch import Batch, task_loss
-from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe

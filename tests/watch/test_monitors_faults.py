@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from support.benchmark_scripts import script
 
-from rksp.datasets.tasks import make_task
-from rksp.models.zoo import build_member
+from lab.tasks.tasks import make_task
+from lab.zoo import build_member
 from rksp.outcome import Outcome
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.batch import Batch, run_pass
 from rksp.ground.errors import NotCovered
 from rksp.kernels import cross_entropy, wide_output
-from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.spectra.dmd import fit
 from rksp.watch.groups import block_paths, parameter_groups
 from rksp.watch.moment import Moment

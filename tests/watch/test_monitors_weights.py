@@ -289,6 +289,24 @@ def test_the_majority_of_signs_is_that_of_explicit_cosines(name):
     assert readings == {}
 
 
+def test_a_direction_that_appears_between_readings_is_found_or_its_residual_told():
+    model = tiny("llama", dtype=torch.float64)
+    matrix = find_anatomy(model).attention[0].query
+    monitor = SpectralAlignment()
+    watch = Watch([monitor])
+    watch.bind(model)
+    observe(model, monitor, TOKENS, watch=watch)
+    left, values, right = torch.linalg.svd(matrix.read(), full_matrices=False)
+    new = torch.outer(left[:, -1], right[-1])
+    matrix.write(matrix.read() + 2.5 * values[0] * new)
+    first = torch.linalg.svd(matrix.read())[2][0]
+    later = {r.layer: r for r in observe(model, monitor, TOKENS, step=40, watch=watch)}
+    reading = later[matrix.name]
+    cosines = torch.cosine_similarity(_inputs_of(model, matrix.name), first, dim=-1)
+    assert reading.detail["residual"] < 0.01
+    assert abs(reading.detail["mean"]) == pytest.approx(abs(float(cosines.mean())), abs=0.012)
+
+
 def test_the_majority_does_not_depend_on_the_sign_of_the_direction():
     found = []
     for sign in (1.0, -1.0):

@@ -156,3 +156,19 @@ def test_models_without_projections_and_unusable_options():
     for options in ({"every": 0}, {"scope": "heads"}, {"strength": 0.0}, {"on": "noon"}):
         with pytest.raises(InputError, match="MSign"):
             MSign(**options)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_extreme_weights_keep_their_scale_in_float32(scale, strength):
+    w = torch.randn(1, 6, 9, generator=torch.Generator().manual_seed(2))
+    plain = MSign(strength=strength).signed(w)
+    scaled = MSign(strength=strength).signed(scale * w)
+    torch.testing.assert_close(scaled / scale, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_an_ill_conditioned_matrix_gets_its_full_sign():
+    values = torch.logspace(0, -5, 24, dtype=torch.float64)
+    u, v = (torch.linalg.qr(torch.randn(24, 24, generator=torch.Generator().manual_seed(k)))[0] for k in (3, 4))
+    w = (u.double() * values @ v.double().mT)[None]
+    assert MSign().signed(w)[0].numpy() == pytest.approx(_exact(w[0]), abs=1e-6)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rksp.datasets.tasks import make_task
+from lab.tasks.tasks import make_task
+from lab.zoo import build_member
 from rksp.ground.errors import InputError
-from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.faults.registry import make_fault

@@ -33,9 +33,9 @@ from support.trainers import (
 from torch import nn
 from torch.utils.data import DataLoader
 
+from lab.zoo import build_member
 from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError
-from rksp.models.zoo import build_member
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention

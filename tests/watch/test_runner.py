@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from lab.tasks.tasks import make_task
+from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
-from rksp.models.zoo import build_member
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault

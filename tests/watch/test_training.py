@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lab.tasks.tasks import make_task
+from lab.zoo import build_member
 from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
-from rksp.models.zoo import build_member
 from rksp.optimizers import make_optimizer
 from rksp.optimizers.joint import JointOptimizer
 from rksp.optimizers.lion import Lion

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from lab.zoo import ZooConfig, ZooTransformer
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading

@@ -16,7 +16,7 @@ from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
 from rksp.grid.events import CellGroup, Event
 from rksp.ground.model import definite
-from rksp.ground.processes import SAFE_PATH
+from rksp.ground.processes import safe_path
 
 
 class LocalEngine:
@@ -62,7 +62,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={"OMP_NUM_THREADS": "1"} | os.environ | SAFE_PATH,
+            env={"OMP_NUM_THREADS": "1"} | os.environ | safe_path(),
         )
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read, daemon=True)

@@ -19,7 +19,7 @@ from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import CellGroup, Event
 from rksp.ground.errors import InputError
-from rksp.ground.processes import SAFE_PATH
+from rksp.ground.processes import safe_path
 
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
 _PATIENCE = 10.0  # seconds
@@ -43,7 +43,7 @@ class RayEngine:
         self, workers: int | None = None, *, address: str | None = None, evaluator: str = EVALUATOR
     ) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.update(SAFE_PATH)  # which workers on this machine inherit
+        os.environ.update(safe_path())  # which workers on this machine inherit
         try:
             import ray
         except ImportError as error:

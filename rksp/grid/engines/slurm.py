@@ -16,7 +16,7 @@ from rksp.grid.events import CellGroup, Event
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_link
-from rksp.ground.processes import SAFE_PATH
+from rksp.ground.processes import safe_path
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
 _DEFAULTS = {"cpus_per_task": 1, "timeout_min": 240}  # submitit's own limit is 5 minutes
@@ -51,7 +51,7 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
-        os.environ.update(SAFE_PATH)  # jobs inherit it
+        os.environ.update(safe_path())  # jobs inherit it
         check_link(folder / "logs")
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)

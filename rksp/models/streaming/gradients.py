@@ -1,20 +1,40 @@
-"""Keep gradients of weights that are never whole in memory as factors of products.
+"""Run a backward pass through a streamed model, and keep its gradients as factors of products.
 
 The gradient of a linear layer is `leftᵀ @ right`, the outputs' gradients `[tokens, rows]` times the
 inputs `[tokens, columns]`. With 256 tokens the factors of a matrix of 4096 × 11008 take 15 MB and
 their product 180 MB. So the factors are kept, and rows of the product are computed on demand.
-Nothing is quantized.
+
+Custom functions compute products with a weight. They keep the input and load the weight again in
+the backward pass. Every other use of a weight is left to torch, whose graph keeps those:
+vectors and other small weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
+from rksp.ground.model import definite
+from rksp.models.streaming.products import multiply_back, run_all
+from rksp.models.streaming.scales import as_real, square_sum
+from rksp.models.streaming.units import Rows
+
+if TYPE_CHECKING:
+    from rksp.models.streaming.stream import Stream
+    from rksp.models.streaming.units import Slot, Unit
+
+GradientSize = tuple[float, float, int]  # sum of squares, largest absolute entry, entries
 Key = tuple[str, int | None]  # a weight by name, or one expert of a stack
 _CHUNK = 1 << 20  # entries computed at once by one thread: 4 MB, near the cache
 
@@ -34,9 +54,6 @@ class Gradients:
     def __init__(self) -> None:
         self._parts: dict[Key, _Parts] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._parts
-
     def __iter__(self) -> Iterator[Key]:
         return iter(self._parts)
 
@@ -44,16 +61,6 @@ class Gradients:
     def names(self) -> set[str]:
         """Names of the weights with a gradient, in whole or in part."""
         return {name for name, _ in self._parts}
-
-    @property
-    def size(self) -> int:
-        """Number of bytes held; inputs that several weights share count once."""
-        held: dict[int, int] = {}
-        for parts in self._parts.values():
-            pairs = [tensor for pair in (*parts.products, *parts.rows) for tensor in pair]
-            for tensor in pairs if parts.dense is None else [*pairs, parts.dense]:
-                held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return sum(held.values())
 
     def add_product(self, key: Key, left: Tensor, right: Tensor) -> None:
         """Add `leftᵀ @ right`, from `[tokens, rows]` and `[tokens, columns]`."""
@@ -92,22 +99,23 @@ class Gradients:
         return out
 
     @torch.no_grad()
-    def squared_norm(self, key: Key, shape: tuple[int, ...]) -> float:
-        """Compute the sum of the squared entries of a gradient of this shape.
+    def size(self, key: Key, shape: tuple[int, ...], pool: ThreadPoolExecutor) -> GradientSize:
+        """Measure a gradient of this shape, on the threads of a pool."""
 
-        For products alone, ‖LᵀR‖² = Σ (LLᵀ) ∘ (RRᵀ) needs no entry of the gradient.
-        """
-        parts = self._parts[key]
-        if parts.products and not parts.rows and parts.dense is None:
-            left = torch.cat([left for left, _ in parts.products])
-            right = torch.cat([right for _, right in parts.products])
-            both = (left @ left.T).double() * (right @ right.T).double()
-            return max(0.0, float(both.sum()))
-        total = 0.0
-        for start, stop in chunks(shape):
+        def part(start: int, stop: int) -> tuple[float, float]:
             out = torch.empty(part_shape(shape, start, stop))
-            total += float(self.fill(key, start, stop, out).double().square().sum())
-        return total
+            return size_of(self.fill(key, start, stop, out))[:2]
+
+        found = run_all(pool, [partial(part, *edges) for edges in chunks(shape)])
+        squares, largest = zip(*found, strict=True)
+        return sum(squares), max(largest), math.prod(shape)
+
+
+@torch.no_grad()
+def size_of(gradient: Tensor) -> GradientSize:
+    """Measure a whole gradient."""
+    low, high = torch.aminmax(as_real(gradient))  # makes no second tensor
+    return square_sum(gradient), max(-float(low), float(high)), gradient.numel()
 
 
 def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -122,3 +130,228 @@ def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 def part_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
     """Return the shape of a range of rows."""
     return (stop - start, *shape[1:]) if shape else ()
+
+
+Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
+_MARK = "_rksp_lent"
+_PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lent:
+    """A weight that is loaded for now.
+
+    Attributes:
+        key: Key of the weight.
+        value: The weight, or its placeholder if it is multiplied by ranges of rows.
+        begin: Loads it again; None for a weight that is loaded by ranges of rows.
+    """
+
+    key: Key
+    value: Tensor
+    begin: Begin | None
+
+
+class Tape(TorchFunctionMode):
+    """Collects the gradients of a streamed model's weights in a forward and backward pass.
+
+    Args:
+        stream: A rehearsed stream.
+        served: Called with the bytes of weights that were used.
+
+    Attributes:
+        gradients: Gradients of every weight that took part.
+    """
+
+    def __init__(self, stream: Stream, served: Callable[[int], None]) -> None:
+        super().__init__()
+        self.stream, self.served, self.gradients = stream, served, Gradients()
+        self._anchor = torch.zeros((), requires_grad=True)  # makes outputs require gradients
+        self._tall = {id(slot.empty): slot for slot in stream.tall}
+        self._products: list[Begin | None] = []  # in the order of the forward pass
+        self._coming: dict[int, Callable[[], Tensor]] = {}
+        self._done: list[Unit] = []
+
+    def enter(self, unit: Unit) -> None:
+        """Place the weights of a unit."""
+        self.end()
+        tensors = self.stream.supply.fetch(unit)
+        self.served(unit.size)
+        lent = {
+            slot.name: self._lend(
+                slot, None, tensors[slot.name], partial(self.stream.supply.begin, slot)
+            )
+            for slot in unit.slots
+        }
+        unit.place(lent)
+
+    def leave(self, unit: Unit) -> None:
+        """Note that a unit has run."""
+        self._done.append(unit)
+
+    def end(self) -> None:
+        """Remove the weights of units that have run."""
+        for unit in self._done:
+            unit.clear()
+        self._done.clear()
+
+    def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
+        """Return one expert of a stack."""
+        return self._lend(slot, index, begin()(), begin)
+
+    def _lend(self, slot: Slot, index: int | None, value: Tensor, begin: Begin) -> Tensor:
+        if not slot.empty.requires_grad:
+            return value
+        key = slot.name, index
+        lent = _Borrow.apply(self._anchor, value, lambda grad: self.gradients.add_dense(key, grad))
+        setattr(lent, _MARK, _Lent(key, value, begin))
+        return lent
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        found = None
+        if func is F.linear:
+            found = self._linear(*args, **kwargs)
+        elif func in _PRODUCTS and len(args) == 2 and not kwargs:
+            found = self._multiply(args[0], args[1])
+        elif func is torch.addmm and len(args) == 3 and not kwargs:
+            found = self._multiply(args[1], args[2], args[0])
+        elif func is F.embedding:
+            found = self._look_up(*args, **kwargs)
+        return func(*args, **kwargs) if found is None else found
+
+    def _lent(self, weight: Any) -> _Lent | None:
+        slot = self._tall.get(id(weight))
+        if slot is None:
+            return getattr(weight, _MARK, None)
+        return _Lent((slot.name, None), slot.empty, None) if weight.requires_grad else None
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        lent = self._lent(weight)
+        if lent is None or input.dim() < 2:
+            return None
+        return _Product.apply(input, self._anchor, bias, lent, self, False)
+
+    def _multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        """Compute `x @ weight` for a weight `[inputs, outputs]`, as in GPT-2 and some experts."""
+        lent = self._lent(weight)
+        if lent is None or weight.dim() != 2 or x.dim() < 2 or lent.begin is None:
+            return None
+        return _Product.apply(x, self._anchor, bias, lent, self, True)
+
+    def _look_up(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        lent = self._lent(weight)
+        if lent is None or max_norm is not None or scale_grad_by_freq:
+            return None
+        return _LookUp.apply(self._anchor, input, lent, padding_idx, self)
+
+    def number(self, begin: Begin | None) -> int:
+        """Add a product and return its number in the forward pass."""
+        self._products.append(begin)
+        return len(self._products) - 1
+
+    def load(self, number: int) -> Tensor:
+        """Load the weight of a product again; start loading that of the product before it."""
+        wait = self._coming.pop(number, None) or definite(self._products[number])()
+        earlier = number - 1
+        if earlier >= 0 and self._products[earlier] is not None and self.stream.supply.ahead:
+            self._coming[earlier] = definite(self._products[earlier])()
+        return wait()
+
+
+class _Borrow(torch.autograd.Function):
+    """A weight as a tensor that requires a gradient, which goes to `sink` and not to a leaf."""
+
+    @staticmethod
+    def forward(ctx, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
+        ctx.sink = sink
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        ctx.sink(grad)
+        return None, None, None
+
+
+class _Product(torch.autograd.Function):
+    """`x @ weightᵀ + bias`, or without the transposition; the weight is not kept."""
+
+    @staticmethod
+    def forward(ctx, x, anchor, bias, lent: _Lent, tape: Tape, is_transposed: bool):
+        ctx.key, ctx.tape, ctx.is_transposed = lent.key, tape, is_transposed
+        ctx.number = tape.number(lent.begin)
+        ctx.tall = lent.value if lent.begin is None else None
+        ctx.save_for_backward(x)
+        if not is_transposed:
+            out = F.linear(x, lent.value, bias)
+            # The model may change its product in place, but no view that comes from here.
+            return out.clone() if out._is_view() else out
+        out = x @ lent.value
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        (x,) = ctx.saved_tensors
+        outer, inner = _flat(grad), _flat(x.detach())
+        pair = (inner, outer) if ctx.is_transposed else (outer, inner)
+        ctx.tape.gradients.add_product(ctx.key, *pair)
+        stream = ctx.tape.stream
+        grad_x = grad_bias = None
+        if ctx.needs_input_grad[0] and ctx.tall is not None:
+            grad_x = _multiply_back_by_rows(stream, outer, ctx.tall).view(x.shape)
+        elif ctx.needs_input_grad[0]:
+            weight = ctx.tape.load(ctx.number)
+            weight = weight.T if ctx.is_transposed else weight
+            grad_x = multiply_back(stream.supply.products, outer, weight).view(x.shape)
+            ctx.tape.served(2 * weight.numel() * weight.element_size())
+        if ctx.needs_input_grad[2]:
+            grad_bias = outer.sum(0)
+        return grad_x, None, grad_bias, None, None, None
+
+
+class _LookUp(torch.autograd.Function):
+    """`weight[ids]`; the weight is not kept."""
+
+    @staticmethod
+    def forward(ctx, anchor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape):
+        ctx.ids, ctx.key, ctx.padding, ctx.tape = ids, lent.key, padding, tape
+        return F.embedding(ids, lent.value)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        ids, values = ctx.ids.flatten(), _flat(grad)
+        if ctx.padding is not None:
+            counts = ids != ctx.padding
+            ids, values = ids[counts], values[counts]
+        ctx.tape.gradients.add_rows(ctx.key, ids, values)
+        return None, None, None, None, None
+
+
+def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
+    """Compute `x @ weight` for a weight that is loaded by ranges of rows, given its placeholder."""
+    slot = next(slot for slot in stream.tall if slot.empty is empty)
+    total = torch.zeros(len(x), empty.shape[1])
+    for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():
+        total += multiply_back(stream.supply.products, x[:, start:stop], part)
+    return total
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+@contextmanager
+def taping(stream: Stream, served: Callable[[int], None] = lambda size: None) -> Iterator[Tape]:
+    """Run the passes of a streamed model inside under a tape."""
+    tape = Tape(stream, served)
+    with torch.enable_grad(), stream.visited_by(tape), stream.computing(), tape:
+        yield tape

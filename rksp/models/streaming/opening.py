@@ -8,26 +8,26 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource
-from rksp.models.streaming.checkpoint_stream import CheckpointWeights
-from rksp.models.streaming.loading import choose_device
 from rksp.models.streaming.memory import free_memory, readable, resident_memory
-from rksp.models.streaming.recording import record_model
-from rksp.models.streaming.skeleton import make_skeleton, share_weights
+from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
 from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.weights import InitialWeights, Weights, fill_buffers
+from rksp.models.streaming.supply import choose_device
+from rksp.models.streaming.weights import CheckpointWeights, InitialWeights, Weights, fill_buffers
 
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
-_COPY = 4  # bytes per parameter of a copy of the weights; a pass in memory needs one
-_COPIES = 3  # of the response: weights, update, moved weights
+_COPY = 4  # bytes per parameter of a copy of the weights
+# Copies in memory at once; of the gradient's, one is that of the largest weights alone.
+_COPIES = {"forward": 1, "gradient": 2, "response": 3}
+_OF_WHAT = {
+    "gradient": "for its weights and the largest gradients",
+    "response": "for three copies of its weights",
+}
+_BELOW = {"gradient": "forward", "response": "gradient"}
 
 
 def should_stream(
-    source: ModelSource,
-    streaming: Streaming,
-    max_memory: int | None,
-    *,
-    with_response: bool = False,
+    source: ModelSource, streaming: Streaming, max_memory: int | None, evidence: str = "forward"
 ) -> bool:
     """Tell whether a model is streamed: if it must be, or would not fit in memory.
 
@@ -35,14 +35,14 @@ def should_stream(
         source: The target.
         streaming: The user's choice.
         max_memory: Bytes; default the free memory.
-        with_response: Whether to count the extra memory of the response.
+        evidence: What is measured of it: "forward", "gradient" or "response".
 
     Returns:
         Whether to stream.
 
     Raises:
-        InputError: Streaming was requested but is impossible, or it was forbidden and the model
-            or its response does not fit.
+        InputError: Streaming was requested but is impossible, or it was forbidden and what is
+            measured does not fit.
     """
     if streaming not in STREAMING:
         raise InputError(f"--stream {streaming!r} is not one of {', '.join(STREAMING)}.")
@@ -52,52 +52,58 @@ def should_stream(
             f"{source.target} is a {source.kind}, whose weights cannot be drawn one by one; "
             "use --stream never."
         )
+    if evidence == "response":
+        if streaming == "always":
+            raise InputError(
+                "--evidence response moves weights that are held in memory, and --stream always "
+                "drops them; use --evidence gradient, or --stream auto."
+            )
+        check_whole(source, max_memory, evidence)
+        return False
     if streaming == "always" or source.num_parameters is None:
         return streaming == "always"
-    limit = free_memory() if max_memory is None else max_memory
-    needed = resident_memory() + _COPY * source.num_parameters
+    is_large = source.num_parameters > source.max_params
     if streaming == "auto" and can:
-        fits = response_fits(source, max_memory) if with_response else needed <= limit
-        return source.num_parameters > source.max_params or not fits
-    if needed > limit:
-        advice = "use --stream auto" if can else "use a smaller one"
-        raise InputError(
-            f"{source.target} needs {readable(needed)} of memory if held whole, more than "
-            f"{readable(limit)}; {advice}, or raise --max-memory."
-        )
-    if with_response:
-        check_response_whole(source, max_memory)
+        return is_large or not fits(source, max_memory, evidence)
+    check_whole(source, max_memory, evidence)
     return False
 
 
-def check_response_whole(source: ModelSource, max_memory: int | None) -> None:
-    """Refuse a response that does not fit beside a model that is held whole.
+def check_whole(source: ModelSource, max_memory: int | None, evidence: str) -> None:
+    """Refuse what does not fit in memory with the whole model.
 
     Raises:
         InputError: It does not fit; the message has the prediction and says what does.
     """
-    if response_fits(source, max_memory):
+    if fits(source, max_memory, evidence):
         return
-    limit = free_memory() if max_memory is None else max_memory
-    forward = readable(_needed(source, copies=1))
-    streams = "--stream auto may fit, " if source.construct_empty is not None else ""
+    limit = readable(free_memory() if max_memory is None else max_memory)
+    needed, can = readable(_needed(source, evidence)), source.construct_empty is not None
+    if evidence in _BELOW and fits(source, max_memory, _BELOW[evidence]):
+        raise InputError(
+            f"The {evidence} of {source.target} needs {needed} of memory {_OF_WHAT[evidence]}, "
+            f"more than {limit}; --evidence {_BELOW[evidence]} needs "
+            f"{readable(_needed(source, _BELOW[evidence]))} and fits, or raise --max-memory."
+        )
+    advice = "use --stream auto" if can else "use a smaller one"
+    if evidence == "response":
+        advice = "use --evidence gradient"
     raise InputError(
-        f"The response of {source.target} needs {readable(_needed(source, copies=_COPIES))} of "
-        f"memory for three copies of its weights, more than {readable(limit)}; --evidence forward "
-        f"needs {forward} and fits, {streams}or raise --max-memory."
+        f"{source.target} needs {needed} of memory if held whole, more than {limit}; {advice}, or "
+        "raise --max-memory."
     )
 
 
-def response_fits(source: ModelSource, max_memory: int | None) -> bool:
-    """Tell whether the response, which needs three copies of the weights, fits in memory."""
+def fits(source: ModelSource, max_memory: int | None, evidence: str) -> bool:
+    """Tell whether what is measured fits in memory with the whole model."""
     limit = free_memory() if max_memory is None else max_memory
-    return source.num_parameters is None or _needed(source, copies=_COPIES) <= limit
+    return source.num_parameters is None or _needed(source, evidence) <= limit
 
 
-def _needed(source: ModelSource, *, copies: int) -> int:
-    """Return the bytes this process holds with so many copies of the weights in memory."""
-    there = 0 if source.model is None else 1
-    return resident_memory() + (copies - there) * _COPY * definite(source.num_parameters)
+def _needed(source: ModelSource, evidence: str) -> int:
+    """Return the bytes this process holds with the whole model in memory."""
+    copies = _COPIES[evidence] - (source.model is not None)
+    return resident_memory() + copies * _COPY * definite(source.num_parameters)
 
 
 def open_stream(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from rksp.models.streaming.slices import Rows, even_edges
+from rksp.models.streaming.units import Rows, even_edges
 
 Result = TypeVar("Result")
 _LARGE = 1 << 22  # entries of a weight: its product with 256 tokens takes 20 ms on one core

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, tensors
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.streaming.guest import Guest
-from rksp.models.streaming.loading import choose_device, move_buffers, moved
 from rksp.models.streaming.memory import MemoryPlan
-from rksp.models.streaming.pools import PassCost
 from rksp.models.streaming.products import SplitProducts
-from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall
-from rksp.models.streaming.supply import Supply
+from rksp.models.streaming.supply import Supply, choose_device, move_buffers, moved
 from rksp.models.streaming.units import (
+    Experts,
     Grain,
     HollowProducts,
+    Read,
+    Rows,
     Slot,
     Unit,
     hollow,
+    is_stack,
+    is_tall,
     slots_of,
     units_of,
 )
 from rksp.models.streaming.weights import Weights
+
+if TYPE_CHECKING:
+    from rksp.batch import Batch
+    from rksp.models.streaming.gradients import Tape
 
 
 class Stream:
@@ -66,7 +69,7 @@ class Stream:
         self.model, self.weights, self.workers = model, weights, workers
         self.max_memory, self.target = max_memory, target
         self.plan: MemoryPlan | None = None  # of the pass that was rehearsed
-        self.response_batch: Batch | None = None  # of a response that is to follow the pass
+        self.gradient_batch: Batch | None = None  # of a gradient that is to follow the pass
         self.device = choose_device() if device is None else device
         move_buffers(model, self.device)
         self._threads = torch.get_num_threads()
@@ -83,12 +86,10 @@ class Stream:
         self.supply = Supply(weights, self.device, workers)
         self.supply.ahead = ahead or 0
         self.widest = self.logits = 0
-        self.cost: PassCost | None = None  # cost of the stream's last own pass
-        self._begun, self._sequences = (0.0,) * 3, 1
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks: list = []
-        self._guest: Guest | None = None
+        self._tape: Tape | None = None
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
             cast(Any, model).set_experts_implementation(
@@ -107,6 +108,16 @@ class Stream:
             self._experts.append(experts)
         cast(Any, model)._rksp_stream = self
         self.attach("module")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights."""
+        return sum({slot.name: slot.size for slot in self.slots}.values())
+
+    def shape(self, name: str, index: int | None) -> tuple[int, ...]:
+        """Return the shape of a weight, or of one expert of a stack."""
+        shape = tuple(self.empty[name].shape)
+        return shape if index is None else shape[1:]
 
     def describe(self) -> str:
         """Describe how the weights were held; the phrase does not depend on the threads."""
@@ -170,8 +181,8 @@ class Stream:
             self.supply.is_hollow = False
 
     def _enter(self, unit: Unit) -> None:
-        if self._guest is not None:
-            self._guest.enter(unit)
+        if self._tape is not None:
+            self._tape.enter(unit)
             return
         self._retire()
         if self.supply.is_hollow:
@@ -191,32 +202,32 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, guest: Guest) -> Iterator[None]:
-        """Let a guest give modules their weights inside."""
+    def visited_by(self, tape: Tape) -> Iterator[None]:
+        """Let a tape give modules their weights inside."""
         self.release()
-        self._guest = guest
+        self._tape = tape
         try:
             yield
         finally:
-            self._guest = None
+            self._tape = None
             for unit in self.units:  # of a pass that was aborted
                 unit.clear()
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
-        """Return the expert from a guest, if there is one."""
-        if self._guest is None:
+        """Return the expert from a tape, if there is one."""
+        if self._tape is None:
             return None
 
         def begin() -> Callable[[], Tensor]:
             wait = read(index, index + 1)
             return lambda: wait()[0]
 
-        return self._guest.expert(slot, index, begin)
+        return self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, output: Any) -> None:
-        if self._guest is not None:
-            self._guest.leave(unit)
+        if self._tape is not None:
+            self._tape.leave(unit)
             return
         if self.supply.is_hollow and unit.module is not self.model:
             size = _bytes_of(output)
@@ -233,29 +244,13 @@ class Stream:
         self._done.clear()
 
     def _begin_pass(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        self._sequences = next((len(t) for t in tensors((args, kwargs)) if t.dim()), 1)
-        self._begun = self._clocks()
         return moved((args, kwargs), self.device)
 
     def _end_pass(self) -> None:
-        if self._guest is not None:
-            self._guest.end()
+        if self._tape is not None:
+            self._tape.end()
         else:
             self.release()
-            seconds, computing, loading = (
-                end - start for start, end in zip(self._begun, self._clocks(), strict=True)
-            )
-            self.cost = PassCost(
-                seconds=seconds,
-                computing=computing,
-                loading=loading,
-                sequences=self._sequences,
-            )
-
-    def _clocks(self) -> tuple[float, float, float]:
-        """Return the time, and the processor time of computing and of loading so far."""
-        computing = time.thread_time() + self.supply.products.seconds
-        return time.perf_counter(), computing, self.supply.loads.seconds
 
     def release(self) -> None:
         """Drop every weight and everything prepared ahead."""
@@ -280,7 +275,7 @@ class Stream:
             stream.tall = ()
         stream.attach(self.grain)
         stream.supply.take_over(self.supply, {unit.path: unit for unit in stream.units})
-        stream.plan, stream.widest, stream.cost = self.plan, self.widest, self.cost
+        stream.plan, stream.widest = self.plan, self.widest
         return stream
 
     def close(self) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from rksp.ground.errors import RkspError
+from rksp.ground.errors import InputError, RkspError
+from rksp.ground.model import definite
 from rksp.kernels.normal_fill import normal_fill, truncated_normal_fill, uniform_fill
-from rksp.models.streaming.recording import Recipe, Step, record_model
-from rksp.models.streaming.seeds import PIECE, piece_seed, seed_of
+from rksp.models.checkpoint import check_finite, find_weights
+from rksp.models.streaming.recording import PIECE, Recipe, Step, piece_seed, record_model, seed_of
 
 
 class Weights(Protocol):
@@ -241,3 +246,162 @@ def fill_buffers(model: nn.Module, weights: InitialWeights) -> None:
             full = f"{path}.{name}" if path else name
             if buffer is not None and buffer.is_meta and full in weights.recipes:
                 module._buffers[name] = fill(weights, full, buffer)
+
+
+@dataclass(slots=True)
+class _Source:
+    """Where one weight comes from: its keys on disk by pattern, and its converter."""
+
+    converter: Any | None = None
+    first: str = ""  # the first weight that the converter yields; it names the others after it
+    keys: dict[str, list[str]] = field(default_factory=dict)
+
+
+class CheckpointWeights:
+    """The weights of a checkpoint folder.
+
+    Args:
+        folder: Folder of safetensors files, with their index if there are several.
+        model: A skeleton of the model.
+
+    Raises:
+        InputError: A file is missing or damaged, or a weight is missing; the message names it.
+    """
+
+    def __init__(self, folder: Path, model: nn.Module) -> None:
+        self.folder = folder
+        self._model = model
+        self._handles: dict[Any, Any] = {}
+        self._places: dict[Any, Any] = {}
+        for file in find_weights(folder):
+            handle = self._handles[file] = safe_open(file, framework="pt")
+            self._places |= dict.fromkeys(handle.keys(), file)
+        self._sources = _sources(model, sorted(self._places, key=_natural))
+        self._use_other_names()
+
+    def _use_other_names(self) -> None:
+        """Find shared weights, which may be stored under any of their names; check the others."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        for first, *others in names.values():
+            stored = next((name for name in (first, *others) if name in self._sources), None)
+            if stored is None:
+                raise InputError(f"The weights in {self.folder} lack {first}.")
+            self._sources[first] = self._sources[stored]
+
+    def can_slice(self, name: str) -> bool:
+        """Tell whether parts of a weight can be read alone."""
+        source = self._sources[name]
+        count = self._model.get_parameter(name).shape[0]
+        if source.converter is None:
+            return True
+        kinds = {type(operation).__name__ for operation in source.converter.operations}
+        return kinds <= {"MergeModulelist", "Concatenate"} and all(
+            len(keys) == count for keys in source.keys.values()
+        )
+
+    def is_drawn_in_place(self, name: str) -> bool:
+        """Return false: weights of a checkpoint are read, not drawn."""
+        return False
+
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
+        """Return the jobs that fill a tensor with a weight."""
+        return [lambda: self._fill(name, out, self._whole(name))]
+
+    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], Any]]:
+        """Return the jobs that fill a tensor with some rows of a weight."""
+        return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
+
+    def fill_buffers(self, model: nn.Module) -> None:
+        """Fill a model's buffers with the values in the checkpoint."""
+        for name, buffer in model.named_buffers():
+            if name in self._sources:
+                if buffer.is_meta:
+                    path, _, last = name.rpartition(".")
+                    buffer = torch.empty(buffer.shape, dtype=buffer.dtype)
+                    model.get_submodule(path)._buffers[last] = buffer
+                self._fill(name, buffer, self._whole(name))
+
+    @torch.no_grad()
+    def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
+        if value.shape != out.shape:
+            raise InputError(f"The weights in {self.folder} have another shape for {name}.")
+        out.copy_(value)
+        check_finite({name: out}, str(self.folder))
+
+    def _whole(self, name: str) -> Tensor:
+        source = self._sources[name]
+        if source.converter is None:
+            return self._read(source.first)
+        tensors = {p: [self._read(key) for key in keys] for p, keys in source.keys.items()}
+        return self._converted(name, source, tensors)
+
+    def _part(self, name: str, start: int, stop: int) -> Tensor:
+        source = self._sources[name]
+        if source.converter is None:
+            return self._read(source.first, slice(start, stop))
+        tensors = {
+            p: [self._read(key) for key in keys[start:stop]] for p, keys in source.keys.items()
+        }
+        return self._converted(name, source, tensors)
+
+    def _converted(self, name: str, source: _Source, tensors: dict[str, list[Tensor]]) -> Tensor:
+        converter = copy.deepcopy(source.converter)
+        for pattern, parts in tensors.items():
+            for part in parts:
+                definite(converter).add_tensor(source.first, pattern, pattern, part)
+        found = definite(converter).convert(
+            source.first, model=self._model, config=self._model.config
+        )
+        value = found[name]
+        return value[0] if isinstance(value, list) else value
+
+    def _read(self, key: str, rows: slice | None = None) -> Tensor:
+        file = self._places[key]
+        try:
+            handle = self._handles[file]
+            return handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise InputError(f"{file} cannot be read at {key} ({error}); copy it again.") from error
+
+
+def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
+    """Return the sources of the model's weights by name."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    by_pattern = {p: converter for converter in converters for p in converter.source_patterns}
+    wanted = model.state_dict()
+    found: dict[str, _Source] = {}
+    for key in keys:
+        prefix: dict[str, Any] = {
+            "base_model_prefix": model.base_model_prefix,
+            "meta_state_dict": wanted,
+        }
+        name, pattern = rename_source_key(key, renamings, converters, **prefix)
+        if name not in wanted and key in wanted:
+            name, pattern = rename_source_key(key, [], [], **prefix)
+        if name not in wanted:
+            continue  # a head that this model does not have
+        if pattern is None:
+            found.setdefault(name, _Source(first=key))
+            continue
+        converter = by_pattern[pattern]
+        source = found.setdefault(name, _Source(converter=converter, first=name))
+        source.keys.setdefault(pattern, []).append(key)
+        for target in converter.target_patterns[1:]:
+            found.setdefault(name.replace(converter.target_patterns[0], target), source)
+    return found
+
+
+def _natural(key: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts `experts.2` before `experts.10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split(".")]

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_text
+from rksp.ground.files import read_head, read_text
 from rksp.recipe_files.parse.document import load_document
 from rksp.recipe_files.parse.logged import is_logged, unwrapped
 
-LARGEST = 64 * 2**20  # bytes of a file of runs
 _HEAD = 2**16
 _BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")
 _DEEPEST = 6  # of nested settings
@@ -21,11 +21,8 @@ _DEEPEST = 6  # of nested settings
 def head_of(path: Path) -> bytes:
     """Return the beginning of a file; empty for what is no readable file."""
     try:
-        if not path.is_file():
-            return b""
-        with path.open("rb") as file:
-            return file.read(_HEAD)
-    except OSError:
+        return read_head(path, _HEAD)
+    except InputError:
         return b""
 
 
@@ -36,7 +33,7 @@ def read_json(path: Path) -> Any:
         InputError: It cannot be read, or is not JSON.
     """
     try:
-        return json.loads(read_text(path, LARGEST))
+        return json.loads(read_text(path, PAST_RUN))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, RkspError
 from rksp.own_runs.metrics import is_loss, is_rate
-from rksp.own_runs.readers.sqlite import tables_of, uri_of
+from rksp.own_runs.readers.files import head_of
+from rksp.own_runs.readers.sqlite import queries_that_end, tables_of, uri_of
 from rksp.own_runs.run import Curve, RawRun, RunReader
 
 _PAGE = 1000  # runs fetched at once
@@ -20,8 +21,7 @@ _STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "killed"}
 
 def _matches(path: Path) -> bool:
     if path.is_dir():
-        inner = [p for p in path.iterdir() if (p / "meta.yaml").is_file()]
-        return any(b"experiment_id" in (p / "meta.yaml").read_bytes()[:2000] for p in inner)
+        return any(b"experiment_id" in head_of(p / "meta.yaml") for p in path.iterdir())
     return {"experiments", "runs", "latest_metrics"} <= tables_of(path)
 
 
@@ -37,16 +37,17 @@ def _read(path: Path) -> Iterator[RawRun]:
     is_folder = path.is_dir()
     where = path.absolute().as_uri() if is_folder else _address(path)
     try:
-        client = MlflowClient(tracking_uri=where)
-        experiments = [e.experiment_id for e in client.search_experiments()]
-        token: str | None = None
-        while experiments:
-            page = client.search_runs(experiments, max_results=_PAGE, page_token=token)
-            yield from (_run(path, client, run) for run in page)
-            token = page.token
-            if not token:
-                return
-    except InputError:
+        with queries_that_end(path):
+            client = MlflowClient(tracking_uri=where)
+            experiments = [e.experiment_id for e in client.search_experiments()]
+            token: str | None = None
+            while experiments:
+                page = client.search_runs(experiments, max_results=_PAGE, page_token=token)
+                yield from (_run(path, client, run) for run in page)
+                token = page.token
+                if not token:
+                    return
+    except (RkspError, MemoryError):
         raise
     except Exception as error:  # MLflow's and SQLAlchemy's own
         raise InputError(f"{path} is nothing that MLflow reads ({error!s:.100}).") from error

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, RkspError
 from rksp.own_runs.readers.files import head_of
-from rksp.own_runs.readers.sqlite import tables_of, uri_of
+from rksp.own_runs.readers.sqlite import queries_that_end, tables_of, uri_of
 from rksp.own_runs.run import Curve, RawRun, RunReader
 
 _STATES = {"COMPLETE": "finished", "FAIL": "failed", "PRUNED": "unfinished"}
@@ -32,11 +32,12 @@ def _read(path: Path) -> Iterator[RawRun]:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        storage = _storage(path)
-        studies = storage.get_all_studies()
-        for study in studies:
-            yield from _trials(path, study, storage)
-    except InputError:
+        with queries_that_end(path):
+            storage = _storage(path)
+            studies = storage.get_all_studies()
+            for study in studies:
+                yield from _trials(path, study, storage)
+    except (RkspError, MemoryError):
         raise
     except Exception as error:  # SQLAlchemy's, alembic's and the journal's own
         raise InputError(f"{path} is no storage that Optuna reads ({error!s:.100}).") from error

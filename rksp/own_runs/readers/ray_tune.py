@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
-from rksp.own_runs.readers.files import LARGEST, flat, head_of
+from rksp.own_runs.readers.files import flat, head_of
 from rksp.own_runs.run import Points, RawRun, RunReader
 
 _OWN = ("config", "hostname", "node_ip", "pid", "date", "timestamp", "trial_id", "done")
@@ -23,7 +24,7 @@ def _matches(path: Path) -> bool:
 def _read(path: Path) -> Iterator[RawRun]:
     points = Points()
     last: dict[str, object] = {}
-    for line in read_text(path, LARGEST).splitlines():
+    for line in read_text(path, PAST_RUN).splitlines():
         try:
             result = json.loads(line)
         except (ValueError, RecursionError):

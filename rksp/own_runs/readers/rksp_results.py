@@ -1,4 +1,4 @@
-"""What rksp itself has trained: reports of `rksp confirm` and ladders of `rksp lab run`."""
+"""What rksp itself has trained: reports of `rksp confirm` and ladders of `python -m lab run`."""
 
 from __future__ import annotations
 

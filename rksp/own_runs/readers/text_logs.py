@@ -10,25 +10,31 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from rksp.ground.budgets import LOG_LINE, PAST_RUN
 from rksp.ground.files import read_text
-from rksp.own_runs.readers.files import LARGEST, head_of
+from rksp.own_runs.readers.files import head_of
 from rksp.own_runs.run import Points, RawRun, RunReader
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-_COUNT = r"(\d{1,18})(?!\d)"
+_COUNT = r"(\d{1,15})(?!\d)"
 _STEP = re.compile(
-    rf"\b(?:iteration|step|iter|global_step)\s*[:= ]\s*{_COUNT}(?:\s*/\s*{_COUNT})?", re.I
+    rf"\b(?:iteration|step|iter|global_step)[ \t]*[:= ][ \t]*{_COUNT}"
+    rf"(?:[ \t]*/[ \t]*{_COUNT})?",
+    re.I,
 )
 _METRICS = {
     "loss": re.compile(
-        rf"\b(?:lm loss|train_loss|training loss|loss)\s*[:= ]\s*\[?{_NUMBER}", re.I
+        rf"\b(?:lm loss|train_loss|training loss|loss)[ \t]*[:= ][ \t]*\[?{_NUMBER}", re.I
     ),
-    "learning_rate": re.compile(rf"\b(?:learning[ _]rate|lr)\s*[:= ]\s*\[?\(?{_NUMBER}", re.I),
-    "grad_norm": re.compile(rf"\b(?:grad[ _]norm)\s*[:= ]\s*{_NUMBER}", re.I),
+    "learning_rate": re.compile(
+        rf"\b(?:learning[ _]rate|lr)[ \t]*[:= ][ \t]*\[?\(?{_NUMBER}", re.I
+    ),
+    "grad_norm": re.compile(rf"\b(?:grad[ _]norm)[ \t]*[:= ][ \t]*{_NUMBER}", re.I),
 }
-_BATCH = re.compile(rf"global[ _]batch[ _]size\s*[:= ]\s*{_COUNT}", re.I)
+_BATCH = re.compile(rf"global[ _]batch[ _]size[ \t]*[:= ][ \t]*{_COUNT}", re.I)
 # Megatron prints its arguments as `  name ...... value`.
-_ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:?)?\s*(\w+) \.{3,} (\S.*?)\s*$", re.M)
+_ARGUMENT = re.compile(r"(?:\[[^\]]*\]:?)?[ \t]*(\w+) \.{3,} (\S.*)")
+_LINE = re.compile(r"[^\r\n]++")
 _SUFFIXES = (".log", ".txt", ".out")
 
 
@@ -36,19 +42,28 @@ def _matches(path: Path) -> bool:
     if path.suffix.lower() not in _SUFFIXES or not path.is_file():
         return False
     head = head_of(path).decode("utf-8", "replace")
+    is_megatron = "megatron" in head.lower()
     return any(
-        _STEP.search(line) and _METRICS["loss"].search(line) for line in head.splitlines()
-    ) or (bool(_ARGUMENT.search(head)) and "megatron" in head.lower())
+        (_STEP.search(line) and _METRICS["loss"].search(line))
+        or (is_megatron and _ARGUMENT.match(line))
+        for line in _lines(head)
+    )
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines that are not empty, each cut where no logger writes on."""
+    return (found[0][:LOG_LINE].strip() for found in _LINE.finditer(text))
 
 
 def _read(path: Path) -> Iterator[RawRun]:
-    text = read_text(path, LARGEST)
+    text = read_text(path, PAST_RUN)
     points = Points()
-    said: dict[str, object] = {
-        name: value for name, value in _ARGUMENT.findall(text) if value not in ("None", "")
-    }
+    said: dict[str, object] = {}
     planned = 0
-    for line in text.splitlines():
+    for line in _lines(text):
+        argument = _ARGUMENT.match(line)
+        if argument is not None and argument[2] != "None":
+            said[argument[1]] = argument[2]
         step = _STEP.search(line)
         if step is None:
             continue

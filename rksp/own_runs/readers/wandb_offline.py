@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
-from rksp.own_runs.readers.files import LARGEST, flat
+from rksp.own_runs.readers.files import flat
 from rksp.own_runs.run import Points, RawRun, RunReader
 
 _MARK = b":W&B"
@@ -74,7 +75,7 @@ def _messages(path: Path) -> Iterator[bytes]:
     Raises:
         InputError: It is not such a log.
     """
-    content = read_limited(path, LARGEST)
+    content = read_limited(path, PAST_RUN)
     if not content.startswith(_MARK):
         raise InputError(f"{path} is no run that wandb reads.")
     place, parts = len(_MARK) + 3, b""

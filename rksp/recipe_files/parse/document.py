@@ -6,9 +6,9 @@ YAML 1.1 and returns the first as text and the second as false.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,15 @@ from typing import Any, ClassVar
 
 import yaml
 
+from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_text
+from rksp.ground.files import parse_toml, read_text
 from rksp.recipe_files.parse.python_calls import CALLS, read_calls
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 
-_LARGEST = 2 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
-_MOST_NODES = 20_000  # aliases can unfold a kilobyte into gigabytes
-_MOST_REFERENCES = 2_000  # followed in one document: references can double at every step
 _LONGEST = 4096  # characters of a value that references are filled into
-_DEEPEST = 40
 # What PyYAML raises beside its own errors for a scalar that its tag does not fit.
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
@@ -64,6 +61,9 @@ class Document:
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    _names: dict[int, dict[str, Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def find(self, *keys: str) -> Found | None:
         """Return the first of these dotted keys with a value; hyphens count as underscores.
@@ -96,7 +96,10 @@ class Document:
                 return ".".join(actual), value
             if not isinstance(value, Mapping):
                 return "", None
-            name = next((k for k in value if _plain(k) == _plain(part)), None)
+            names = self._names.get(id(value))
+            if names is None:  # of two that are the same the first counts
+                names = self._names[id(value)] = {_plain(k): k for k in reversed(list(value))}
+            name = names.get(_plain(part))
             if name is None:
                 return "", None
             actual.append(str(name))
@@ -105,7 +108,7 @@ class Document:
 
     def _follow(self, value: Any, depth: int, home: str) -> Any:
         """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
-        if depth > _DEEPEST:
+        if depth > DEPTH.most:
             return Unresolved("a reference to itself")
         if isinstance(value, Mapping):
             return {
@@ -117,8 +120,7 @@ class Document:
         if not isinstance(value, str) or "${" not in value:
             return value
         self._followed[0] += 1
-        if self._followed[0] > _MOST_REFERENCES:
-            raise InputError(f"{self.path} follows too many references for a configuration.")
+        REFERENCES.check(self._followed[0], self.path)
         if len(value) > _LONGEST:
             return Unresolved(f"{value[:80]}…")
         whole = _REFERENCE.fullmatch(value)
@@ -150,7 +152,9 @@ def load_document(path: Path) -> Document:
         InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
     if path.suffix.lower() in _SHELL:
-        command = read_shell(read_text(path, _LARGEST))
+        text = read_text(path, RUN_FILE)
+        CODE.check(len(text), path)
+        command = read_shell(text)
         return Document(
             path=path,
             syntax="shell",
@@ -185,9 +189,24 @@ def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
             f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
-        return parse(path, read_text(path, _LARGEST))
-    except (RecursionError, MemoryError) as error:
+        syntax, data, lines = parse(path, read_text(path, RUN_FILE))
+        _check_keys(path, data)
+        return syntax, data, lines
+    except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
+
+
+def _check_keys(path: Path, data: Any) -> None:
+    """Refuse settings whose dotted keys, written out, would fill the memory."""
+    size, waiting = 0, [(0, data)]
+    while waiting:
+        above, value = waiting.pop()
+        if isinstance(value, Mapping):
+            size += sum(above + len(str(name)) for name in value)
+            KEY_CHARACTERS.check(size, path)
+            waiting += [(above + len(str(name)) + 1, inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(above, inner) for inner in value]
 
 
 def parse_yaml(text: str) -> Any:
@@ -201,7 +220,7 @@ def parse_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _number_lines(Path("the value"), node, "", {}, [0], 0)
+        _number_lines(Path("the value"), node, "", {}, [0, 0], 0)
         return loader.construct_document(node)
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
@@ -228,8 +247,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
-        if self.nodes > _MOST_NODES:
-            raise yaml.YAMLError("it holds too many settings for a configuration")
+        SETTINGS.check(self.nodes, "The YAML text")
         return super().compose_node(parent, index)
 
 
@@ -268,7 +286,7 @@ def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         node = loader.get_single_node()
         lines: dict[str, int] = {}
         if node is not None:
-            _number_lines(path, node, "", lines, [0], 0)
+            _number_lines(path, node, "", lines, [0, 0], 0)
             data = loader.construct_document(node)
         else:
             data = {}
@@ -287,14 +305,16 @@ def _number_lines(
     path: Path, node: yaml.Node, prefix: str, lines: dict[str, int], seen: list[int], depth: int
 ) -> None:
     seen[0] += 1
-    if seen[0] > _MOST_NODES or depth > _DEEPEST:
-        raise InputError(f"{path} expands to too many settings for a configuration.")
+    SETTINGS.check(seen[0], path)
+    DEPTH.check(depth, path)
     if isinstance(node, yaml.SequenceNode):
         for part in node.value:
             _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             key = f"{prefix}.{name.value}" if prefix else str(name.value)
+            seen[1] += len(key)
+            KEY_CHARACTERS.check(seen[1], path)
             lines[key] = name.start_mark.line + 1
             _number_lines(path, value, key, lines, seen, depth + 1)
 
@@ -317,26 +337,25 @@ def _lines_of_json(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     try:
         node = _Loader(text.replace("\t", " ")).get_single_node()
-        _number_lines(Path(), node, "", lines, [0], 0)
+        _number_lines(Path(), node, "", lines, [0, 0], 0)
     except (*_NOT_YAML, InputError, RecursionError):
         return {}
     return lines
 
 
 def _toml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
-    try:
-        return "toml", tomllib.loads(text), {}
-    except ValueError as error:  # TOML's own error, and an integer of thousands of digits
-        raise InputError(f"{path}: not valid TOML, {error}.") from error
+    return "toml", parse_toml(path, text), {}
 
 
 def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+    CODE.check(len(text), path)
     try:
-        data, lines = read_python(text)
-        calls = read_calls(text)
+        tree = ast.parse(text)  # raises MemoryError for what is nested too deeply
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
+    data, lines = read_python(tree)
+    calls = read_calls(tree)
     return "python", data | ({CALLS: calls} if calls else {}), lines
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rksp.recipe_files.parse.python_source import flat, literal
+from rksp.recipe_files.parse.python_source import called, flat, literal
 from rksp.recipe_files.parse.values import Unresolved
 
 _WANTED = re.compile(
@@ -60,16 +60,15 @@ class Call:
         return self.short.endswith("TrainingArguments") or TRL.match(self.short) is not None
 
 
-def read_calls(text: str) -> list[Call]:
+def read_calls(tree: ast.Module) -> list[Call]:
     """Return the calls that say how a script trains, by line; none if it builds no arguments.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: It is not Python.
+        RecursionError: It is nested too deeply.
     """
-    tree = ast.parse(text)
     known = _assigned_once(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    wanted = [node for node in calls if _WANTED.search(ast.unparse(node.func))]
+    wanted = [node for node in calls if _WANTED.search(called(node))]
     found = [_read(node, known) for node in sorted(wanted, key=lambda node: node.lineno)]
     return found if any(call.makes_arguments for call in found) else []
 
@@ -77,7 +76,7 @@ def read_calls(text: str) -> list[Call]:
 def _read(node: ast.Call, known: Mapping[str, Any]) -> Call:
     named = [keyword for keyword in node.keywords if keyword.arg is not None]
     return Call(
-        name=ast.unparse(node.func),
+        name=called(node),
         line=node.lineno,
         first=_value(node.args[0], known) if node.args else None,
         given={str(keyword.arg): _value(keyword.value, known) for keyword in named},
@@ -107,7 +106,7 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _NAMED:
         return node.attr
     if isinstance(node, ast.Call):
-        name = ast.unparse(node.func)
+        name = called(node)
         if name.rsplit(".", 1)[-1] in _HAS_BF16:
             return True
         if name == "dict" and not node.args:
@@ -116,8 +115,11 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
         pairs = zip(node.keys, node.values, strict=True)
         return {str(getattr(key, "value", "")): _part(part, known) for key, part in pairs}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        value = _value(node.operand, known)
-        return not value if isinstance(value, bool) else Unresolved(ast.unparse(node))
+        inner, is_denied = node.operand, True
+        while isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
+            inner, is_denied = inner.operand, not is_denied
+        value = _value(inner, known)
+        return value != is_denied if isinstance(value, bool) else Unresolved(ast.unparse(node))
     if isinstance(node, ast.IfExp):
         test = _value(node.test, known)
         if isinstance(test, bool):

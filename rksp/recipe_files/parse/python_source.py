@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rksp.ground.budgets import KEY_CHARACTERS, SETTINGS
 from rksp.ground.text import words
 from rksp.recipe_files.parse.values import Unresolved
 
@@ -33,6 +35,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 _OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
+_UNKNOWN = object()  # what is neither a literal nor computed of literals
 FUNCTIONS = "()"  # key of the functions that return a configuration
 OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 
@@ -43,6 +46,9 @@ class _Source:
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
+        self.built = 0  # settings of all configurations, those of a part as often as it is used
+        self.written = 0  # characters of their keys
+        self._optimizers: Counter[str] = Counter()
 
     def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
         """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
@@ -52,11 +58,11 @@ class _Source:
             targets, node = [statement.target], statement.value
         else:
             return
-        value = literal(node, {**self.data, **home})
+        value = literal(node, ChainMap(home, self.data))
         for target in targets:
             for name, part in _named(target, value):
                 home[name] = part
-                self.lines[f"{prefix}{name}"] = statement.lineno
+                self._place(f"{prefix}{name}", statement)
 
     def function(self, node: ast.FunctionDef) -> None:
         """Read the configuration that a function returns, with its changes to another's."""
@@ -76,7 +82,7 @@ class _Source:
                 value = self._built(statement.value, configurations, known, prefix)
                 if isinstance(value, Mapping) and len(value) > 2:
                     self.data.setdefault(FUNCTIONS, {})[node.name] = value
-                    self.lines[prefix[:-1]] = node.lineno
+                    self._place(prefix[:-1], node)
 
     def _change(self, target, statement, known, configurations, prefix) -> None:
         path = ast.unparse(target).split(".")
@@ -85,16 +91,16 @@ class _Source:
             home = home.setdefault(part, {}) if isinstance(home, dict) else None
         if isinstance(home, dict):
             home[path[-1]] = self._built(statement.value, configurations, known, prefix)
-            self.lines[prefix + ".".join(path[1:])] = statement.lineno
+            self._place(prefix + ".".join(path[1:]), statement)
 
     def _built(self, node: ast.expr, configurations, known, prefix: str) -> Any:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = called(node)
             if name in configurations and not node.keywords and not node.args:
-                self._inherit(name, prefix)
-                return _copied(configurations[name])
+                return self._copied(configurations[name], f"{FUNCTIONS}.{name}.", prefix)
             found: dict[str, Any] = {"_call": name}
+            self._count()
             for i, argument in enumerate(node.args):
                 found[f"_{i}"] = self._built(argument, configurations, known, f"{prefix}_{i}.")
             for keyword in node.keywords:
@@ -103,27 +109,49 @@ class _Source:
                     found[keyword.arg] = self._built(
                         keyword.value, configurations, known, f"{key}."
                     )
-                    self.lines[key] = keyword.value.lineno
+                    self._place(key, keyword.value)
             return found
         if isinstance(node, ast.Name) and node.id in known:
-            return known[node.id]
-        return literal(node, {**self.data, **known})
+            return self._copied(known[node.id])
+        return literal(node, ChainMap(known, self.data))
 
-    def _inherit(self, name: str, prefix: str) -> None:
-        start = f"{FUNCTIONS}.{name}."
-        self.lines |= {
-            prefix + key.removeprefix(start): line
-            for key, line in self.lines.items()
-            if key.startswith(start)
-        }
+    def _count(self) -> None:
+        self.built += 1
+        SETTINGS.check(self.built, "The Python code")
+
+    def _copied(self, value: Any, start: str = "", prefix: str = "") -> Any:
+        """Copy what is built of calls, and its lines; each copy counts, as one in another doubles.
+
+        Args:
+            value: To be copied.
+            start: Before the keys of its lines; empty leaves them alone.
+            prefix: Before those of the copy.
+        """
+        self._count()
+        if not isinstance(value, Mapping):
+            return value
+        found = {}
+        for name, part in value.items():
+            line = self.lines.get(f"{start}{name}") if start else None
+            if line is not None:
+                self._place(f"{prefix}{name}", line)
+            below = (f"{start}{name}.", f"{prefix}{name}.") if start else ()
+            found[name] = self._copied(part, *below)
+        return found
+
+    def _place(self, key: str, there: ast.stmt | ast.expr | int) -> None:
+        """Keep the line of a dotted key."""
+        self.written += len(key)
+        KEY_CHARACTERS.check(self.written, "The Python code")
+        self.lines[key] = there if isinstance(there, int) else there.lineno
 
     def optimizer(self, node: ast.Call) -> None:
         """Read the literal keywords with which an optimizer is built, under its name."""
-        name = ast.unparse(node.func).rsplit(".", 1)[-1]
+        name = called(node).rsplit(".", 1)[-1]
         if name not in _OPTIMIZERS or not node.keywords:
             return
         there = self.data.setdefault(OPTIMIZERS, {})
-        taken = sum(key.partition(" ")[0] == name for key in there)
+        taken = self._optimizers[name]
         label = f"{name} {taken + 1}" if taken else name
         prefix = f"{OPTIMIZERS}.{label}."
         found: dict[str, Any] = {}
@@ -131,19 +159,20 @@ class _Source:
             value = literal(keyword.value, self.data)
             if keyword.arg is not None and not isinstance(value, Unresolved):
                 found[keyword.arg] = value
-                self.lines[f"{prefix}{keyword.arg}"] = keyword.value.lineno
+                self._place(f"{prefix}{keyword.arg}", keyword.value)
         if found:
             there[label] = found
+            self._optimizers[name] += 1
 
 
-def read_python(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read the settings of a source text and the line of each dotted key.
+def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read the settings of a source and the line of each dotted key.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: It is not Python.
+        InputError: Its functions build more settings than `budgets.SETTINGS`.
+        RecursionError: It is nested too deeply.
     """
     source = _Source()
-    tree = ast.parse(text)
     for statement in tree.body:
         source.assign(statement, source.data, "")
         if isinstance(statement, ast.ClassDef):
@@ -194,8 +223,24 @@ def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
     return list(ordered.values())
 
 
+def called(node: ast.Call) -> str:
+    """Return the dotted name of what is called: `torch.optim.AdamW`, or `().fit` of a result."""
+    parts, there = [], node.func
+    while isinstance(there, ast.Attribute):
+        parts.append(there.attr)
+        there = there.value
+    parts.append(there.id if isinstance(there, ast.Name) else "()")
+    return ".".join(reversed(parts))
+
+
 def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
+    value = _evaluated(node, known)
+    # Written out here alone: at each level of a deep sum it would cost the square of its length.
+    return Unresolved(ast.unparse(node)) if value is _UNKNOWN else value
+
+
+def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.List | ast.Tuple):
@@ -203,12 +248,12 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
         return known.get(node.id, Unresolved(node.id))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = literal(node.operand, known)
-        return -value if isinstance(value, int | float) else Unresolved(ast.unparse(node))
+        value = _evaluated(node.operand, known)
+        return -value if isinstance(value, int | float) else _UNKNOWN
     if isinstance(node, ast.Call) and not node.keywords:
         return _computed(node, known)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        left, right = literal(node.left, known), literal(node.right, known)
+        left, right = _evaluated(node.left, known), _evaluated(node.right, known)
         is_power = isinstance(node.op, ast.Pow)
         if isinstance(left, int | float) and isinstance(right, int | float):
             try:
@@ -218,7 +263,7 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
                         return value
             except (ZeroDivisionError, OverflowError):
                 pass
-    return Unresolved(ast.unparse(node))
+    return _UNKNOWN
 
 
 def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
@@ -230,14 +275,14 @@ def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
     """Evaluate `int(0.1 * n)` and the other functions of numbers; `Unresolved` otherwise."""
-    function = _FUNCTIONS.get(ast.unparse(node.func))
-    given = [literal(part, known) for part in node.args]
+    function = _FUNCTIONS.get(called(node))
+    given = [_evaluated(part, known) for part in node.args]
     if function is not None and given and all(isinstance(part, int | float) for part in given):
         try:
             return function(*given)
         except (TypeError, ValueError, OverflowError):
             pass
-    return Unresolved(ast.unparse(node))
+    return _UNKNOWN
 
 
 def _is_small(value: Any) -> bool:
@@ -245,7 +290,3 @@ def _is_small(value: Any) -> bool:
     if isinstance(value, int | float):
         return abs(value) <= _LARGEST_NUMBER
     return not isinstance(value, complex)
-
-
-def _copied(value: Any) -> Any:
-    return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from rksp.ground.budgets import DEPTH
 from rksp.recipe_files.parse.shell_words import ASSIGNMENT, Word, balanced, statements
 from rksp.recipe_files.parse.values import Unresolved, read_number
 
@@ -65,7 +66,21 @@ _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 class _Variables(dict[str, list[Word]]):
     """The values of a script's variables, and the number of characters expanded so far."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[str, int] = {}
+
     spent: int = 0
+
+    def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
+        """Set a variable, or add to it; what grows beyond any script is not known."""
+        if not is_added:
+            self[name], self.sizes[name] = [], 0
+        self.sizes[name] = self.sizes.get(name, 0) + sum(len(word.text) + 1 for word in words)
+        if self.sizes[name] > _MOST:
+            self[name] = [Word(_ELSEWHERE, line)]
+        else:
+            self.setdefault(name, []).extend(words)
 
 
 def read_shell(text: str) -> CommandLine:
@@ -124,21 +139,16 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
             value, words = words[:end], words[end + 1 :]
         else:
             value = [Word(rest, first.line, first.whole)]
-        known = variables.get(name, [])
+        is_added = bool(match[2])
         if rest.startswith((f"${name}", f"${{{name}}}")):  # NAME="$NAME --more" adds to it
             tail = rest.removeprefix(f"${{{name}}}").removeprefix(f"${name}")
-            added = _expand([Word(tail, first.line)], variables)
-            value = [*known, *(_perhaps(added) if is_conditional else added)]
-        elif match[2]:
-            added = _expand(value, variables)
-            value = [*known, *(_perhaps(added) if is_conditional else added)]
-        else:
-            value = _expand(value, variables)
-        if is_conditional and known and value[: len(known)] != known:
+            value, is_added = [Word(tail, first.line)], True
+        value = _expand(value, variables)
+        if is_conditional and is_added:
+            value = _perhaps(value)
+        elif is_conditional and (known := variables.get(name)) and value[: len(known)] != known:
             value = [Word(_ELSEWHERE, first.line)]
-        if sum(len(word.text) + 1 for word in value) > _MOST:
-            value = [Word(_ELSEWHERE, first.line)]
-        variables[name] = value
+        variables.keep(name, value, first.line, is_added=is_added)
     return words
 
 
@@ -186,8 +196,10 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
         if match[4] is not None:
             return _arithmetic(_VARIABLE.sub(value, match[4]), variables)
         name = match[1] or match[3]
-        if name in variables:
-            return " ".join(part.text for part in variables[name])
+        if name in variables and variables.spent <= _MOST_IN_ALL:
+            known = " ".join(part.text for part in variables[name])
+            variables.spent += len(known)
+            return known
         return match[2] if match[2] is not None else _ELSEWHERE
 
     text = _VARIABLE.sub(value, word.text)
@@ -308,6 +320,8 @@ def _place(
     data: dict[str, object], lines: dict[str, int], key: str, value: object, line: int
 ) -> None:
     parts = key.split(".")
+    if len(parts) > DEPTH.most:
+        return
     inner = data
     for part in parts[:-1]:
         there = inner.setdefault(part, {})

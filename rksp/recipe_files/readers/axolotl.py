@@ -75,6 +75,13 @@ def _precision(draft: Draft) -> None:
         draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
 
 
+def _muon(draft: Draft) -> None:
+    """Set the scale of Muon's update from `optim_args` (contribs/mit/muon/dist_muon.py)."""
+    found = draft.text("optim_args.adjust_lr")
+    if found is not None and found.value == "rms_norm":
+        draft.put("muon_scale", "match_rms_adamw", found)
+
+
 def _objective(draft: Draft) -> None:
     stated_objective("rl", ebft="other")(draft)
     rewards = draft.true("reward_model", "process_reward_model")
@@ -110,6 +117,7 @@ READER = Reader(
         lora("load_in_4bit", "adapter=qlora", kind="qlora", **_ADAPTERS),
         lora("adapter=lora", **_ADAPTERS),
         Row("optimizer", "optimizer", optimizer, "adamw"),
+        _muon,
         Row("learning_rate", "learning_rate"),
         Row("adam_beta1", "adam_beta1", default=0.9),
         Row("adam_beta2", "adam_beta2", default=0.999),

@@ -28,6 +28,8 @@ def _rate(draft: Draft) -> None:
         kind = draft.text("scheduler.type")
         draft.put("learning_rate", 1e-3, kind, text="default of WarmupDecayLR")
         return
+    is_muon = draft.value("optimizer") == "muon"
+    found = found or (draft.number("optimizer.params.muon_lr") if is_muon else None)
     found = found or draft.number("optimizer.params.lr")
     if found is not None:
         draft.put("learning_rate", found.value, found)
@@ -72,6 +74,17 @@ def _adam(draft: Draft) -> None:
             draft.default(name, value)
 
 
+def _muon(draft: Draft) -> None:
+    """Note that ZeRO clips Muon's orthogonal update, not the gradient (DeepSpeed #8439, #7776)."""
+    bound = draft.value("max_grad_norm")
+    if draft.value("optimizer") == "muon" and bound is not None:
+        draft.note(
+            "DeepSpeed clips Muon's update after making it orthogonal: gradient_clipping "
+            f"{bound:g} divides each step by the update's own norm, which grows with the model "
+            "(DeepSpeed #8439). rksp judges the rate without it; set gradient_clipping to 0."
+        )
+
+
 def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """Set nothing: where the switch is `auto`, the field stays assumed."""
 
@@ -106,6 +119,7 @@ READER = Reader(
         Row("weight_decay", "optimizer.params.weight_decay"),
         _adam,
         Row("max_grad_norm", "gradient_clipping", clip, 1.0),
+        _muon,
         batch(
             "train_micro_batch_size_per_gpu",
             "gradient_accumulation_steps",

@@ -51,13 +51,10 @@ def _weight_decay(draft: Draft) -> float:
 
 
 def _muon(draft: Draft) -> None:
-    """Set the scale of Muon's update: Jordan's without `use_kimi_scaling` (optim/muon.py)."""
-    if draft.value("optimizer") != "muon":
-        return
+    """Set the scale of Muon's update from `use_kimi_scaling` (optim/muon.py)."""
     found = draft.true("optimizer.use_kimi_scaling")
     if found is not None:
         draft.put("muon_scale", "match_rms_adamw", found)
-    draft.default("muon_scale", "original", "√max(1, rows/columns)")
 
 
 def _steady(draft: Draft) -> None:

@@ -40,7 +40,6 @@ def _optimizer(draft: Draft) -> None:
     found = draft.true("use_muon")
     if found is not None:
         draft.put("optimizer", "muon", found)
-        draft.default("muon_scale", "match_rms_adamw", "third_party/muon scales as Moonlight does")
     for key in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
         found = draft.true(key)
         if found is not None:

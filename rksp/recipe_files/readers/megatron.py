@@ -7,6 +7,7 @@ Two YAML forms are known: `MODEL_ARGS` of the functional tests, whose keys are f
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from rksp.recipe_files.parse.document import Found
@@ -27,6 +28,7 @@ from rksp.recipe_files.table.shape import as_gpt2, read_shape
 _SHARED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
            "model_parallel.tensor_model_parallel_size", "model_parallel_size",
            "model_parallel.pipeline_model_parallel_size")  # fmt: skip
+_SPECTRAL = {"match_rms_adamw": 0.2, "spectral": 1.0}  # factor of √max(rows, columns) by scale
 _SHAPE = {
     "num_hidden_layers": "num_layers",
     "hidden_size": "hidden_size",
@@ -208,6 +210,21 @@ def _vocabulary(draft: Draft) -> int | None:
     return draft.count("vocab_size", "padded_vocab_size", default=usual)
 
 
+def _muon(draft: Draft) -> None:
+    """Set the scale of Muon's update from its mode and its factor (optimizer_config.py)."""
+    mode, factor = draft.text("muon_scale_mode"), draft.number("muon_extra_scale_factor")
+    name = mode.value if mode is not None else "spectral"
+    extra = factor.value if factor is not None else 1.0
+    if name == "spectral":
+        scale = min(_SPECTRAL, key=lambda one: abs(math.log(_SPECTRAL[one] / extra)))
+        is_same = math.isclose(_SPECTRAL[scale], extra)
+    else:
+        scale, is_same = "original", name == "shape_scaling" and extra == 1.0
+    if mode is not None or factor is not None:
+        near = "" if is_same else f"{name} × {extra:g}, the nearest scale"
+        draft.put("muon_scale", scale, mode, factor, text=near)
+
+
 READER = Reader(
     name="megatron",
     written={"warmup_steps": "lr_warmup_iters"},
@@ -236,6 +253,7 @@ READER = Reader(
     ),
     steps=(
         Row("optimizer", "optimizer", optimizer, "adamw"),
+        _muon,
         Row("learning_rate", "lr"),
         Row("adam_beta1", "adam_beta1", default=0.9),
         Row("adam_beta2", "adam_beta2", default=0.999),

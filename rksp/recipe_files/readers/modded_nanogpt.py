@@ -20,8 +20,6 @@ def _rates(draft: Draft) -> None:
     if main is not None:
         found = draft.get(f"{OPTIMIZERS}.{main}")
         draft.put("optimizer", "muon" if "Muon" in main else "adamw", found)
-        if "Muon" in main:
-            draft.default("muon_scale", "original", "√max(1, rows/columns)")
     others = [
         f"{name} at {settings['lr']:g}"
         for name, settings in groups.items()

@@ -6,15 +6,29 @@ several; one is chosen by `FILE.py::NAME`.
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_source import FUNCTIONS
+from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
-from rksp.recipe_files.table.batch import batch
+from rksp.recipe_files.table.batch import batch, devices
 from rksp.recipe_files.table.convert import betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
+
+_CONVERTERS = (
+    *("model.converters", "model_converters.converters", "model_spec.converters"),
+    "training.converters",
+)
+_SHARED = (
+    "parallelism.tensor_parallel_degree",
+    "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree",
+)
 
 
 def choose(document: Document, name: str | None) -> Document:
@@ -83,6 +97,14 @@ def _precision(draft: Draft) -> None:
         short = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[weights.value]
         put_precision(draft, Found(key=weights.key, value=short, line=weights.line))
         return
+    converters = draft.get(*_CONVERTERS)
+    names = converters.value if converters is not None else ()
+    for name in names if isinstance(names, list) else ():
+        text = name.text if isinstance(name, Unresolved) else str(name)
+        if re.search("float8|fp8|mx|fp4", text.lower()):
+            precision = "fp4" if "fp4" in text.lower() else "fp8"
+            put_precision(draft, dataclasses.replace(definite(converters), value=precision))
+            return
     found = draft.text("training.mixed_precision_param")
     if found is not None:
         put_precision(draft, found)
@@ -138,14 +160,15 @@ READER = Reader(
         Row("weight_decay", "optimizer.weight_decay", default=0.1),
         Row("max_grad_norm", "training.max_norm", clip, 1.0),
         Row("sequence_length", "training.seq_len", default=2048),
+        devices(
+            "parallelism.data_parallel_shard_degree",
+            "parallelism.data_parallel_replicate_degree",
+            *_SHARED,
+        ),
         batch(
             "training.local_batch_size training.batch_size",
             whole="training.global_batch_size",
-            shared=(
-                "parallelism.tensor_parallel_degree",
-                "parallelism.pipeline_parallel_degree",
-                "parallelism.context_parallel_degree",
-            ),
+            shared=_SHARED,
             default=8,
         ),
         Row("max_steps", "training.steps", default=10_000),

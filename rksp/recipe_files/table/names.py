@@ -20,6 +20,7 @@ _SCHEDULES = (  # the first that the name matches, and what is lost by calling i
     (r"linear|tri_stage", "linear", ""),
 )
 _PRECISIONS = (
+    (r"^fp8$|float8", "fp8"),
     (r"^(pure_bf16|bf16[-_]true|bf16[-_]pure)$", "bf16-pure"),
     (r"^(pure_fp16|fp16[-_]true|16[-_]true|fp16[-_]pure)$", "fp16-pure"),
     (r"bf16|bfloat16", "bf16"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rksp.optimizers.muon_scale import TRAINERS
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.table.convert import number, positive
 from rksp.recipe_files.table.draft import Draft
@@ -121,3 +122,6 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
+        own = TRAINERS.get(self.name)
+        if own is not None and draft.value("optimizer") == "muon":
+            draft.default("muon_scale", own.scale, own.source.partition(";")[0])

@@ -10,7 +10,6 @@ from torch import nn
 
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.text import words
-from rksp.models.zoo.feed_forward import MixtureOfExperts
 from rksp.watch.faults.base import Fault
 from rksp.watch.moment import Moment
 
@@ -62,15 +61,14 @@ class AuxOff(Fault):
 
 def _switches(module: nn.Module) -> list[Callable[[], None]]:
     """Return functions that set the coefficients that a module reads to zero."""
-    if isinstance(module, MixtureOfExperts):  # its configuration is frozen and shared
-        config = module.config
+    config: Any = getattr(module, "config", None)
+    if hasattr(module, "aux_loss") and hasattr(config, "model_copy"):  # frozen and shared
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]
         zeros = config.model_copy(update=dict.fromkeys(names, 0.0))
         return [lambda: setattr(module, "config", zeros)] if names else []
     owners: list[Any] = [module]
-    held = getattr(module, "config", None)
-    if held is not None and not hasattr(held, "model_copy"):
-        owners += [held, getattr(held, "text_config", None)]
+    if config is not None and not hasattr(config, "model_copy"):
+        owners += [config, getattr(config, "text_config", None)]
     return [
         partial(setattr, owner, name, 0.0)
         for owner in owners

@@ -22,63 +22,66 @@ def reduced_operator(
     epsilon: float = 1e-5,
     is_exact: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the whitened operator of each layer, A = V C_yx Vᵀ with V (C_xx + εI) Vᵀ = I.
+    """Return the whitened operator of each layer, A = V C_yx Vᵀ with V (C_xx + ε s² I) Vᵀ = I.
 
-    V is the inverse Cholesky factor. The symmetric root of the literature differs from it by a
-    rotation, so eigenvalues and Frobenius norm are the same. ε is at least 1e-6 of the mean
-    variance, which keeps the factorization stable in float32. It shrinks eigenvalues: a direction
-    of variance s² counts as s² / (s² + ε).
+    V is the inverse Cholesky factor, and s² the mean variance. The symmetric root of the literature
+    differs from V by a rotation, so eigenvalues and Frobenius norm are the same. ε shrinks
+    eigenvalues: a direction of variance v counts as v / (v + ε s²). It is relative to s², because
+    an absolute one would hide how a block amplifies states that have nearly collapsed.
 
-    With `is_exact` there is no ε, as in the published A = Ỹ X̃⁺, whose spectrum is that of Y X⁺. V
-    is then w^-½ Uᵀ of the eigenvalues w and eigenvectors U of C_xx, in float64. Directions that
-    rounding cannot tell from zero are left out, as in a pseudo-inverse.
+    The gradient flows through both x and y, so that it is that of A in all weights before the
+    block, too.
+
+    With `is_exact` there is no ε, as in the published A = Ỹ X̃⁺, whose spectrum is that of Y X⁺.
+    Whitening is then in float64, and directions that rounding cannot tell from zero are left out,
+    as in a pseudo-inverse.
 
     Args:
-        x: States that enter the block, `[layers, tokens, width]`; they carry no gradient.
-        y: States that leave it, of the same shape; the gradient flows through them.
-        basis: Orthonormal columns `[layers, width, rank]` to which both are restricted.
+        x: States that enter the block, `[layers, tokens, width]`.
+        y: States that leave it, of the same shape.
+        basis: Orthonormal columns `[layers, width, rank]` to which both are restricted; constant.
         epsilon: ε.
         is_exact: Whiten without ε.
 
     Returns:
         A, `[layers, rank, rank]`, and a bool `[layers]` that says whether the factorization
-        succeeded. Where it did not, A is the operator of the unwhitened states.
+        succeeded. Where it did not, A is that of x in place of whitened states, without a gradient
+        through x.
     """
-    with torch.no_grad():  # all of this is constant; only two products enter the graph
-        x = x - x.mean(-2, keepdim=True)
-        if basis is not None:
-            x = x @ basis
-        inverse, usable = _exact_whitening(x) if is_exact else _ridge_whitening(x, epsilon)
-        white = x @ (inverse.mT / (x.shape[-2] - 1))
-    # Centering y would change nothing, because the columns of x have mean zero.
-    return inverse @ ((y if basis is None else y @ basis).mT @ white), usable
-
-
-def _ridge_whitening(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return L⁻¹ of L Lᵀ = C + εI for centered states, and whether the factorization succeeded."""
-    covariance = x.mT @ x / (x.shape[-2] - 1)
-    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-    diagonal += epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
-    factor, failed = torch.linalg.cholesky_ex(covariance)
-    usable = failed == 0
-    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    factor = torch.where(usable[:, None, None], factor, unit)
-    return torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False), usable
-
-
-def _exact_whitening(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return w^-½ Uᵀ of C = U w Uᵀ for centered states, and whether C is finite."""
-    double = x.double()
-    covariance = double.mT @ double / (x.shape[-2] - 1)
-    usable = covariance.isfinite().all(-1).all(-1)
+    # y's mean times the rounding errors of x's column sums would not be small beside collapsed x.
+    x, y = (part - part.mean(-2, keepdim=True) for part in (x, y))
+    if basis is not None:
+        x, y = x @ basis, y @ basis
+    wide = x.double() if is_exact else x
+    covariance = wide.mT @ wide / (x.shape[-2] - 1)
     unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    variances, vectors = torch.linalg.eigh(torch.where(usable[:, None, None], covariance, unit))
+    if is_exact:
+        kept = _above_rounding(covariance.detach(), x)
+        covariance = kept @ covariance @ kept + (unit - kept) * _mean_variance(covariance.detach())
+    else:
+        kept = unit.expand_as(covariance)
+        covariance = covariance + epsilon * _mean_variance(covariance) * unit
+    usable = torch.linalg.cholesky_ex(covariance.detach()).info == 0
+    covariance = torch.where(usable[:, None, None], covariance, unit)
+    factor = torch.linalg.cholesky(covariance)
+    inverse = torch.linalg.solve_triangular(factor, kept, upper=False).to(x)
+    return inverse @ (y.mT @ (x @ (inverse.mT / (x.shape[-2] - 1)))), usable
+
+
+def _mean_variance(covariance: Tensor) -> Tensor:
+    return covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+
+
+@torch.no_grad()
+def _above_rounding(covariance: Tensor, x: Tensor) -> Tensor:
+    """Return the projector on the directions of `x` that rounding can tell from zero."""
+    unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    finite = covariance.isfinite().all(-1).all(-1)
+    variances, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], covariance, unit))
     count = max(x.shape[-2:])
     # numpy's pinv tolerance for singular values, but not below the accuracy of their squares.
     least = max((count * torch.finfo(x.dtype).eps) ** 2, count * torch.finfo(torch.float64).eps)
-    least = least * variances[:, -1:]
-    roots = torch.where(variances > least, variances.clamp(min=1e-300).rsqrt(), 0.0)
-    return (roots.unsqueeze(-1) * vectors.mT).to(x), usable
+    return vectors * (variances > least * variances[:, -1:]).unsqueeze(-2) @ vectors.mT
 
 
 @torch.no_grad()

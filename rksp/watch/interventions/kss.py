@@ -47,13 +47,18 @@ class KSS(Intervention):
     """Adds `weight` times the mean over the chosen blocks of a penalty on their operator A.
 
     A is fitted on a sub-sample of tokens of the step's own forward pass: the states that enter a
-    block, held constant, and those that leave it, through which the gradient flows.
+    block and those that leave it. The gradient flows through both; up to rksp 0.10 it left out the
+    former, and was up to 1,500 times too large for the weights before the block.
+
+    In rksp's runs no setting of it saves more than single ones (`rksp explain kss`): runs that
+    learn amplify states more than the penalty allows, so that it works against learning, and it
+    acts through the same step of the optimizer that makes a run fail.
 
     Forms:
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. It needs no
-            decomposition, and its gradient is exact.
+            decomposition.
         published: That paper's penalty on the eigenvalues of A (`koopman.shaping_loss`), with A
-            whitened exactly as in the paper; the other forms add 1e-5 to the variances. Layers
+            whitened exactly as in the paper; the other forms add 1e-5 of the mean variance. Layers
             whose eigenvalue gradients cannot be trusted are left out of a step.
         random: The negative control, with the states, the operator, the cost and the gradient size
             on A of `energy`, but in a random direction.
@@ -154,7 +159,7 @@ class KSS(Intervention):
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
             x, y = first_tensor((args, kwargs)), first_tensor(output)
             if torch.is_grad_enabled() and x is not None and y is not None and x.shape == y.shape:
-                self._pairs[index] = (self._sample(x.detach(), step), self._sample(y, step))
+                self._pairs[index] = (self._sample(x, step), self._sample(y, step))
 
         return hook
 
@@ -183,7 +188,7 @@ class KSS(Intervention):
             return None
         with torch.autocast(x.device.type, enabled=False):
             operator, usable = reduced_operator(
-                x, y, basis=self._basis(x, layers), is_exact=self.form == "published"
+                x, y, basis=self._basis(x.detach(), layers), is_exact=self.form == "published"
             )
             values, usable = self._values(operator, usable)
         count = usable.sum().clamp(min=1)

@@ -12,12 +12,14 @@ from rksp.watch.interventions.qk_norm import QKNorm
 from rksp.watch.interventions.rate_backoff import RateBackoff
 from rksp.watch.interventions.repeat_step import RepeatStep
 from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
+from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.interventions.z_loss import ZLoss
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
     kind.name: kind
     for kind in (
         KSS,
+        StepClip,
         MSign,
         QKClip,
         QKNorm,

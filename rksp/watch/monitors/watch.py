@@ -204,10 +204,10 @@ class Watch:
                 "call begin_step before every forward pass."
             )
         found: list[Reading] = []
-        moment.shared.clear()
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, partial(monitor.read, moment)) or []
+        moment.shared.clear()
         alarms = self._judge.feed(found)
         self.readings += found
         if self._keep is not None and len(self.readings) > 2 * self._keep:

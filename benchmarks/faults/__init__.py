@@ -1,4 +1,0 @@
-"""Faults that rksp must survive: damaged input, kills, full disks, and runs that must not differ.
-
-Run as `python benchmarks/faults COMMAND`. The modules import each other as `faults.*`.
-"""

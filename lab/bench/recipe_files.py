@@ -1,0 +1,212 @@
+"""Write rksp/recipe_files/README.md: the settings read from real run files, and their accuracy.
+
+python -m lab.bench.recipe_files
+
+The exit code is 1 if a field differs from `tests/run_configs/checked.yaml`, which holds the recipes
+that were read off the files by eye.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rksp.ground.errors import InputError
+from rksp.recipe_files.parse.document import load_document, parse_yaml
+from rksp.recipe_files.parse.python_source import FUNCTIONS
+from rksp.recipe_files.readers.torchtitan import is_registry
+from rksp.recipe_files.registry import READERS, read_recipe_file
+from rksp.recipe_files.said.assumptions import assumed_line
+from rksp.recipe_files.said.origin import OriginKind, RecipeFile
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "tests" / "run_configs"
+PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
+_HEAD = """# Recipes from trainers' own files
+
+`rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
+assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
+one table of fields in this folder and one line in `registry.py`; `--as NAME` chooses a reader.
+
+Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
+read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
+(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), a notebook as the script of its cells;
+shell scripts as words. A value behind `!include` or an unknown reference counts as "set elsewhere".
+
+## Readers
+
+Names and defaults were read in these sources. The last column lists the exceptions.
+
+| `--as` | trainer | version | source | from knowledge |
+|---|---|---|---|---|
+{readers}
+## {count} real runs of {formats} formats
+
+rksp reads {read} of the runs and refuses {refused} with one sentence. {checked} runs were checked
+by hand against file and source: {right} fields are right, {wrong} are wrong. A second reading used
+the lines of source that `tests/run_configs/sources.yaml` names. {silent} assumed fields are missing
+from the printed assumptions. The version is the one whose defaults were read.
+`lab/bench/recipe_files.py` writes this page, and a test compares it.
+
+{described} runs describe their model, and {scored} of these become a target without another
+argument. `lab/bench/run_configs.py` ran `rksp score FILE --evidence config` on {tried} of these
+without a network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
+that is not in the local cache, and {failed} end in another sentence.
+
+| run | read as | settings read | right | wrong | assumed | model |
+|---|---|--:|--:|--:|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: the settings read, and the fields that agree with the checked ones or differ."""
+
+    name: str
+    read: RecipeFile | None
+    refusal: str
+    right: int
+    wrong: tuple[str, ...]
+    is_checked: bool
+
+
+def names() -> list[str]:
+    """Return every run's path under `run_configs`; a registry has one entry per run."""
+    found = []
+    for path in sorted(CONFIGS.rglob("*")):
+        if not path.is_file() or path.parent == CONFIGS:
+            continue
+        name = path.relative_to(CONFIGS).as_posix()
+        document = load_document(path) if path.suffix == ".py" else None
+        if document is not None and is_registry(document):
+            found += [f"{name}::{part}" for part in document.data[FUNCTIONS]]
+        else:
+            found.append(name)
+    return found
+
+
+@cache
+def checked() -> dict[str, dict[str, object]]:
+    """Return run → field → value, as read by eye."""
+    return parse_yaml((CONFIGS / "checked.yaml").read_text(encoding="utf-8"))
+
+
+def row(name: str) -> Row:
+    """Read one run and compare it."""
+    wanted = dict(checked().get(name, {}))
+    try:
+        read = read_recipe_file(CONFIGS / name)
+        recipe = read.recipe()
+    except InputError as error:
+        sentence = str(error).replace(f"{CONFIGS}/", "")
+        return Row(name, None, sentence, 0, tuple(wanted), bool(wanted))
+    found = {field: getattr(recipe, field) for field in wanted if field != "assumed"}
+    found["assumed"] = _assumed(read)
+    differ = tuple(
+        f"{field} is {found[field]}, not {value}"
+        for field, value in wanted.items()
+        if not _same(found[field], value)
+    )
+    return Row(name, read, "", len(wanted) - len(differ), differ, bool(wanted))
+
+
+def _assumed(read: RecipeFile) -> list[str]:
+    return [f.name for f in read.fields if f.origin.kind is OriginKind.ASSUMED]
+
+
+def _same(found: object, wanted: object) -> bool:
+    if isinstance(wanted, list):
+        plain = [list(part) if isinstance(part, tuple) else part for part in found]
+        return sorted(map(str, plain)) == sorted(map(str, wanted))
+    if isinstance(wanted, float) and isinstance(found, int | float):
+        return abs(found - wanted) <= 1e-5 * abs(wanted)
+    return found == wanted
+
+
+def silent(read: RecipeFile) -> list[str]:
+    """Return the assumed fields that are missing from the line of assumptions."""
+    line = assumed_line(read.recipe(), read.origins())
+    roots = {root for f in read.fields for root in f.origin.assumes}
+    return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
+
+
+def _long(line: str) -> str:
+    for short, field in (("--lr", "--learning-rate"), ("--clip", "--max-grad-norm"),
+                         ("--beta1", "--adam-beta1"), ("--beta2", "--adam-beta2"),
+                         ("--epsilon", "--adam-epsilon")):  # fmt: skip
+        line = line.replace(short, field)
+    return line
+
+
+def page(rows: list[Row] | None = None) -> str:
+    """Return the page as it should be."""
+    rows = rows if rows is not None else [row(name) for name in names()]
+    read = [r for r in rows if r.read is not None]
+    titles = Counter(r.read.trainer for r in read)
+    described = [r for r in read if r.read.target is not None or "not describe" not in _missing(r)]
+    scored = [r for r in described if r.read.target is not None]
+    head = _HEAD.format(
+        readers="".join(
+            f"| {reader.name} | {reader.title} | {reader.version} | {reader.source} "
+            f"| {reader.unverified} |\n"
+            for reader in READERS
+        ),
+        count=len(rows),
+        formats=len(titles) + any("wandb" in r.name for r in read),
+        read=len(read),
+        refused=len(rows) - len(read),
+        checked=sum(r.is_checked for r in rows),
+        right=sum(r.right for r in rows),
+        wrong=sum(len(r.wrong) for r in rows),
+        silent=sum(len(silent(r.read)) for r in read),
+        described=len(described),
+        scored=len(scored),
+        **_ends({r.name for r in described}),
+    )
+    return head + "".join(_line(r) for r in rows)
+
+
+def _ends(described: set[str]) -> dict[str, object]:
+    """Count how the scores of `scored.json` ended, over the runs that describe their model."""
+    found = json.loads((CONFIGS / "scored.json").read_text(encoding="utf-8"))
+    ends = [end for name, end in found.items() if name in described]
+    verdicts = Counter(end["verdict"] for end in ends if "verdict" in end)
+    hub = sum("Hub" in end.get("why", "") for end in ends)
+    return {
+        "tried": len(ends),
+        "done": verdicts.total(),
+        "verdicts": ", ".join(f"{count} {name}" for name, count in verdicts.most_common()),
+        "hub": hub,
+        "failed": len(ends) - verdicts.total() - hub,
+    }
+
+
+def _missing(r: Row) -> str:
+    text = r.read.target_missing
+    return "does not describe" if "does not give depth" in text else text
+
+
+def _line(r: Row) -> str:
+    if r.read is None:
+        return (
+            f"| {r.name} | refused | | {r.right or ''} | {len(r.wrong) or ''} | | {r.refusal} |\n"
+        )
+    right, wrong = (r.right, len(r.wrong)) if r.is_checked else ("", "")
+    target = r.read.target
+    model = target.name if target is not None else f"none: {r.read.target_missing}"
+    part = f"{r.read.understood} of {r.read.settings}"
+    assumed = ", ".join(_assumed(r.read))
+    return f"| {r.name} | {r.read.trainer} | {part} | {right} | {wrong} | {assumed} | {model} |\n"
+
+
+if __name__ == "__main__":
+    every = [row(name) for name in names()]
+    PAGE.write_text(page(every), encoding="utf-8")
+    for one in every:
+        for fault in one.wrong:
+            print(f"{one.name}: {fault}", file=sys.stderr)
+    sys.exit(any(one.wrong for one in every))

@@ -1,0 +1,186 @@
+"""Profiles of models that learn, from initialization to the end; the paper's settings as presets.
+
+The settings are those of arXiv 2602.22988 as far as it publishes them. A preset reads the user's
+own copy of its data and downloads nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lab.experiments.tables import markdown
+from lab.experiments.trials import Stored, Trial, small_trial
+from lab.tasks.tasks import make_task
+from rksp.documents.confirm import PROFILED, Curve
+from rksp.ground.errors import InputError
+from rksp.ground.model import Strict
+from rksp.outcome import OutcomePolicy
+
+_NONE = "–"
+_SHOWN = 5  # steps of a run in the table
+
+
+class ProfileRow(Strict):
+    """The profile of one run in a committed result.
+
+    Attributes:
+        family, rate, seed: Which run.
+        final_loss: Mean over the last tenth, in nats; None if the run stopped before.
+        loss: Training loss at the steps of the profiles, in nats.
+        profiles: Quantity → (step, value); see `rksp.confirm.profiles`.
+    """
+
+    family: str
+    rate: float
+    seed: int
+    final_loss: float | None
+    loss: Curve
+    profiles: dict[str, Curve]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """An experiment as those of the catalog: profiles of some settings at some seeds.
+
+    Attributes:
+        settings: The trials to train, without their seeds.
+        seeds: One run of every setting for each seed.
+        data: What the user must give as data; empty if rksp ships it.
+        paper: What the paper says of it; empty if nothing.
+    """
+
+    settings: Sequence[Trial]
+    seeds: Sequence[int]
+    data: str = ""
+    paper: str = ""
+    row_type = ProfileRow
+
+    def on(self, path: Path) -> Profiles:
+        """Return the same experiment on the user's data."""
+        option = {"path": str(path)}
+        settings = [
+            trial.model_copy(update={"task_options": trial.task_options | option})
+            for trial in self.settings
+        ]
+        return replace(self, settings=settings, data="")
+
+    def plan(self) -> list[Trial]:
+        """Return all trials, those at one seed before the next seed.
+
+        Raises:
+            InputError: The experiment needs data that were not given.
+        """
+        if self.data:
+            raise InputError(f"This preset needs {self.data}; give its path with --data.")
+        return [t.model_copy(update={"seed": s}) for s in self.seeds for t in self.settings]
+
+    @staticmethod
+    def rows(stored: Sequence[Stored]) -> list[ProfileRow]:
+        """Return the rows of stored trials."""
+        return [_row(one) for one in stored]
+
+    def table(self, rows: Sequence[ProfileRow]) -> str:
+        """Return the profiles as Markdown, means over the seeds, and the loss of a trivial answer.
+
+        A profile counts only if its runs learned: the share of runs that ended below the trivial
+        answer by the margin of the ladders' policy stands in the table.
+        """
+        setting = self.settings[0]
+        trivial = make_task(setting.task, **setting.task_options).trivial_loss
+        cells = [cell for family in _families(rows) for cell in _cells(family, rows, trivial)]
+        header = ("model", "learned", "step", "loss", "M≈1", "stable rank", "QK rank")
+        chance = f"Answering with the label frequencies costs {trivial:.3f} nats.\n"
+        parts = [markdown(header, cells, texts=1), chance, *([self.paper] if self.paper else [])]
+        return "\n".join(parts)
+
+
+def _row(stored: Stored) -> ProfileRow:
+    trial, result = stored.trial, stored.result
+    read = sorted({step for curve in result.profiles.values() for step, _ in curve})
+    known = {step: value for step, value in result.loss if value is not None}
+    # The curve has at most 200 points, so the nearest one may be of the step before or after.
+    near = {step: min(known, key=lambda at: abs(at - step)) for step in read if known}
+    return ProfileRow(
+        family=trial.family,
+        rate=trial.recipe.learning_rate,
+        seed=trial.seed,
+        final_loss=result.final_loss,
+        loss=[(step, known[at]) for step, at in near.items()],
+        profiles=result.profiles,
+    )
+
+
+def _families(rows: Sequence[ProfileRow]) -> list[str]:
+    return list(dict.fromkeys(row.family for row in rows))
+
+
+def _cells(family: str, rows: Sequence[ProfileRow], trivial: float) -> list[tuple[str, ...]]:
+    own = [row for row in rows if row.family == family]
+    bar = trivial - OutcomePolicy().margin
+    learned = sum(row.final_loss is not None and row.final_loss <= bar for row in own)
+    steps = sorted({step for row in own for curve in row.profiles.values() for step, _ in curve})
+    chosen = sorted({steps[round(i * (len(steps) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)})
+    return [
+        (
+            family.removeprefix("zoo_") if step == chosen[0] else "",
+            f"{learned}/{len(own)}" if step == chosen[0] else "",
+            f"{step}",
+            _mean([row.loss for row in own], step),
+            *(_mean([row.profiles.get(name, []) for row in own], step) for name in PROFILED),
+        )
+        for step in chosen
+    ]
+
+
+def _mean(curves: Sequence[Curve], step: int) -> str:
+    """Return the mean over the runs that have a value at this step."""
+    values = [value for curve in curves for at, value in curve if at == step]
+    return f"{statistics.fmean(values):.2f}" if values else _NONE
+
+
+def _watched(every: int) -> tuple[str, ...]:
+    return (
+        f"near-unit-mass:every={every},states=2048",
+        f"stable-rank:every={every}",
+        f"qk-entropy:every={every},windows={every}",
+    )
+
+
+def _small(family: str) -> Trial:
+    return small_trial(
+        *(family, "bytes"), width=32, depth=4, length=32, batch=16, rate=3e-3, warmup=30,
+        clip=1.0, steps=301, task_options={"length": 32}, monitors=_watched(30),
+    )  # fmt: skip
+
+
+_VIT = small_trial(
+    *("vit_cifar10", "cifar10"), width=192, depth=6, length=64, batch=32, rate=1e-3,
+    clip=1.0, steps=1001, shape={"num_attention_heads": 3}, monitors=_watched(100),
+)  # fmt: skip
+_GPT2 = small_trial(
+    *("gpt2", "text"), width=768, depth=12, length=256, batch=8, rate=6e-4,
+    clip=1.0, steps=1001, task_options={"length": 256},
+    shape={"num_attention_heads": 12}, monitors=_watched(100),
+)  # fmt: skip
+
+PROFILES = Profiles(
+    settings=[_small(f"zoo_{name}") for name in ("pre_ln", "post_ln", "no_norm")], seeds=range(3)
+)
+PRESETS: Mapping[str, Profiles] = {
+    "profiles-vit": Profiles(
+        settings=[_VIT],
+        seeds=range(1),
+        data="the folder of CIFAR-10's binary version (data_batch_1.bin and so on)",
+        paper="The paper gives M≈1 = 0.42 for its Pre-LN ViT (width 192, depth 6).\n",
+    ),
+    "profiles-gpt2": Profiles(
+        settings=[_GPT2],
+        seeds=range(1),
+        data="a text file, or a Parquet file with a column 'text'",
+        paper="The paper gives M≈1 = 0.68, 0.62 and 0.58 for early, middle and late blocks of the "
+        "pretrained GPT-2 (width 768, depth 12).\n",
+    ),
+}

@@ -1,0 +1,283 @@
+"""What predictions of ladders, recipes and cards that were left out are worth."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from lab.fine_tuning_fit.ladder import FineTuningLadder, interpolated
+from lab.fine_tuning_fit.left_out import LeftOut
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.classifiers.metrics import auroc, ece
+from rksp.classifiers.rates import RateDistribution
+from rksp.ground.model import definite
+
+NEAR = 0.01  # share of the best result by which a rate may fall short
+_AT_RISK = 0.5
+_NORMAL = NormalDist()
+Rule = Callable[[LeftOut], float]
+
+
+def is_lora(inputs: FineTuningInputs) -> bool:
+    """Say whether plain LoRA or QLoRA is trained, with an Adam."""
+    return inputs.method in ("lora", "qlora") and inputs.optimizer == "adamw"
+
+
+SETS: dict[str, Callable[[FineTuningInputs], bool]] = {
+    "LoRA, QLoRA": is_lora,
+    "their variants": lambda i: (
+        i.trained == "adapter" and i.optimizer == "adamw" and not is_lora(i)
+    ),
+    "encoders, all weights": lambda i: i.trained == "full" and i.kind == "encoder",
+    "decoders, all weights": lambda i: i.trained == "full" and i.kind == "decoder",
+    "the rest": lambda i: True,
+}
+CONSTANTS = {
+    "LoRA, QLoRA": 3e-4,
+    "their variants": 3e-4,
+    "encoders, all weights": 5e-5,
+    "decoders, all weights": 2e-5,
+}
+
+
+def set_of(inputs: FineTuningInputs) -> str:
+    """Return the first of `SETS` that the inputs belong to."""
+    return next(name for name, belongs in SETS.items() if belongs(inputs))
+
+
+def public_formula(ladder: FineTuningLadder) -> float | None:
+    """Return 5e-5 · 10 · (2000 / width)^P, with P 0.78 for Llama and 0.08 for Qwen; None elsewhere.
+
+    The formula of a public service for LoRA (`hyperparam_utils` of the Tinker cookbook).
+    """
+    family = ladder.inputs.family
+    power = 0.781 if family == "llama" else 0.0775 if family.startswith("qwen") else None
+    if power is None or not ladder.width:
+        return None
+    return 5e-4 * (2000 / ladder.width) ** power
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateScore:
+    """What a rule for the starting rate is worth.
+
+    Attributes:
+        near: Share of the ladders in which it falls short of the best by 1 % at most.
+        macro: The same, every source or family counting alike.
+        error: Median distance from the best rate, in decades, where that is inside the ladder.
+        count, inner: Ladders behind each.
+    """
+
+    near: float
+    macro: float
+    error: float
+    count: int
+    inner: int
+
+
+def rate_score(predicted: Sequence[LeftOut], rule: Rule) -> RateScore:
+    """Judge a rule, which gives log10 of a rate."""
+    by_name = defaultdict(list)
+    for one in predicted:
+        by_name[one.name].append(one.ladder.shortfall(rule(one)) <= NEAR)
+    inner = [abs(rule(x) - definite(x.ladder.chosen)) for x in predicted if not x.ladder.at_border]
+    return RateScore(
+        near=_mean([hit for hits in by_name.values() for hit in hits]),
+        macro=_mean([_mean(hits) for hits in by_name.values()]),
+        error=_median(inner),
+        count=len(predicted),
+        inner=len(inner),
+    )
+
+
+def starts(one: LeftOut) -> float:
+    """Return log10 of *start here*."""
+    return math.log10(one.estimate.start_here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsScore:
+    """What *start here* costs in ladders whose results are nats.
+
+    Attributes:
+        regret: Median of the held-out loss above the ladder's best.
+        high: Its 90 % quantile.
+        constant: Median regret of the median best rate of the ladders of other groups.
+        lost: Median share of the gain on not training that is lost.
+        worse: Ladders that end worse than not training.
+    """
+
+    regret: float
+    high: float
+    constant: float
+    lost: float
+    worse: int
+
+
+def nats_score(predicted: Sequence[LeftOut]) -> NatsScore:
+    """Judge *start here* against the best run and against not training, on held-out data."""
+    regrets, constants, gains = [], [], []
+    for one in predicted:
+        runs = [
+            (rate, result)
+            for rate, result in zip(one.ladder.rates, one.ladder.results, strict=True)
+            if result is not None
+        ]
+        best = min(result for _, result in runs)
+        others = [definite(x.ladder.chosen) for x in predicted if x.name != one.name]
+        usual = _median(others or [definite(one.ladder.chosen)])
+        regrets.append(interpolated(starts(one), runs) - best)
+        constants.append(interpolated(usual, runs) - best)
+        gains.append(definite(one.ladder.untrained) - best)
+    lost = [regret / gain for regret, gain in zip(regrets, gains, strict=True)]
+    return NatsScore(
+        regret=_median(regrets),
+        high=float(np.quantile(regrets, 0.9)),
+        constant=_median(constants),
+        lost=_median(lost),
+        worse=sum(share > 1 for share in lost),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeScore:
+    """What the edge is worth.
+
+    Attributes:
+        error: Median distance from the middle of the bracket, in decades.
+        bias: Median of predicted less true.
+        spread: Median of the stated spread.
+        below: Share of the ladders whose first failed rate lies above *do not exceed*.
+        below_last_good: The same for the last rate that trained.
+        count: Ladders with an edge.
+    """
+
+    error: float
+    bias: float
+    spread: float
+    below: float
+    below_last_good: float
+    count: int
+
+
+def edge_score(predicted: Sequence[LeftOut]) -> EdgeScore:
+    """Judge the edge of the ladders that have one."""
+    known = [x for x in predicted if x.ladder.has_edge]
+    misses = [x.estimate.edge.location - sum(x.ladder.edge) / 2 for x in known]
+    ceilings = [math.log10(x.estimate.do_not_exceed()) for x in known]
+    return EdgeScore(
+        error=_median(np.abs(misses).tolist()),
+        bias=_median(misses),
+        spread=_median([x.estimate.edge.spread for x in known]),
+        below=_mean([c < x.ladder.edge[1] for c, x in zip(ceilings, known, strict=True)]),
+        below_last_good=_mean(
+            [c <= x.ladder.edge[0] for c, x in zip(ceilings, known, strict=True)]
+        ),
+        count=len(known),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScore:
+    """What P(failed) is worth over single runs; `by_rate` ranks them by their rate alone."""
+
+    auroc: float
+    by_rate: float
+    ece: float
+    runs: int
+    failed: int
+
+
+def run_score(predicted: Sequence[LeftOut]) -> RunScore:
+    """Judge P(failed) at every run of which it is known how it ended."""
+    rows = [
+        (failed, x.estimate.failed(10**rate), rate)
+        for x in predicted
+        for rate, failed in zip(x.ladder.rates, x.ladder.failed, strict=True)
+        if failed is not None
+    ]
+    failed, chance, rate = (np.array(column) for column in zip(*rows, strict=True))
+    return RunScore(
+        auroc=auroc(failed, chance),
+        by_rate=auroc(failed, rate),
+        ece=ece(failed, chance),
+        runs=len(rows),
+        failed=int(failed.sum()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedScore:
+    """What is said of runs that are known to have trained: shares at risk, and above ok."""
+
+    at_risk: float
+    above_ok: float
+    count: int
+
+
+def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
+    """Judge rates that trained; above ok is what `rksp score` calls caution or risk."""
+    risk, above = [], []
+    for x in predicted:
+        rate = 10 ** definite(x.ladder.chosen)
+        risk.append(x.estimate.failed(rate) >= _AT_RISK)
+        doubtful = x.estimate.interval(rate)[1] >= _AT_RISK
+        above.append(risk[-1] or doubtful or rate > x.estimate.do_not_exceed())
+    return TrainedScore(at_risk=_mean(risk), above_ok=_mean(above), count=len(risk))
+
+
+def log_score(estimate: FineTuningEstimate, ladder: FineTuningLadder) -> dict[str, float]:
+    """Return the logarithm of the chance that was given to where the best rate and the edge lie."""
+    found = {}
+    for name, said, (low, high) in (
+        ("best", estimate.best, ladder.best),
+        ("edge", estimate.edge, ladder.edge),
+    ):
+        if math.isfinite(low) or math.isfinite(high):
+            found[name] = math.log(max(_below(said, high) - _below(said, low), 1e-4))
+    return found
+
+
+def gain(
+    with_it: Mapping[str, Sequence[LeftOut]], without: Mapping[str, Sequence[LeftOut]], key: str
+) -> dict[str, tuple[float, float, float]]:
+    """Return what a term adds to the log score of each response, with an interval over groups.
+
+    Args:
+        with_it: What was left out, by `KEYS`.
+        without: The same ladders in the same order, without the term.
+        key: One of `KEYS`.
+    """
+    rng = np.random.default_rng(0)
+    found = {}
+    for response in ("best", "edge"):
+        by_name: defaultdict[str, float] = defaultdict(float)
+        for new, old in zip(with_it[key], without[key], strict=True):
+            scores = (log_score(x.estimate, x.ladder).get(response, 0.0) for x in (new, old))
+            after, before = scores
+            by_name[new.name] += after - before
+        sums = np.array(list(by_name.values()))
+        drawn = [sums[rng.integers(0, len(sums), len(sums))].sum() for _ in range(1000)]
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        found[response] = (float(sums.sum()), float(low), float(high))
+    return found
+
+
+def _below(said: RateDistribution, log_rate: float) -> float:
+    if math.isinf(log_rate):
+        return float(log_rate > 0)
+    return _NORMAL.cdf((log_rate - said.location) / said.spread)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else math.nan

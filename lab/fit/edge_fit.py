@@ -1,0 +1,321 @@
+"""Fit the model of the edge to ladders of the lab and of public sources."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from lab.fit.censored import CensoredFit, fit_censored
+from lab.fit.edge_families import divergence_offsets, family_offsets
+from lab.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from lab.fit.edge_spreads import (
+    HeldOut,
+    Left,
+    even_spread,
+    node_weights,
+    rounded,
+    with_spreads,
+)
+from lab.fit.lapses import lapse_of
+from rksp.classifiers.divergence import Divergence
+from rksp.classifiers.edge_inputs import (
+    CONFIG_COLUMNS,
+    LONG,
+    MEASURED_COLUMNS,
+    Column,
+    config_features,
+)
+from rksp.classifiers.edge_model import EdgeModel, Horizon
+from rksp.classifiers.kinds import Kinds
+from rksp.classifiers.line import Expected, Line
+from rksp.spectra.features import FEATURES
+
+KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
+_SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
+_SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
+# The lab's pairs, a few models over and over, weigh as much as this many of its ladders in the
+# edge, which they tell best, and in the best rate.
+_EDGE_PAIRS, _BEST_PAIRS = 200.0, 100.0
+# Decades: deviation of the offsets of public sources, which differ more in their best rates, that
+# flat ladders leave open, than in their edges.
+_EDGE_OFFSETS, _BEST_OFFSETS = 0.15, 0.3
+_BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
+_CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
+_UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
+_SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
+_USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
+_REACH = 2.0  # standard deviations that a measured column may lie from what is expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Which columns are used; the smaller ones are what the full one is compared with."""
+
+    config: tuple[Column, ...] = CONFIG_COLUMNS
+    measured: tuple[Column, ...] = MEASURED_COLUMNS
+    has_families: bool = True
+
+
+FULL = Design()
+
+
+def fit_edge_model(
+    ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
+) -> EdgeModel:
+    """Fit the lines, the curves of lost nats and the spreads.
+
+    Runs of `OPENLM` are left out: they did not make the fit better, and so they can test it.
+
+    Args:
+        ladders: Of the lab and of public sources.
+        design: The columns that are used.
+        spreads: Measure the spreads by leaving every source out once; otherwise they are those of
+            the fit, which know nothing of new sources.
+    """
+    ladders = sorted(
+        (x for x in ladders if x.source != OPENLM),
+        key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
+    )
+    expected = _fit_expected(ladders, design)
+    design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
+    edge_fit, best_fit, divergence_fit = (
+        _fit_line(ladders, design, expected, of) for of in ("edge", "best", "divergence")
+    )
+    columns = (*design.config, *design.measured)
+    of_edge = [c.name for c in columns if c.of_edge]
+    edge, divergence = (_line(one, of_edge) for one in (edge_fit, divergence_fit))
+    best = _line(best_fit, [c.name for c in columns])
+    horizon = lambda kind, chosen: Horizon(
+        edge=even_spread(float(edge_fit.spreads[kind])),
+        best=even_spread(float(best_fit.spreads[kind])),
+        **_curves(chosen),
+    )
+    whole = [x for x in ladders if x.best is not None]
+    long = [x for x in whole if x.inputs.steps >= LONG] or whole
+    model = EdgeModel(
+        edge=edge,
+        best=best,
+        divergence=Divergence(
+            line=divergence,
+            families={},
+            short=even_spread(float(divergence_fit.spreads[0])),
+            long=even_spread(float(divergence_fit.spreads[-1])),
+        ),
+        expected=expected,
+        short=horizon(0, [x for x in whole if x.source == LAB] or whole),
+        long=horizon(len(edge_fit.spreads) - 1, long),
+        knots=[float(k) for k in KNOTS],
+        weights=node_weights(),
+        lapse=lapse_of(0, _UNTESTED),
+        kinds=Kinds(families={}, unlike={}),
+        ranges={},
+        measured_ranges=_measured_ranges(whole),
+        card=_card(ladders),
+    )
+    known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+    model = replace(model, ranges=_ranges(model, known))
+    noise = (float(edge_fit.spreads[0]), float(best_fit.spreads[0]))
+    if design.has_families:
+        of_lab = [x for x in whole if x.source == LAB]
+        families = family_offsets(model, of_lab, noise)
+        begins = divergence_offsets(model, of_lab, float(divergence_fit.spreads[0]))
+        model = replace(
+            model,
+            kinds=Kinds(families=families, unlike={}),
+            divergence=replace(model.divergence, families=begins),
+        )
+    return with_spreads(model, list(held_out(ladders, design))) if spreads else model
+
+
+def held_out(ladders: Sequence[EdgeLadder], design: Design = FULL) -> Iterator[HeldOut]:
+    """Yield every public source, lab family and lab task, and a model that saw nothing of it.
+
+    Single runs of a source go with it.
+    """
+    keys: dict[Left, Callable[[EdgeLadder], str]] = {
+        "source": lambda x: x.source if x.source not in (LAB, OPENLM) else "",
+        "family": lambda x: x.inputs.family if x.source == LAB else "",
+        "task": lambda x: x.task if x.source == LAB else "",
+    }
+    for left, key in keys.items():
+        for name in sorted({key(x) for x in ladders} - {""}):
+            seen = fit_edge_model([x for x in ladders if key(x) != name], design, spreads=False)
+            mine = [x for x in ladders if key(x) == name]
+            yield HeldOut(left=left, name=name, seen=seen, ladders=mine)
+
+
+def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Expected]:
+    """Fit a ridge line of every measured column in those of the configuration."""
+    found = {}
+    names = [c.name for c in design.config]
+    for column in design.measured:
+        rows = [
+            (list(config_features(x.inputs).values()), value)
+            for x in ladders
+            if math.isfinite(value := float(x.measured.get(column.name, math.nan)))
+        ]
+        if len(rows) < 10:
+            continue
+        every = list(config_features(ladders[0].inputs))
+        x = np.array([row for row, _ in rows])[:, [every.index(name) for name in names]]
+        y = np.array([value for _, value in rows])
+        low, high = np.quantile(y, [0.02, 0.98])
+        y = np.clip(y, low, high)
+        centers = x.mean(axis=0)
+        z = x - centers
+        coefficients = np.linalg.solve(z.T @ z + np.eye(len(names)), z.T @ (y - y.mean()))
+        left = y - y.mean() - z @ coefficients
+        line = Line(
+            intercept=rounded(y.mean()),
+            weights=_by_name(names, coefficients),
+            centers=_by_name(names, centers),
+        )
+        found[column.name] = Expected(line=line, reach=rounded(_REACH * left.std()))
+    return found
+
+
+def _fit_line(
+    ladders: Sequence[EdgeLadder],
+    design: Design,
+    expected: Mapping[str, Expected],
+    of: Literal["edge", "best", "divergence"],
+) -> CensoredFit:
+    columns = [c for c in (*design.config, *design.measured) if of == "best" or c.of_edge]
+    if of == "best":
+        ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+        around = [
+            (x.low, _CHOSEN_WIDTH) if x.best is None else (x.best, _BEST_WIDTH) for x in ladders
+        ]
+        low = np.array([middle - width for middle, width in around])
+        high = np.array([middle + width for middle, width in around])
+    else:
+        ends = [(x.low, x.high) if of == "edge" else x.divergence for x in ladders]
+        low, high = np.array(ends).T
+    return fit_censored(
+        np.array([_row(x, columns, expected) for x in ladders]),
+        low,
+        high,
+        weights=ladder_weights(ladders, _BEST_PAIRS if of == "best" else _EDGE_PAIRS),
+        kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
+        groups=["" if x.source == LAB else x.source for x in ladders],
+        signs=[c.sign for c in columns],
+        priors=[c.prior for c in columns],
+        group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
+    )
+
+
+def _row(
+    ladder: EdgeLadder, columns: Sequence[Column], expected: Mapping[str, Expected]
+) -> list[float]:
+    features = config_features(ladder.inputs)
+    surplus = {
+        name: e.surplus(float(ladder.measured.get(name, math.nan)), features)
+        for name, e in expected.items()
+    }
+    known = features | surplus
+    return [known.get(c.name, 0.0) for c in columns]
+
+
+def ladder_weights(ladders: Sequence[EdgeLadder], pair_ladders: float = _EDGE_PAIRS) -> np.ndarray:
+    """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most.
+
+    The lab's pairs count as `pair_ladders` at most.
+    """
+    counts = Counter((x.source, bool(x.changed)) for x in ladders)
+    pairs = sum(x.group == PAIRS for x in ladders)
+
+    def weight(x: EdgeLadder) -> float:
+        if x.source == LAB:
+            return min(1.0, pair_ladders / pairs) if x.group == PAIRS else 1.0
+        count = counts[x.source, bool(x.changed)]
+        singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
+        return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count
+
+    return np.array([weight(x) for x in ladders])
+
+
+def _curves(ladders: Sequence[EdgeLadder]) -> dict[str, list[float]]:
+    """Mean nats lost below the best rate and above it; every source counts alike."""
+    counts = Counter(x.source for x in ladders)
+    below, above = [], []
+    for x in ladders:
+        weight = 1 / counts[x.source]
+        lower = x.rates <= x.best
+        below.append((x.rates[lower] - x.best, x.excess[lower], weight))
+        if x.has_edge:
+            upper = x.rates >= x.best
+            above.append((x.rates[upper] - x.edge, x.excess[upper], weight))
+    falling = np.where(KNOTS >= 0, 0.0, _smooth(below))
+    falling = np.maximum.accumulate(np.maximum(falling, 0)[::-1])[::-1]
+    rising = np.where(KNOTS <= -2, 0.0, np.maximum(_smooth(above), 0))
+    rising = np.maximum.accumulate(rising)
+    return {"below": [rounded(v) for v in falling], "above": [rounded(v) for v in rising]}
+
+
+def _smooth(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
+    """Heights of a piecewise linear curve at the knots, by penalized least squares."""
+    if not parts:
+        return np.zeros(len(KNOTS))
+    x = np.concatenate([x for x, _, _ in parts])
+    y = np.concatenate([y for _, y, _ in parts])
+    w = np.concatenate([np.full(len(x), weight) for x, _, weight in parts])
+    w = w * len(w) / w.sum()
+    hats = np.stack([np.interp(x, KNOTS, row) for row in np.eye(len(KNOTS))], axis=1)
+    bends = np.diff(np.eye(len(KNOTS)), 2, axis=0)
+    normal = (hats * w[:, None]).T @ hats + _SMOOTHING * bends.T @ bends
+    return np.linalg.solve(normal + 1e-6 * np.eye(len(KNOTS)), (hats * w[:, None]).T @ y)
+
+
+def _line(fit: CensoredFit, names: Sequence[str]) -> Line:
+    return Line(
+        intercept=rounded(fit.intercept),
+        weights=_by_name(names, fit.coefficients),
+        centers=_by_name(names, fit.centers),
+    )
+
+
+def _ranges(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
+    rows = [model.features(x.inputs, x.measured) for x in ladders]
+    return {
+        name: (rounded(min(r[name] for r in rows)), rounded(max(r[name] for r in rows)))
+        for name in model.best.weights
+    }
+
+
+def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name in FEATURES:
+        values = np.array([x.measured.get(name, math.nan) for x in ladders])
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = np.quantile(values, _USUAL)
+            found[name] = (rounded(low), rounded(high))
+    return found
+
+
+def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
+    """Describe what the model was fitted on, with a digest of it."""
+    sha = hashlib.sha256()
+    for x in ladders:
+        row = [x.source, x.name, x.changed, x.low, x.high, x.best, repr(x.inputs)]
+        sha.update(repr([*row, x.rates.tolist(), x.excess.tolist()]).encode())
+    ladder_counts = Counter(x.source for x in ladders if not x.changed)
+    run_counts = Counter(x.source for x in ladders if x.changed)
+    steps = [x.inputs.steps for x in ladders]
+    return {
+        "ladders": dict(sorted(ladder_counts.items())),
+        "single_runs": dict(sorted(run_counts.items())),
+        "edges": sum(x.has_edge for x in ladders),
+        "steps": [min(steps), max(steps)],
+        "digest": sha.hexdigest(),
+    }
+
+
+def _by_name(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    return {name: rounded(value) for name, value in zip(names, values, strict=True)}

@@ -1,0 +1,234 @@
+"""The tables that lead: whole families, tasks and sources left out, against columns of before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from lab.fit.edge_fit import FULL, Design, fit_edge_model
+from lab.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from lab.fit.edge_scores import Prediction
+from lab.fit.edge_spreads import with_spreads_of
+from lab.fit.metrics import difference
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, CONFIG_COLUMNS
+from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.metrics import auroc, ece
+from rksp.ground.model import definite
+
+Key = Callable[[EdgeLadder], str]
+_NEW = (
+    *("large_batch", "parallel", "branch_norm", "large_init", "other_objective", "made_up"),
+    *("length", "post_norm_depth"),
+)
+# The columns of version 0.6, which knew neither kinds nor families.
+BEFORE = Design(config=tuple(c for c in CONFIG_COLUMNS if c.name not in _NEW), has_families=False)
+FOLDS = 8
+
+
+def predicted(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, key: Key, design: Design = FULL
+) -> dict[str, list[Prediction]]:
+    """Return predictions of every ladder that has a key, by the key, all of which was left out.
+
+    Args:
+        ladders: Of the lab and of public sources.
+        model: Whose spreads are used.
+        key: "" for what is never left out.
+        design: The columns that are used.
+    """
+    found = {}
+    for name in sorted({key(x) for x in ladders} - {""}):
+        rest = [x for x in ladders if key(x) != name]
+        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
+        found[name] = [Prediction.of(seen, x) for x in ladders if key(x) == name]
+    return found
+
+
+def keys(ladders: Sequence[EdgeLadder]) -> dict[str, Key]:
+    """Return what is left out together, by its title; folds are eighths of the lab's ladders."""
+    names = sorted(x.name for x in ladders if x.source == LAB and x.group != PAIRS)
+    fold = {name: str(number % FOLDS) for number, name in enumerate(names)}
+    of_lab: Callable[[Key], Key] = lambda key: lambda x: key(x) if x.source == LAB else ""
+    return {
+        "public sources": lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.source,
+        "families of the lab": of_lab(lambda x: x.inputs.family),
+        "tasks of the lab": of_lab(lambda x: x.task),
+        "ladders of the lab": of_lab(lambda x: fold.get(x.name, "")),
+    }
+
+
+def left_out_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
+    """Return the table of what was left out, with the gain against the columns of before."""
+    lines = [
+        "### Left out whole: sources, families, tasks, ladders",
+        "",
+        "Ladders of every optimizer and norm. *Alike* counts sources, families or tasks alike. The "
+        "interval holds where the number that failed lies between its ends, summed over the runs "
+        "and rounded outwards to whole runs.",
+        "",
+        "| left out | ladders | edge error: median | alike | 90 % | best-rate error | AUROC | "
+        "ECE | of P(diverged): AUROC | ECE | above *do not exceed* | interval holds | AUROC gained "
+        "on the columns of 0.6 |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for title, key in keys(ladders).items():
+        found = predicted(ladders, model, key)
+        if not found:
+            continue
+        before = predicted(ladders, model, key, BEFORE)
+        lines.append(f"| {title} | {' | '.join(_cells(found, before, 'ladders of' in title))} |")
+    return "\n".join(lines)
+
+
+def _cells(
+    found: Mapping[str, list[Prediction]], before: Mapping[str, list[Prediction]], is_fold: bool
+) -> list[str]:
+    """Return the cells of a row; folds mean nothing, so they are not counted alike."""
+    parts = {name: [p for p in read if p.ladder.best is not None] for name, read in found.items()}
+    every = [p for read in parts.values() for p in read]
+    edged = [p for p in every if p.ladder.has_edge]
+    errors = np.abs([p.edge - p.ladder.edge for p in edged])
+    of_part = [
+        np.median([abs(p.edge - p.ladder.edge) for p in read if p.ladder.has_edge])
+        for read in parts.values()
+        if any(p.ladder.has_edge for p in read)
+    ]
+    old = [p for read in before.values() for p in read if p.ladder.best is not None]
+    y = np.concatenate([p.ladder.failed for p in every])
+    diverged = np.concatenate([definite(p.ladder.diverged) for p in every])
+    margins = [np.concatenate([p.ladder.rates - p.edge for p in read]) for read in (every, old)]
+    names = np.concatenate([[p.ladder.name] * len(p.ladder.rates) for p in every])
+    gain = difference(y, margins[0], margins[1], names)
+    said, chances = (
+        np.concatenate([getattr(p, of) for p in every]) for of in ("failed", "diverged")
+    )
+    held = [_holds(read) for read in parts.values() if read]
+    return [
+        f"{len(every)} ({len(edged)} with an edge)",
+        f"{np.median(errors):.2f}",
+        "–" if is_fold else f"{np.mean(of_part):.2f}",
+        f"{np.quantile(errors, 0.9):.2f}",
+        f"{np.median([abs(p.best - (p.ladder.best or math.nan)) for p in every]):.2f}",
+        f"{auroc(y, margins[0]):.3f}",
+        f"{ece(y, said):.3f}",
+        f"{auroc(diverged, chances):.3f}",
+        f"{ece(diverged, chances):.3f}",
+        f"{np.mean([p.is_covered for p in edged]):.0%}",
+        "–" if is_fold else f"{sum(held)} of {len(held)}",
+        f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]",
+    ]
+
+
+def _holds(read: Sequence[Prediction]) -> bool:
+    count = np.concatenate([p.ladder.failed for p in read]).sum()
+    low = np.concatenate([p.failed_low for p in read]).sum()
+    high = np.concatenate([p.failed_high for p in read]).sum()
+    return bool(math.floor(low) <= count <= math.ceil(high))
+
+
+def optimizers_left_out(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
+    """Return the errors for optimizers that are no kin of Adam, their source left out."""
+    found = predicted(ladders, model, keys(ladders)["public sources"])
+    lines = [
+        "### Muon and Lion, the source left out",
+        "",
+        "| source | optimizer | ladders with an edge | edge: median error | best rate | start here "
+        "over the best rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, read in found.items():
+        for optimizer in ("muon", "lion"):
+            mine = [
+                p
+                for p in read
+                if p.ladder.inputs.optimizer == optimizer and p.ladder.best is not None
+            ]
+            if not mine:
+                continue
+            edged = [p.edge - p.ladder.edge for p in mine if p.ladder.has_edge]
+            edge = f"{np.median(edged):+.2f}" if edged else "–"
+            best = np.median([p.best - (p.ladder.best or math.nan) for p in mine])
+            start = 10 ** np.median([p.start - (p.ladder.best or math.nan) for p in mine])
+            lines.append(
+                f"| {name} | {optimizer} | {len(edged)} | {edge} | {best:+.2f} | {start:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def batches(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
+    """Return what *start here* loses by the tokens of a batch, the shape left out; Adam's kin."""
+    key = lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.shape
+    every = [p for read in predicted(ladders, model, key).values() for p in read]
+    every = [
+        p for p in every if p.ladder.best is not None and p.ladder.inputs.optimizer in ADAM_FAMILY
+    ]
+    lines = [
+        "### The batch, shapes left out: Adam's kin",
+        "",
+        "| tokens of a batch | ladders | best rate | start here | lost: median | 90 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for low, high in pairwise((0, 1e5, 3e5, 8e5, 1.6e6, 1e9)):
+        mine = [p for p in every if low <= p.ladder.inputs.batch_tokens < high]
+        if mine:
+            lost = [float(p.ladder.excess_at(p.start)) for p in mine]
+            best, start = (
+                10 ** np.median([value(p) for p in mine])
+                for value in (lambda p: p.ladder.best, lambda p: p.start)
+            )
+            title = f"{low:,.0f} – {high:,.0f}" if high < 1e9 else f"above {low:,.0f}"
+            lines.append(
+                f"| {title} | {len(mine)} | {best:.2g} | {start:.2g} | {np.median(lost):.3f} | "
+                f"{np.quantile(lost, 0.9):.3f} |"
+            )
+    return "\n".join(lines)
+
+
+def pair_table(ladders: Sequence[EdgeLadder], pairs: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return what was said of the shift of the edge in pairs of ladders, their model left out.
+
+    Args:
+        ladders: Of the lab and of public sources.
+        pairs: (model, lever, name of the ladder without it, name of the ladder with it).
+    """
+    from scipy.stats import spearmanr
+
+    by_name = {x.name: x for x in ladders if x.source == LAB and x.has_edge}
+    shifts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for left in sorted({model for model, *_, changed in pairs if changed in by_name}):
+        mine = [pair for pair in pairs if pair[0] == left]
+        unseen = {name for pair in mine for name in pair[2:]}
+        seen = fit_edge_model([x for x in ladders if x.name not in unseen], spreads=False)
+        for _, lever, plain, changed in mine:
+            if plain in by_name and changed in by_name:
+                one, other = by_name[plain], by_name[changed]
+                said = [seen.predict(x.inputs).log_edge for x in (one, other)]
+                shift = (said[1] - said[0], other.edge - one.edge)
+                shifts.setdefault(lever, {}).setdefault(left, []).append(shift)
+    of_models = [np.array(seeds) for models in shifts.values() for seeds in models.values()]
+    if sum(map(len, of_models)) < 3:
+        return ""
+    every = np.concatenate(of_models)
+    means = np.array([seeds.mean(axis=0) for seeds in of_models])
+    lines = [
+        "### Pairs that differ in the model alone, all ladders of the model left out",
+        "",
+        "| what differs | models | pairs | edge moves by, decades | said |",
+        "|---|---|---|---|---|",
+    ]
+    for lever, models in shifts.items():
+        of_lever = np.concatenate([np.array(seeds) for seeds in models.values()])
+        said, moved = of_lever.mean(axis=0)
+        lines.append(f"| {lever} | {len(models)} | {len(of_lever)} | {moved:+.2f} | {said:+.2f} |")
+    missed = np.sqrt(np.mean((every[:, 0] - every[:, 1]) ** 2))
+    lines += [
+        "",
+        f"Rank correlation {spearmanr(*means.T)[0]:.2f} over {len(means)} changes of a model, each "
+        f"the mean of its seeds, and {spearmanr(*every.T)[0]:.2f} over the {len(every)} pairs of "
+        f"one seed; the edges move by {np.sqrt(np.mean(every[:, 1] ** 2)):.2f} decades (root mean "
+        f"square), and {missed:.2f} are left.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""How well past runs correct the classifiers, on sources and families that were left out."""

@@ -1,0 +1,160 @@
+"""Step clip: no step may move the outputs of a matrix by more than a share of their size."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from rksp.ground.errors import InputError, NotCovered
+from rksp.watch.groups import sums_of_squares
+from rksp.watch.interventions.base import Intervention
+from rksp.watch.interventions.ledger import record
+from rksp.watch.interventions.updates import Updates
+from rksp.watch.moment import Moment
+from rksp.watch.output_change import FLOOR, SHARES, OutputChange
+
+
+class StepClip(Intervention):
+    """Scales every matrix's update ΔW by min(1, δ ‖W x‖ / ‖ΔW x‖) after the optimizer's step.
+
+    x are `tokens` inputs of the matrix in the step's own forward pass (`OutputChange`): of an
+    embedding the rows of the sampled tokens, of experts their routed ones. Queries, keys and values
+    that share a parameter are scaled apart. Any other tensor moves by at most δ of its own norm,
+    which counts as at least that of entries of 0.01, and a bias by at most δ of its outputs. It is
+    rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
+
+    A run in which nothing is scaled is bitwise that of the optimizer alone. What the optimizer
+    keeps (moments) stays. Give it before interventions that change weights themselves.
+
+    Args:
+        delta: δ; it adds up over steps, so a longer run needs a smaller one.
+        tokens: Inputs sampled of every matrix.
+        follows_rate: Scale δ by the learning rate over the largest so far.
+    """
+
+    name = "step_clip"
+
+    def __init__(self, delta: float = 0.05, tokens: int = 64, follows_rate: bool = False) -> None:
+        super().__init__()
+        if not 0 < delta < float("inf") or tokens < 1:
+            raise InputError(
+                f"Step clip needs delta > 0 and tokens >= 1, got delta={delta}, tokens={tokens}."
+            )
+        self.delta, self.follows_rate = delta, follows_rate
+        self._outputs, self._updates = OutputChange(tokens), Updates()
+        self._scaled: Counter[str] = Counter()
+        self._steps, self._highest = 0, 0.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the weights that multiply, and the partners by which biases are measured.
+
+        Raises:
+            NotCovered: The model trains no matrix.
+        """
+        self._outputs.bind(model)
+        if not self._outputs.uses:
+            raise NotCovered("Step clip needs a matrix that is trained, and this model has none.")
+        self._updates.bind(optimizer)
+        self._named = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        self._partners = {
+            module.bias: module.weight
+            for module in model.modules()
+            if isinstance(getattr(module, "bias", None), nn.Parameter)
+            and isinstance(getattr(module, "weight", None), nn.Parameter)
+        }
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Sample inputs and outputs of the step's forward pass."""
+        self._updates.forget()
+        return self._outputs.arm(moment.step)
+
+    def before_update(self, moment: Moment) -> None:
+        """Copy what the optimizer's state will not tell."""
+        seen = {use.parameter for use in self._outputs.uses if use.sampled}
+        if not seen:
+            raise InputError(
+                "Step clip saw no input of any matrix; bind it before torch.compile, and call the "
+                "model inside of the step."
+            )
+        self._updates.remember([p for p in self._named if p.grad is not None], measured=seen)
+
+    @torch.no_grad()
+    def after_update(self, moment: Moment) -> None:
+        """Scale the updates that moved outputs by more than δ."""
+        if not self._updates.moving:
+            return
+        start = time.perf_counter()
+        self._steps += 1
+        shares = self._outputs.shares()
+        moment.shared[SHARES] = (self._outputs.names, shares)
+        delta = self._bound(moment)
+        rows = self._outputs.of_parameters(shares)
+        own = self._own_shares()
+        parts = [*rows.items(), *own.items()]
+        host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
+        lengths = [len(part) for _, part in parts]
+        least, scaled = 1.0, set()
+        for (parameter, _), part in zip(parts, host.split(lengths), strict=True):
+            known = part[part.isfinite()]
+            if parameter in scaled or not len(known) or float(known.max()) <= delta:
+                continue
+            part = torch.where(part.isfinite(), part, known.max())
+            factor = (delta / part).clamp(max=1.0).to(parameter.device)
+            self._updates.scale(parameter, factor, self._outputs.is_transposed(parameter))
+            scaled.add(parameter)
+            least = min(least, float(factor.min()))
+        if scaled:
+            self._scaled.update(self._named[parameter] for parameter in scaled)
+            what = "scaled updates that moved outputs too far"
+            detail = {"scaled": float(len(scaled)), "least": least, "delta": delta}
+            record(self, moment, what, since=start, **detail)
+
+    def _bound(self, moment: Moment) -> float:
+        rate = moment.learning_rate
+        if not self.follows_rate or rate is None:
+            return self.delta
+        self._highest = max(self._highest, rate)
+        return self.delta * rate / self._highest if self._highest > 0 else self.delta
+
+    def _own_shares(self) -> dict[nn.Parameter, Tensor]:
+        """Return ‖ΔW‖ over the size of W, of all tensors that no product measured."""
+        seen = {use.parameter for use in self._outputs.uses if use.sampled}
+        others = [p for p in self._updates.copies if p not in seen]
+        if not others:
+            return {}
+        before = [self._updates.copies[p] for p in others]
+        moved = sums_of_squares([[p.detach() - old] for p, old in zip(others, before, strict=True)])
+        size = sums_of_squares([[old] for old in before])
+        least = torch.tensor([FLOOR**2 * p.numel() for p in others]).to(size)
+        partners = [self._partner(p) for p in others]
+        for index, partner in enumerate(partners):
+            if partner is not None:
+                least[index] = torch.maximum(least[index], others[index].numel() * partner)
+        found = (moved / torch.maximum(size, least)).sqrt()
+        return {p: found[index : index + 1] for index, p in enumerate(others)}
+
+    def _partner(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return the mean square of the outputs that a bias is added to, if it is one."""
+        weight = self._partners.get(parameter)
+        if weight is None:
+            return None
+        if weight.dim() == 1:
+            return sums_of_squares([[self._updates.copies.get(weight, weight)]])[0] / weight.numel()
+        return self._outputs.mean_square(weight)
+
+    def closing(self) -> str:
+        """Say how many updates were scaled, and where most."""
+        if not self._scaled:
+            return f"step_clip scaled no update in {self._steps} steps."
+        most = ", ".join(f"{name} ({n})" for name, n in self._scaled.most_common(3))
+        total, kinds = sum(self._scaled.values()), len(self._scaled)
+        return (
+            f"step_clip scaled {total} updates of {kinds} tensors in {self._steps} steps, most of "
+            f"them of {most}."
+        )

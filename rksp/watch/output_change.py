@@ -1,0 +1,287 @@
+"""How far a step of the optimizer moves the outputs of every matrix, on tokens of that step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import at_least_float, gathered
+
+SHARES = "shares of outputs"  # the key of the last measurement in a moment
+FLOOR = 0.01  # an output counts as at least this share of that of a matrix of variance 1/inputs
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NATIVE = {kind.forward for kind in (nn.Linear, nn.Embedding, *_CONVOLUTIONS)}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Use:
+    """A module's use of a weight, and what was sampled of it in one step.
+
+    Attributes:
+        path: Path of the module, with the parameter's name if it holds a stack of experts.
+        module: The module.
+        parameter: The weight.
+        is_transposed: Whether the weight is `[…, inputs, outputs]`.
+        is_head: Whether its outputs are logits.
+        owners: Part of every row of outputs, `[rows]` or `[experts, rows]`; all zero if undivided.
+        names: Names of the parts.
+        sampled: (expert or None, inputs, outputs without the bias), before the step.
+    """
+
+    path: str
+    module: nn.Module
+    parameter: nn.Parameter
+    is_transposed: bool = False
+    is_head: bool = False
+    owners: Tensor
+    names: list[str]
+    sampled: list[tuple[int | None, Tensor, Tensor]] = field(default_factory=list)
+
+    def product(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of inputs x without the bias; x of an embedding are tokens."""
+        if isinstance(self.module, nn.Embedding):
+            return F.embedding(x, weight)
+        if isinstance(self.module, _CONVOLUTIONS):
+            return self.module._conv_forward(x.to(weight), weight, None)
+        return F.linear(x.to(weight), weight.mT if self.is_transposed else weight)
+
+
+class OutputChange:
+    """Samples inputs and outputs in a step's forward pass, and measures after its update.
+
+    The share of a matrix W is ‖ΔW x‖ / ‖W x‖ over the sampled inputs x; W x is what the forward
+    pass computed, so that the only product is that of the moved weight. An output of less than
+    `FLOOR` times what unit-variance scaling gives counts as that much, or a matrix that starts at
+    zero could never leave it; logits count as at least one each. Under `torch.distributed` squares
+    are summed over all ranks.
+
+    Args:
+        tokens: Sampled inputs of every matrix and rank; of a convolution, whole examples.
+    """
+
+    def __init__(self, tokens: int = 64) -> None:
+        self.tokens, self._step = tokens, 0
+        self.uses: list[Use] = []
+
+    def bind(self, model: nn.Module) -> None:
+        """Find the weights that multiply: linear maps, embeddings, convolutions and experts."""
+        anatomy = find_anatomy(model)
+        matrices = [*anatomy.attention_matrices(), *anatomy.feed_forward]
+        head = None if anatomy.head is None else anatomy.head.name
+        for path, module in model.named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is None or not parameter.requires_grad or not _multiplies(module, name):
+                    continue
+                of = [m for m in matrices if m.parameter is parameter]
+                whole = f"{path}.{name}" if parameter.dim() == 3 else path
+                transposed = type(module).__name__ == "Conv1D" or any(m.is_transposed for m in of)
+                shape = parameter.mT.shape if transposed else parameter.shape
+                rows = shape[:2] if name != "weight" else shape[:1]
+                if isinstance(module, nn.Embedding):
+                    rows = shape[-1:]
+                owners, names = torch.zeros(rows, dtype=torch.long), [whole]
+                if sum(m.shape[0] for m in of) == owners.numel() and len(of) > 1:
+                    names = [matrix.name for matrix in of]
+                    for index, m in enumerate(of):
+                        part = owners if m.expert is None else owners[m.expert]
+                        part.unflatten(-1, (m.groups, -1))[..., m.start : m.stop] = index
+                self.uses.append(
+                    Use(
+                        path=whole,
+                        module=module,
+                        parameter=parameter,
+                        is_transposed=transposed,
+                        is_head=path == head,
+                        owners=owners.flatten().to(parameter.device),
+                        names=names,
+                    )
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all parts, in the order of `shares`."""
+        return [name for use in self.uses for name in use.names]
+
+    def arm(self, step: int) -> list[RemovableHandle]:
+        """Forget the last step's samples, and return the hooks of this step's forward pass."""
+        self._step, handles = step, []
+        owners: dict[nn.Module, list[Use]] = {}
+        for use in self.uses:
+            use.sampled.clear()
+            owners.setdefault(use.module, []).append(use)
+        for module, uses in owners.items():
+            hook = self._experts(uses) if len(uses) > 1 else self._capture(uses[0])
+            handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        return handles
+
+    def _spaced(self, rows: Tensor, count: int) -> Tensor:
+        """Return at most `count` evenly spaced rows, shifted at every step, as a copy."""
+        stride = max(1, len(rows) // count)
+        return rows[self._step % stride :: stride][:count].clone()
+
+    def _capture(self, use: Use) -> Callable[..., None]:
+        @torch.no_grad()
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+            x, y = _input(args, kwargs), first_tensor(output)
+            left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
+            if x is None or y is None or left <= 0 or x.numel() == 0:
+                return
+            if isinstance(module, _CONVOLUTIONS):
+                examples = -(-left // max(1, y[0, 0].numel()))
+                x, y = self._spaced(x, examples), self._spaced(y, examples)
+                x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
+            else:
+                width = () if isinstance(module, nn.Embedding) else x.shape[-1:]
+                x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
+                if len(x) != len(y) and type(module).forward in _NATIVE:
+                    return
+                x, y, shape = self._spaced(x, left), self._spaced(y, left), (-1,)
+            if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
+                y, bias = at_least_float(y), getattr(module, "bias", None)
+                y = y if bias is None else y - gathered(bias).to(y).view(shape)
+            else:
+                with torch.autocast(x.device.type, enabled=False):
+                    weight = at_least_float(gathered(use.parameter))
+                    if width and width[0] != weight.shape[-2 if use.is_transposed else -1]:
+                        return
+                    y = use.product(weight, x)
+            use.sampled.append((None, x, y))
+
+        return hook
+
+    def _experts(self, uses: Sequence[Use]) -> Callable[..., None]:
+        """Return the hook of a stack of experts: every expert gets its routed tokens."""
+
+        @torch.no_grad()
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+            first, last = uses
+            x, chosen = first_tensor((args, kwargs)), _indices(args, kwargs)
+            if x is None or chosen is None or first.sampled:
+                return
+            x, chosen = x.reshape(-1, x.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
+            x, chosen = self._spaced(x, self.tokens), self._spaced(chosen, self.tokens)
+            with torch.autocast(x.device.type, enabled=False):
+                wide = [at_least_float(gathered(use.parameter)) for use in uses]
+                for expert in chosen.unique().tolist()[: len(wide[0])]:
+                    routed = at_least_float(x[(chosen == expert).any(-1)])
+                    inner = first.product(wide[0][expert], routed)
+                    first.sampled.append((expert, routed, inner))
+                    gate, up = inner.chunk(2, -1)
+                    act = getattr(module, "act_fn", F.silu)
+                    own = getattr(module, "_apply_gate", None)
+                    inner = act(gate) * up if own is None else own(inner)
+                    last.sampled.append((expert, inner, last.product(wide[1][expert], inner)))
+
+        return hook
+
+    @torch.no_grad()
+    def shares(self) -> Tensor:
+        """Return the share of every part, `[parts]`; NaN where no input was seen."""
+        sums = [self._sums(use) for use in self.uses]
+        if not sums:
+            return torch.zeros(0)
+        kind = max((part.dtype for part in sums), key=lambda dtype: dtype.itemsize)
+        total = torch.cat([part.to(kind) for part in sums], dim=1)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        moved, size, least = total
+        return (moved / torch.maximum(size, least)).sqrt()
+
+    def _sums(self, use: Use) -> Tensor:
+        """Return squares of the change, of the outputs and of their least size, `[3, parts]`."""
+        device = use.owners.device
+        if not use.sampled:
+            return torch.zeros(3, len(use.names), device=device)
+        weight = gathered(use.parameter)
+        inputs, outputs = weight.shape[-1], len(use.owners)
+        if use.is_transposed:
+            inputs = weight.shape[-2]
+        found: list[Tensor] = []
+        for expert, x, y in use.sampled:
+            x, y = _whole(x, inputs, use.parameter), _whole(y, outputs, use.parameter)
+            part = at_least_float(weight if expert is None else weight[expert])
+            moved = (use.product(part, x) - y).square()
+            size = y.square()
+            if moved.dim() > 2:  # a convolution: [examples, outputs, …]
+                moved, size = moved.transpose(0, 1).flatten(1).T, size.transpose(0, 1).flatten(1).T
+            count, scale = float(len(size)), FLOOR**2
+            least = size.new_tensor(count if use.is_head else scale * count)
+            if x.is_floating_point() and not use.is_head:
+                least = least * x.square().mean()
+            found.append(torch.stack([moved.sum(0), size.sum(0), least.expand(size.shape[1])]))
+        if use.sampled[0][0] is None:
+            rows = torch.stack(found).sum(0)
+        else:
+            rows = found[0].new_zeros(len(weight), 3, found[0].shape[1])
+            for (expert, _, _), part in zip(use.sampled, found, strict=True):
+                rows[expert] += part
+            rows = rows.transpose(0, 1).flatten(1)
+        if len(use.names) == 1:
+            return rows.sum(1, keepdim=True)
+        return rows.new_zeros(3, len(use.names)).index_add_(1, use.owners, rows)
+
+    def is_transposed(self, parameter: nn.Parameter) -> bool:
+        """Return whether a parameter is `[…, inputs, outputs]`."""
+        return any(use.is_transposed for use in self.uses if use.parameter is parameter)
+
+    def mean_square(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return the mean square of the sampled outputs of a parameter; None without a sample."""
+        found = [y for use in self.uses if use.parameter is parameter for _, _, y in use.sampled]
+        return found[0].square().mean() if found else None
+
+    def of_parameters(self, shares: Tensor) -> dict[nn.Parameter, Tensor]:
+        """Return the largest share of every parameter's rows over its uses, `[rows]` or `[1]`."""
+        found: dict[nn.Parameter, Tensor] = {}
+        for use, part in zip(self.uses, shares.split([len(u.names) for u in self.uses]), strict=True):
+            rows = part if len(part) == 1 else part[use.owners]
+            before = found.get(use.parameter)
+            found[use.parameter] = rows if before is None else torch.fmax(before, rows)
+        return found
+
+
+def _multiplies(module: nn.Module, name: str) -> bool:
+    parameter = module._parameters[name]
+    if name == "weight":
+        is_known = isinstance(module, nn.Embedding | _CONVOLUTIONS[0] | nn.Conv2d | nn.Conv3d)
+        return is_known or parameter.dim() == 2
+    stacks = ("gate_up_proj", "down_proj")
+    both = [module._parameters.get(stack) for stack in stacks]
+    return name in stacks and all(p is not None and p.dim() == 3 for p in both)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(parts, list | tuple) or isinstance(value, dict):
+        for part in parts:
+            yield from _tensors(part)
+
+
+def _input(args: tuple, kwargs: dict) -> Tensor | None:
+    return next(_tensors((args, kwargs)), None)
+
+
+def _indices(args: tuple, kwargs: dict) -> Tensor | None:
+    """Return the chosen experts `[tokens, k]` in the arguments of a stack of experts."""
+    whole = (t for t in _tensors((args, kwargs)) if not t.is_floating_point() and t.dim() >= 2)
+    return next(whole, None)
+
+
+def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:
+    """Return a sample whose last dimension tensor parallelism may have split, gathered."""
+    if isinstance(sample, DTensor):
+        return sample.full_tensor()
+    if not isinstance(weight, DTensor) or not sample.is_floating_point() or sample.dim() != 2:
+        return sample
+    if sample.shape[-1] == size:
+        return sample
+    return DTensor.from_local(sample, weight.device_mesh, [Shard(1)]).full_tensor()

@@ -1,0 +1,41 @@
+"""`python -m lab house`: rooms, arrows and the walk, on planted houses and on our own."""
+
+from __future__ import annotations
+
+from graphlib import CycleError
+
+import pytest
+
+from lab.house import arrows, climbs, floors, modules, walk
+
+
+def test_a_floor_is_the_longest_chain_below() -> None:
+    assert floors({"top": {"middle", "ground"}, "middle": {"ground"}, "ground": set()}) == {
+        "ground": 1,
+        "middle": 2,
+        "top": 3,
+    }
+    with pytest.raises(CycleError):
+        floors({"one": {"other"}, "other": {"one"}})
+
+
+def test_a_step_to_a_higher_floor_is_a_climb() -> None:
+    floor = {"low": 1, "high": 2}
+    stays = ["rksp.high:a", "rksp.low.x:b", "rksp.low.y:c", "rksp.high:d", "rksp.low.x:e"]
+    assert climbs(stays, floor) == 1
+    assert climbs(stays[:3], floor) == 0
+
+
+def test_our_house_stands_on_its_ground_and_holds_nothing_of_the_lab() -> None:
+    floor = floors(arrows())
+    assert floor["ground"] == 1
+    assert floor["rksp"] > floor["cli"] > floor["models"] > floor["recipe"]
+    assert "rksp.cli.app" in modules()
+    assert [name for name in modules() if "lab" in name.split(".")] == []
+
+
+def test_a_recipe_walks_from_the_score_to_the_report() -> None:
+    stays = walk()
+    assert stays[0] == "rksp.scoring:score"
+    assert "rksp.assessment.report:score_report" in stays
+    assert len(stays) == len(set(stays))

@@ -1,0 +1,84 @@
+"""Profiles over training: curves, the table, and the settings of the paper as presets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.experiments import run
+from lab.experiments.__main__ import main
+from lab.experiments.profiles import PRESETS, PROFILES, ProfileRow
+from rksp.confirm.profiles import profile_curves
+from rksp.watch.monitors.base import Reading
+
+
+def _read(quantity: str, step: int, value: float, layer: str = "") -> Reading:
+    return Reading(monitor="m", quantity=quantity, step=step, layer=layer, value=value)
+
+
+def test_a_curve_takes_the_model_s_mass_a_geometric_mean_and_the_shortest_window() -> None:
+    readings = [
+        _read("near_unit_mass", 0, 0.5),
+        _read("near_unit_mass", 0, 0.9, "block"),
+        *(_read("stable_rank", 10, value, f"w{value}") for value in (2.0, 8.0)),
+        *(_read("qk_delta2_rank_10", 10, value, f"a{value}") for value in (2.0, 4.0)),
+        _read("qk_delta2_rank_100", 10, 50.0, "a"),
+        _read("qk_delta2_rank_10", 20, float("nan"), "a"),
+        _read("loss", 0, 3.0),
+    ]
+    curves = profile_curves(readings)
+    assert curves == {
+        "near_unit_mass": [(0, 0.5)],
+        "stable_rank": [(10, pytest.approx(4.0))],
+        "qk_delta2_rank": [(10, 3.0)],
+    }
+    assert profile_curves([]) == {}
+
+
+def test_the_table_shows_means_over_seeds_and_how_many_runs_learned() -> None:
+    rows = [
+        ProfileRow(family="zoo_pre_ln", rate=0.1, seed=seed, final_loss=2.0 + 2 * seed,
+                   loss=[(0, 5.0), (30, 2.0 + seed)],
+                   profiles={"near_unit_mass": [(0, 0.25), (30, 0.5 + seed / 2)]})
+        for seed in range(2)
+    ]  # fmt: skip
+    printed = PROFILES.table(rows)
+    assert "| pre_ln | 1/2 | 0 | 5.00 | 0.25 | – | – |" in printed  # 4.0 nats is no learning
+    assert "|  |  | 30 | 2.50 | 0.75 | – | – |" in printed
+    assert "costs 3.313 nats" in printed
+
+
+def _pictures(folder: Path) -> Path:
+    record = bytes([3]) + bytes(range(256)) * 12
+    folder.joinpath("data_batch_1.bin").write_bytes(record * 6)
+    return folder
+
+
+def _text(folder: Path) -> Path:
+    file = folder / "text.txt"
+    file.write_text("To be, or not to be, that is the question. " * 60)
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "data", "width"), [("profiles-vit", _pictures, 192), ("profiles-gpt2", _text, 48)]
+)
+def test_a_preset_trains_on_the_user_s_data(
+    name: str, data, width: int, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    preset = PRESETS[name]
+    (setting,) = preset.settings
+    assert setting.shape["hidden_size"] == {"profiles-vit": 192, "profiles-gpt2": 768}[name]
+    recipe = setting.recipe.model_copy(update={"max_steps": 2, "batch_size": 4})
+    shape = setting.shape | {"hidden_size": width, "num_hidden_layers": 2}
+    every = tuple(f"{m.partition(':')[0]}:every=1" for m in setting.monitors)
+    short = setting.model_copy(update={"recipe": recipe, "shape": shape, "monitors": every})
+    monkeypatch.setattr(run, "PRESETS", {name: replace(preset, settings=[short])})
+    given = data(tmp_path)
+    folder = tmp_path / "runs"
+    main([name, "--data", str(given), "--folder", str(folder), "--workers", "1"])
+    printed = capsys.readouterr().out
+    assert "The paper gives M≈1" in printed and "| 0 | " in printed
