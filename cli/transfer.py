@@ -37,9 +37,9 @@ def transfer(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     evidence: Annotated[
-        Literal["config", "response"],
-        typer.Option(help="response: measure both models as a score does; config: build neither."),
-    ] = "response",
+        Literal["config", "gradient"],
+        typer.Option(help="gradient: measure both models as a score does; config: build neither."),
+    ] = "gradient",
     past: Annotated[
         list[Path] | None,
         typer.Option(
