@@ -37,9 +37,9 @@ def transfer(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     evidence: Annotated[
-        Literal["config", "response"],
+        Literal["config", "gradient"],
         typer.Option(
-            help="config: build neither model; response: measure both as a score does, which "
+            help="config: build neither model; gradient: measure both as a score does, which "
             "takes a minute and is no more accurate."
         ),
     ] = "config",
