@@ -324,15 +324,14 @@ def _output_stats(
     for start, part in _chunks(whole):
         spread += float(_spread(part).sum(dtype=torch.float64))
         if target is not None:
-            here = target[start : start + len(part)]
+            rows = slice(start, start + len(part))
+            here = target[rows]
             keep, total = here >= 0, part.logsumexp(-1)
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
             loss += float((total - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
             if own is not None:
-                cost += float(
-                    _copied(part, total, own[start : start + len(part), None])[keep].sum()
-                )
+                cost += float(_copied(part, total, own[rows, None])[keep].sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
     result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:
