@@ -76,7 +76,8 @@ def test_one_model_is_measured_once(pair, capsys, monkeypatch):
 
     monkeypatch.setattr(assessed, "gather", counted)
     for small, large in ((pair[0], pair[0]), pair):
-        assert left_with(["transfer", small, large, "--lr", "2e-3", "--format", "json"]) == 0
+        asked = ["--lr", "2e-3", "--format", "json", "--evidence", "response"]
+        assert left_with(["transfer", small, large, *asked]) == 0
     assert gathered == [pair[0], *pair]
     assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "}")["rate"] == 2e-3
 
@@ -126,6 +127,13 @@ def test_what_one_model_alone_shows_is_no_difference():
 
 def test_what_cannot_be_measured_is_said_with_the_way_out(pair, capsys):
     # The probe holds no sound.
-    assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3"]) == 2
+    assert (
+        left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "response"]) == 2
+    )
     assert capsys.readouterr().err.rstrip().endswith("--evidence config.")
     assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "config"]) == 0
+
+
+def test_a_rate_is_carried_from_the_configurations_unless_more_is_asked(pair, capsys):
+    assert left_with(["transfer", *pair, "--lr", "2e-3", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"] == []
