@@ -8,6 +8,7 @@ from functools import partial
 
 from experiments import tables
 from experiments.failures import FAILURES, Failures
+from experiments.leads import Leads
 from experiments.profiles import PROFILES, Profiles
 from experiments.rows import TrialRow, to_rows
 from experiments.trials import DENSE, Trial, small_trial
@@ -128,7 +129,7 @@ _CROSS_TALK = small_trial(
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-AnyExperiment = Experiment | Failures | Profiles
+AnyExperiment = Experiment | Failures | Profiles | Leads
 
 EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss": Experiment(
@@ -215,4 +216,5 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
     ),
     "failures": Failures(failures=FAILURES, seeds=range(5)),
     "profiles": PROFILES,
+    "leads": Leads(),
 }
