@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
+from lab.bench.rotation import Rotation
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.recipe import Recipe
@@ -15,7 +16,6 @@ from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import Companion, train
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.rotation import Rotation
 
 GPT2 = {
     "hidden_size": 768,

@@ -64,7 +64,7 @@ def test_explain_knows_the_words_of_the_page_and_the_commands(word, title):
 
 def test_python_says_what_it_takes():
     layer = torch.nn.Linear(2, 2)
-    with pytest.raises(InputError, match="The recipe is a AdamW; give its fields"):
+    with pytest.raises(InputError, match="recipe is of type AdamW; it should be a Recipe"):
         rksp.score("gpt2", recipe=torch.optim.AdamW(layer.parameters()))
     with pytest.raises(InputError, match="for a model of JAX"):
         rksp.score({"params": {}})
