@@ -105,7 +105,7 @@ class StepClip(Intervention):
             if parameter in scaled or not len(known) or float(known.max()) <= delta:
                 continue
             part = torch.where(part.isfinite(), part, known.max())
-            factor = (delta / part).clamp(max=1.0).to(parameter.device)
+            factor = (delta / part).clamp(max=1.0)
             self._updates.scale(
                 parameter, factor, is_transposed=self._outputs.is_transposed(parameter)
             )
