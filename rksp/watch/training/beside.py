@@ -22,7 +22,6 @@ from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.loop import Companion, mean_over_ranks
 
-
 _LOG = logging.getLogger("rksp")
 
 
