@@ -21,7 +21,7 @@ def explain(
     word: Annotated[
         str,
         typer.Argument(
-            help="Any word that rksp prints: a check (RKSP101, initial-loss), a column, a verdict, "
+            help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory, a column, a verdict, "
             "a field of the recipe, a lever, a monitor, an arm or a fault."
         ),
     ],
@@ -51,6 +51,8 @@ def explained(word: str) -> tuple[str, Rows]:
     """
     from rksp.checks.registry import find_check
 
+    if word.upper().startswith("RKSA"):
+        return _advisory(word)
     for look_up in (_check, _status, _glossary, _option, _monitor, _part, _experiment, _lever):
         found = look_up(word)
         if found is not None:
@@ -71,6 +73,13 @@ def _check(word: str) -> tuple[str, Rows] | None:
         return None
     title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
     return title, list(found.explanation)
+
+
+def _advisory(word: str) -> tuple[str, Rows]:
+    from rksp.checks.advisories import find_advisory
+
+    found = find_advisory(word)
+    return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
 
 def _glossary(word: str) -> tuple[str, Rows] | None:
