@@ -120,6 +120,14 @@ def audited(
     return found, tuple(_counted(found))
 
 
+def known_faults(read: RecipeFile | None, env: Path | None, gpu: str | None) -> Iterator[str]:
+    """Yield a line for each known fault of what all runs of a file have, and what is not known."""
+    found, said = audited(read, _settings(read, None), env, gpu)
+    for finding in () if found is None else found.findings:
+        yield f"{finding.level} {finding.code}: {finding.text}"
+    yield from said
+
+
 def _is_installed(package: str) -> bool:
     from importlib.metadata import PackageNotFoundError
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import Field
 
 from rksp.checks.conditions import Answer, answer, in_force
@@ -64,7 +65,9 @@ class Affected(Strict):
             return None
         if self.versions:
             return str(release.base) in self.versions
-        return self._specifiers.contains(release.base, prereleases=True)
+        is_exact = self._specifiers.prereleases  # the range itself names one before a release
+        compared = Version(release.version or "") if is_exact else release.base
+        return self._specifiers.contains(compared, prereleases=True)
 
 
 class Details(Strict):
@@ -127,7 +130,7 @@ class Advisory(Strict):
         """The advice with the releases that have no such fault."""
         about = self.database_specific
         pins = " ".join(f'"{name}{range_}"' for name, range_ in about.upgrade.items())
-        return f"{about.fix.rstrip('.')}: pip install {pins}." if pins else about.fix
+        return f"{about.fix.rstrip('.')} (pip install {pins})." if pins else about.fix
 
     @property
     def explanation(self) -> tuple[tuple[str, str], ...]:
@@ -293,7 +296,7 @@ def _finding(
 ) -> Finding:
     one, level = match.advisory, match.advisory.level(environment, facts, today)
     named = [
-        f"{part.package} {environment.releases[name_of(part.package)].version} is one of "
+        f"{part.package} {environment.releases[name_of(part.package)].version}, affected "
         f"{part.shown}"
         for part in one.affected
         if part.includes(environment)

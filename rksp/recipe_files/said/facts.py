@@ -87,6 +87,8 @@ _MEGATRON = {
         "cuda_graph_impl fsdp_double_buffer reuse_grad_buf_for_mxfp8_param_ag fp8_recipe "
         "moe_router_load_balancing_type fp8_param_gather")},
 }  # fmt: skip
+_MICRO = {"trl": 8, "hugging-face": 8, "llama-factory": 8, "ms-swift": 1}  # rows on a device
+_PAIRED = ("dpo", "kto", "orpo", "reward")  # objectives on rows of different lengths
 _ATTENTION = {
     "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
     "flex_attention": "flex_attention", "xformers_attention": "xformers", "fa2":
@@ -118,6 +120,7 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
         if document.find("use_unsloth") is not None:
             found["trainer"] = Fact((*names, "unsloth"))
         found |= _of_launch(document, read.deepspeed)
+        found |= _of_padding(read.reader, found)
     if read.reader == "deepspeed" or read.deepspeed is not None:
         found |= _of_zero(read.deepspeed or document, found)
     if read.reader == "megatron":
@@ -227,6 +230,22 @@ def _of_launch(document: Document, deepspeed: Document | None) -> dict[str, Fact
     version = document.find("fsdp_config.fsdp_version", "fsdp_version")
     kind = "fsdp2" if version is not None and version.value == 2 else "fsdp1"
     return {"distributed": Fact((kind,), f"{sharded.key} is set")}
+
+
+def _of_padding(reader: str, known: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Return whether rows of different lengths are padded together, so that attention is masked."""
+    batch, packing = known.get("batch_size"), known.get("packing")
+    found = {}
+    if batch is not None and batch.values == (None,) and reader in _MICRO:
+        found["batch_size"] = batch = Fact((_MICRO[reader],))
+    is_tuning = {"sft", *_PAIRED} & {*known.get("objective", Fact(())).values}
+    if batch is None or packing is None or packing.values[0] or not is_tuning:
+        return found
+    size = batch.values[0]
+    if isinstance(size, int) and size > 1:
+        said = f"{size} rows on a device, which are padded"
+        found |= {"padding": Fact((True,)), "attention_mask": Fact((True,), said)}
+    return found
 
 
 def _of_zero(document: Document, known: Mapping[str, Fact]) -> dict[str, Fact]:
