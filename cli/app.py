@@ -7,13 +7,15 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rksp.cli import defaults
-from rksp.cli.commands import CommandTable
+from rksp.cli.commands import COMMANDS, CommandTable
 from rksp.cli.streams import own_streams
 from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
@@ -101,6 +103,11 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         return 130, _said("interrupted")
     except _UsageError as error:
         error.message = _plain(one_line(error.message))
+        names = getattr(getattr(error, "param", None), "opts", ())
+        if names and names[0].startswith("--"):
+            error.param_hint = f"'{names[0]}'"  # its own name, without those of one word
+            if "valid number" in error.message:
+                error.message = _no_number(arguments or sys.argv[1:], names)
         error.show()
         return error.exit_code, ""
     except RkspError as error:
@@ -113,8 +120,8 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         # Click leaves with 1 when a pipe is closed, which would read as "at risk".
         if isinstance(error.__context__, BrokenPipeError):
             return _CLOSED_PIPE, ""
-        if _left_by_typer(error):
-            return error.code if isinstance(error.code, int) else 0, ""
+        if _left_by_typer(error):  # 1 is of completions that a variable asks for in no known way
+            return 2 if error.code else 0, ""
         return 2, _said("Code outside rksp tried to end the program.")
     except MemoryError:
         return 3, _said("there is not enough memory for this; give it more, or ask for less")
@@ -136,12 +143,23 @@ def _plain(message: str) -> str:
     """Put a wrong value into rksp's own words, with the nearest of the known choices."""
     said = message.replace("Value error, ", "").replace("Input should be", "it should be")
     said = re.sub(r", unable to parse .*", "", said)
+    command = re.search(r"No such command '([^']*)'", said)
+    if command is not None and not nearest(command[1], [name for name, *_ in COMMANDS]):
+        return f"{said.rstrip('.')}; did you mean rksp score {command[1]}?"
     choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
     if choices is None:
         return said
     known = re.findall(r"'([^']*)'", choices[2])
     hint = nearest(choices[1], known, count=1).lstrip("; ")
     return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
+
+
+def _no_number(arguments: list[str], names: Sequence[str]) -> str:
+    """Say what was typed where a number should be, and how to write it."""
+    pairs = [one.split("=", 1) for one in arguments if "=" in one] + list(pairwise(arguments))
+    value = next((value for name, value in pairs if name in names), "")
+    several = f"for several values use rksp grid TARGET {names[0].lstrip('-')}={value}"
+    return f"{value!r} is no number; {several if ',' in value else 'write it as 6e-4 or 0.0006'}."
 
 
 def _said(sentence: str) -> str:

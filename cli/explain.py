@@ -21,8 +21,9 @@ def explain(
     word: Annotated[
         str,
         typer.Argument(
-            help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory, a column, a verdict, "
-            "a field of the recipe, a lever, a monitor, an arm or a fault."
+            help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory "
+            "(RKSA-2026-0036), a column, a verdict, a field of the recipe, a lever, a monitor, an "
+            "arm or a fault."
         ),
     ],
 ) -> int:
@@ -50,10 +51,23 @@ def explained(word: str) -> tuple[str, Rows]:
         InputError: No page prints this word; the message names the nearest ones.
     """
     from rksp.checks.registry import find_check
+    from rksp.report.glossary import find_word
 
     if word.upper().startswith("RKSA"):
         return _advisory(word)
-    for look_up in (_check, _status, _glossary, _option, _monitor, _part, _experiment, _lever):
+    word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
+    for look_up in (
+        _check,
+        _status,
+        _glossary,
+        _option,
+        _monitor,
+        _part,
+        _experiment,
+        _lever,
+        _trainers,
+        _command,
+    ):
         found = look_up(word)
         if found is not None:
             title, rows = found
@@ -62,6 +76,23 @@ def explained(word: str) -> tuple[str, Rows]:
         find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
     raise InputError(f"rksp explain does not know the word {word!r}{hint}")
+
+
+def _command(word: str) -> tuple[str, Rows] | None:
+    from rksp.cli.commands import COMMANDS
+
+    name = word.strip().lower()
+    found = next((what for own, _, what in COMMANDS if own == name), None)
+    return None if found is None else (f"rksp {name}, a command", [("Does", found)])
+
+
+def _trainers(word: str) -> tuple[str, Rows] | None:
+    if _key(word) not in ("trainers", "run_files", "run_file", "as"):
+        return None
+    from rksp.recipe_files.registry import READERS
+
+    rows = [(reader.name, f"{reader.title} {reader.version}") for reader in READERS]
+    return "The trainers whose run files rksp reads (--as NAME)", rows
 
 
 def _check(word: str) -> tuple[str, Rows] | None:
@@ -102,7 +133,7 @@ def _option(word: str) -> tuple[str, Rows] | None:
     wanted = _key(word)
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
-            if wanted not in map(_key, (name, flag.name, *flag.aliases)):
+            if wanted not in map(_key, (name, *flag.options, *flag.names.split())):
                 continue
             field = model.model_fields[name]
             choices = [text for text in get_args(field.annotation) if isinstance(text, str)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -57,6 +58,7 @@ class ModelOptions(Finite):
         Raises:
             InputError: The model does not exist.
         """
+        from rksp.models.names import said_of_namesake
         from rksp.models.resolve import resolve  # torch, not for --help
         from rksp.models.source import Task
 
@@ -66,7 +68,7 @@ class ModelOptions(Finite):
 
         runs_code = is_factory(target) or self.trust_remote_code  # which may take its time
         with nullcontext() if runs_code else reading(f"the model {one_line(target, 200)}"):
-            return resolve(
+            source = resolve(
                 target,
                 overrides={**overrides, **assignments(self.overrides)},
                 trust_remote_code=self.trust_remote_code,
@@ -75,3 +77,6 @@ class ModelOptions(Finite):
                 counts=counts,
                 task=cast(Any, self.task),
             )
+        for said in said_of_namesake(target):
+            print(f"rksp: {one_line(said)}", file=sys.stderr)
+        return source

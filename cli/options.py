@@ -85,8 +85,8 @@ Env = Annotated[
     Path | None,
     typer.Option(
         "--env",
-        help="The software that trains, where it is not this Python: what pip freeze prints, a lock "
-        "file, requirements, environment.yml or a Dockerfile.",
+        help="The software that trains, where it is not this Python: what pip freeze prints, a "
+        "lock file, requirements, environment.yml or a Dockerfile.",
         rich_help_panel="Recipe",
     ),
 ]
@@ -149,11 +149,12 @@ def with_options(command: _Command) -> _Command:
     hints = get_type_hints(command, include_extras=True)
     found = {name: _Group.of(hint) for name, hint in hints.items()}
     groups = {name: group for name, group in found.items() if group is not None}
+    own_names = {flag.name for group in groups.values() for _, flag in group.flags()}
     own = inspect.signature(command).parameters
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
         if name in groups:
-            parameters += groups[name].parameters()
+            parameters += groups[name].parameters(own_names)
         else:
             parameters.append(
                 parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -228,15 +229,17 @@ class _Group:
             if name not in self.panel.leave_out:
                 yield name, flag
 
-    def parameters(self) -> Iterator[inspect.Parameter]:
+    def parameters(self, own_names: set[str]) -> Iterator[inspect.Parameter]:
+        """Yield an option a field; a name that is another option's own (`--steps`) stays its."""
         for name, flag in self.flags():
+            others = (one for one in flag.options[1:] if one not in own_names)
             definition = self.model.model_fields[name]
             annotation = str | None if flag.is_text else definition.annotation
             default = self.panel.defaults.get(name, definition.default)
             default = None if default == () else default
             option = typer.Option(
                 flag.name,
-                *flag.aliases,
+                *others,
                 help=replace(flag, help=self.panel.helps.get(name, flag.help)).said,
                 metavar=flag.unit.upper() or None,
                 case_sensitive=False,

@@ -37,9 +37,12 @@ def transfer(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     evidence: Annotated[
-        Literal["config", "response"],
-        typer.Option(help="response: measure both models as a score does; config: build neither."),
-    ] = "response",
+        Literal["config", "gradient"],
+        typer.Option(
+            help="config: build neither model; gradient: measure both as a score does, which "
+            "takes a minute and is no more accurate."
+        ),
+    ] = "config",
     past: Annotated[
         list[Path] | None,
         typer.Option(

@@ -331,7 +331,7 @@ def house(
 
 @app.command()
 def advisory(
-    facts: Annotated[Path, typer.Argument(help="TOML: the entry, and the versions of two recipes.")],
+    facts: Annotated[Path, typer.Argument(help="TOML: the entry and its two recipes.")],
 ) -> None:
     """Draft an advisory and its two recipes from facts given by hand: two lines of JSON.
 

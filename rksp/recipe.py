@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from rksp.ground.flags import COUNT, Flag, checked
+from rksp.ground.errors import InputError
+from rksp.ground.flags import COUNT, Flag, checked, field_of
 from rksp.ground.model import Finite
 from rksp.optimizers.muon_scale import MuonScale as MuonScale
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
@@ -42,6 +43,7 @@ Objective = Literal[
     "other",
 ]
 
+_HIGHEST = 100.0  # learning rate
 _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
 _SCHEDULE = (
     *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
@@ -58,6 +60,22 @@ def _optimizer(value: Any) -> Any:
         return value
     spec = optimizer_of_class(value)
     return value.__name__ if spec is None else spec.name
+
+
+def in_steps(fields: Mapping[str, Any], steps: object) -> dict[str, Any]:
+    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
+    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
+    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
+        return {**fields, "warmup_steps": round(share * whole)}
+    return dict(fields)
+
+
+def _sane_rate(value: Any) -> Any:
+    """Refuse a rate that no optimizer takes; mostly the sign of its exponent is missing."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > _HIGHEST:
+        nearby = f"{value:.0e}".replace("e+0", "e-").replace("e+", "e-")
+        raise ValueError(f"no optimizer trains above {_HIGHEST:g}; did you mean {nearby}?")
+    return value
 
 
 def _entries(value: Any) -> Any:
@@ -90,37 +108,66 @@ class Recipe(Finite):
     optimizer: Annotated[
         Optimizer,
         BeforeValidator(_optimizer),
-        Flag("--optimizer", "What turns gradients into updates."),
+        Flag("--optimizer", "What turns gradients into updates.", names="optim"),
     ] = "adamw"
     learning_rate: Annotated[
         float | None,
+        AfterValidator(_sane_rate),
         Flag(
             "--lr",
             "Peak learning rate; without it, rksp says which rate is safe.",
             aliases=("--learning-rate",),
             unit="rate",
+            names="lr peak_lr max_lr learn_rate",
         ),
     ] = Field(default=None, gt=0)
-    schedule: Annotated[Schedule, Flag("--schedule", "Shape of the rate after the warm-up.")] = (
-        "cosine"
-    )
+    schedule: Annotated[
+        Schedule,
+        Flag(
+            "--schedule",
+            "Shape of the rate after the warm-up.",
+            names="lr_scheduler lr_scheduler_type",
+        ),
+    ] = "cosine"
     warmup_steps: Annotated[
-        int, COUNT, Flag("--warmup-steps", "Optimizer steps of linear warm-up.", unit="steps")
+        int,
+        COUNT,
+        Flag(
+            "--warmup-steps",
+            "Optimizer steps of linear warm-up.",
+            unit="steps",
+            names="warmup warmup_iters warmup_ratio num_warmup_steps",
+        ),
     ] = Field(default=0, ge=0)
     max_steps: Annotated[
-        int, COUNT, Flag("--max-steps", "Optimizer steps of the whole run.", unit="steps")
+        int,
+        COUNT,
+        Flag(
+            "--max-steps",
+            "Optimizer steps of the whole run.",
+            unit="steps",
+            names="steps max_iters train_steps",
+        ),
     ] = Field(default=1000, ge=1)
     min_lr_ratio: Annotated[
         float, Flag("--min-lr-ratio", "Last rate of the schedule over the peak.", unit="ratio")
     ] = Field(default=0.1, ge=0, le=1)
     adam_beta1: Annotated[
-        float, Flag("--beta1", "Decay of the first moment (Adam, Lion).", unit="decay")
+        float,
+        Flag("--beta1", "Decay of the first moment (Adam, Lion).", unit="decay", names="beta1"),
     ] = Field(default=0.9, ge=0, lt=1)
     adam_beta2: Annotated[
-        float, Flag("--beta2", "Decay of the second moment (Adam, Lion).", unit="decay")
+        float,
+        Flag("--beta2", "Decay of the second moment (Adam, Lion).", unit="decay", names="beta2"),
     ] = Field(default=0.999, ge=0, lt=1)
     adam_epsilon: Annotated[
-        float, Flag("--epsilon", "Added to the root of Adam's second moment.", unit="size")
+        float,
+        Flag(
+            "--epsilon",
+            "Added to the root of Adam's second moment.",
+            unit="size",
+            names="eps epsilon",
+        ),
     ] = Field(default=1e-8, ge=0)
     momentum: Annotated[float, Flag("--momentum", "Momentum of SGD.", unit="decay")] = Field(
         default=0.9, ge=0, lt=1
@@ -128,18 +175,41 @@ class Recipe(Finite):
     weight_decay: Annotated[
         float,
         Flag(
-            "--weight-decay", "Weight decay, decoupled if the optimizer supports it.", unit="decay"
+            "--weight-decay",
+            "Weight decay, decoupled if the optimizer supports it.",
+            unit="decay",
+            names="wd",
         ),
     ] = Field(default=0.0, ge=0)
     max_grad_norm: Annotated[
         float | None,
-        Flag("--clip", "Gradient norm to clip at; 0 is off.", unit="norm", zero_is_off=True),
+        Flag(
+            "--clip",
+            "Gradient norm to clip at; 0 is off.",
+            unit="norm",
+            zero_is_off=True,
+            names="clip grad_clip",
+        ),
     ] = Field(default=1.0, gt=0)
     batch_size: Annotated[
-        int, COUNT, Flag("--batch-size", "Sequences per optimizer step.", unit="sequences")
-    ] = Field(default=32, ge=1)
+        int,
+        COUNT,
+        Flag(
+            "--batch-size",
+            "Sequences per optimizer step.",
+            unit="sequences",
+            names="batch bs global_batch_size train_batch_size global_train_batch_size",
+        ),
+    ] = Field(default=32, ge=1, le=10**10)
     sequence_length: Annotated[
-        int, COUNT, Flag("--sequence-length", "Tokens per sequence.", unit="tokens")
+        int,
+        COUNT,
+        Flag(
+            "--sequence-length",
+            "Tokens per sequence.",
+            unit="tokens",
+            names="seq_len seq_length block_size",
+        ),
     ] = Field(default=256, ge=2)
     gradient_accumulation_steps: Annotated[
         int, COUNT, Flag("--accumulate", "Micro-batches per optimizer step.", unit="batches")
@@ -155,7 +225,8 @@ class Recipe(Finite):
         ),
     ] = Field(default=None, ge=1)
     precision: Annotated[
-        Precision, Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.")
+        Precision,
+        Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.", names="dtype"),
     ] = "fp32"
     muon_scale: Annotated[
         MuonScale,
@@ -237,16 +308,25 @@ class Recipe(Finite):
         """Build a recipe from untrusted fields.
 
         Args:
-            fields: Values by name.
+            fields: Values by name, or by what people call a field: `wd`, `batch`, `steps`. A
+                warm-up between 0 and 1 is a share of the run.
             sources: Where the user gave a field, for messages: `--clip`, or `run.yaml:3, clip`.
 
         Returns:
             The recipe.
 
         Raises:
-            InputError: A field is unknown (the message names the nearest) or out of range.
+            InputError: A field is unknown (the message names the nearest), out of range, or there
+                twice.
         """
-        return checked(cls, fields, noun="recipe", sources=sources)
+        known: dict[str, Any] = {}
+        for name, value in fields.items():
+            field = field_of(cls, name)
+            if field in known:
+                raise InputError(f"The recipe names {field} twice; leave out {name!r}.")
+            known[field] = value
+        known = in_steps(known, cls.model_fields["max_steps"].default)
+        return checked(cls, known, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, counted from zero.

@@ -18,7 +18,7 @@ from rksp.assessment.store import MeasurementStore
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.own_runs import HistoryReport
 from rksp.ground.errors import InputError, check_kind
-from rksp.ground.flags import checked
+from rksp.ground.flags import checked, field_of
 from rksp.models.as_found import left_as_found
 from rksp.models.declared import Declared
 from rksp.models.given import module_source
@@ -87,15 +87,22 @@ def score(
     typed = dict.fromkeys(recipe.model_fields_set, "given")
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
-    for name in measure.keys() & Recipe.model_fields.keys():
-        short_way = " or lr=…" if name == "learning_rate" else ""
+    for name in measure:
+        if field_of(Recipe, name) not in Recipe.model_fields:
+            continue
+        short_way = " or lr=…" if field_of(Recipe, name) == "learning_rate" else ""
         raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{short_way}.")
     if options is None:
         options = checked(MeasureOptions, measure, noun="option")
     if isinstance(target, nn.Module):
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
-    elif batch is not None or loss is not None:
+    elif isinstance(target, str | Path | ModelSource) and (batch is not None or loss is not None):
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
+    elif not isinstance(target, str | Path | ModelSource):
+        raise InputError(
+            f"rksp.score takes a torch module, a path or a model's name, not a "
+            f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
+        )
     else:
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=False)
         source = source.at(options.seed)

@@ -9,12 +9,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import distributions
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.cpu_time import judge, stopwatch
 from support.places import ROOT
 
+# With the dependencies alone, without an installation of rksp, the checkout itself is tested.
+if not [*distributions(name="rksp")]:
+    os.environ["PYTHONPATH"] = str(ROOT)  # of the processes that tests start
 sys.path.append(str(ROOT))  # for `lab`; last: its names hide no package
 
 _tests = 0

@@ -8,6 +8,7 @@ from functools import partial
 
 from lab.experiments import tables
 from lab.experiments.failures import FAILURES, Failures
+from lab.experiments.leads import Leads
 from lab.experiments.profiles import PROFILES, Profiles
 from lab.experiments.rows import TrialRow, to_rows
 from lab.experiments.trials import DENSE, Trial, small_trial
@@ -128,7 +129,7 @@ _CROSS_TALK = small_trial(
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-AnyExperiment = Experiment | Failures | Profiles
+AnyExperiment = Experiment | Failures | Profiles | Leads
 
 EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss": Experiment(
@@ -215,4 +216,5 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
     ),
     "failures": Failures(failures=FAILURES, seeds=range(5)),
     "profiles": PROFILES,
+    "leads": Leads(),
 }

@@ -73,12 +73,15 @@ def _rows(
     """Return the rows of a folder; with workers, train the missing trials first."""
     plan = experiment.plan()
     if workers:
-        return experiment.rows(run_trials(plan, folder, workers=workers, progress=progress))
-    found = read_trials(plan, folder)
+        found = run_trials(plan, folder, workers=workers, progress=progress)
+    else:
+        found = read_trials(plan, folder)
     if not found:
         raise InputError(f"{folder} holds no trial of {name}; leave --stored out to train them.")
     if len(found) < len(plan):
         print(f"rksp: {len(found)} of {len(plan)} trials so far", file=sys.stderr)
+    if getattr(experiment, "reads_folder", False):
+        return experiment.rows(found, folder)
     return experiment.rows(found)
 
 

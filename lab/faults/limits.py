@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -50,6 +51,7 @@ class Child:
         self._tells.close()
 
     def _be_the_child(self, work: Callable[[Child], str]) -> None:
+        faulthandler.disable()  # its status says how it ended
         held = psutil.Process().memory_info().data
         resource.setrlimit(resource.RLIMIT_DATA, (held + MOST_MEMORY,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

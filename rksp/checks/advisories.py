@@ -164,19 +164,19 @@ class Advisory(Strict):
         confirmed = about.established == "maintainer confirmed"
         if not about.range_is_certain or not (self.affected or confirmed):
             most = Level.WARNING
-        trainers = facts.get("trainer", Fact(())).values
+        trainers = {*facts.get("trainer", Fact(())).values} & {*_PATCHING}
         installed = [environment.releases.get(name_of(one.package)) for one in self.affected]
         is_patched = (
             {one.package for one in self.affected} == {"transformers"}
             and about.symptom == "wrong loss"
-            and bool({*trainers, *environment.releases} & {"unsloth"} or set(trainers) & {*_PATCHING})
-            and not set(about.when.get("trainer", ())) & {*_PATCHING}
+            and bool(trainers)
+            and trainers.isdisjoint(about.when.get("trainer", ()))
         )
         if (
             about.established == "single report"
             or is_patched
             or any(release is not None and release.may_differ for release in installed)
-            or (self.has_lapsed(today))
+            or self.has_lapsed(today)
         ):
             most = Level.NOTE
         return min(self.severity, most, key=LEVELS.index)
@@ -291,9 +291,7 @@ def _rank(one: Advisory, finding: Finding) -> tuple[int, ...]:
     return -finding.severity, said, -first.toordinal(), int(one.id[-4:])
 
 
-def _finding(
-    match: Match, environment: Environment, facts: Facts, today: datetime.date
-) -> Finding:
+def _finding(match: Match, environment: Environment, facts: Facts, today: datetime.date) -> Finding:
     one, level = match.advisory, match.advisory.level(environment, facts, today)
     named = [
         f"{part.package} {environment.releases[name_of(part.package)].version}, affected "

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ _BUILDS = {"cu": "cuda", "rocm": "rocm", "cpu": "cpu", "xpu": "xpu"}  # local pa
 _INSTALL = re.compile(r"\b(?:pip3?|uv\s+pip)\s+install\s+([^&|;]*)")
 
 
+@lru_cache(maxsize=1024)
+def _parsed(version: str) -> Version | None:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """The release of one package.
@@ -47,11 +56,8 @@ class Release:
     @property
     def base(self) -> Version | None:
         """The public release that it is, or comes before; None if it is not known."""
-        try:
-            found = Version(self.version or "")
-        except InvalidVersion:
-            return None
-        return Version(found.base_version)
+        found = _parsed(self.version or "")
+        return None if found is None else _parsed(found.base_version)
 
     @property
     def build(self) -> str:
@@ -62,7 +68,7 @@ class Release:
     @property
     def may_differ(self) -> bool:
         """True for what is not the public release itself: of a branch, or before a release."""
-        found = None if self.base is None else Version(self.version or "")
+        found = _parsed(self.version or "")
         has_own_part = found is not None and found.local is not None and not self.build
         return self.is_own or has_own_part or (found is not None and found.is_prerelease)
 
@@ -159,8 +165,9 @@ def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
             is_own = bool({"git", "editable", "directory"} & kinds.keys()) or (
                 kinds.get("type") in ("git", "directory")
             )
-            yield name_of(package["name"]), Release(
-                version if isinstance(version, str) else None, is_own
+            yield (
+                name_of(package["name"]),
+                Release(version if isinstance(version, str) else None, is_own),
             )
 
 

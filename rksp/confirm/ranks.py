@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from rksp.ground.errors import InputError
+
 _WAIT = timedelta(days=2)  # for the longest run of another rank; a dead one ends the others
 
 
@@ -34,7 +36,11 @@ class Ranks:
     @classmethod
     def launched(cls) -> Ranks:
         """Return the processes that a launcher started; one alone without a launcher."""
-        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        numbers = {name: os.environ.get(name, "1") for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
+        for name, text in numbers.items():
+            if not text.isdecimal():
+                raise InputError(f"{name} is {text!r}, which no launcher sets; unset it.")
+        if int(numbers["WORLD_SIZE"]) < 2:
             return cls()
         from torch.distributed import rendezvous
 

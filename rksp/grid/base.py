@@ -11,8 +11,8 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.recipe import Recipe
-from rksp.recipe_files.columns import canonical, in_our_words, in_steps, names_weights
+from rksp.recipe import Recipe, in_steps
+from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
 from rksp.recipe_files.said.origin import RecipeFile
@@ -93,7 +93,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe, origins = read.recipe(), read.origins()
         starts_trained = starts_trained or read.starts_trained
     else:
-        recipe = Recipe.parse(in_steps(fields, Recipe.model_fields["max_steps"].default))
+        recipe = Recipe.parse(fields)
         origins = None
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")

@@ -54,9 +54,10 @@ def to_csv(found: Sequence[Record]) -> str:
     """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
     found = [_flat(record) for record in found]
     text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _inert(value) for name, value in row.items()} for row in found)
+    columns = _columns(found)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_inert, columns))
+    writer.writerows([_inert(row.get(name, "")) for name in columns] for row in found)
     return text.getvalue()
 
 

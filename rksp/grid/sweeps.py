@@ -54,8 +54,8 @@ def export_sweep(
     if not extra:
         return ""
     return (
-        f"A W&B sweep is a product: {path} also lists {extra} combinations that are not among "
-        f"the {len(cells)} cells. A .json or .txt file lists the cells alone."
+        f"A W&B sweep is a product: {path} also lists {extra} combination{'s' * (extra > 1)} "
+        f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
     )
 
 

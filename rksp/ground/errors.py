@@ -86,7 +86,9 @@ def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
         InputError: It is of another kind.
     """
     if not isinstance(value, kind):
-        raise InputError(f"{name} is {value!r:.200}; it should be {wanted}.")
+        plain = isinstance(value, str | bytes | int | float | None)
+        given = f"{value!r:.200}" if plain else f"of type {type(value).__name__}"
+        raise InputError(f"{name} is {given}; it should be {wanted}.")
 
 
 def summary(error: BaseException, most: int = 200) -> str:
@@ -96,7 +98,11 @@ def summary(error: BaseException, most: int = 200) -> str:
         error: The error.
         most: Characters of its text.
     """
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:most] or 'no message'}"
+    try:
+        text = " ".join(str(error).split())[:most]
+    except BaseException:  # a text of other people's code, which may raise anything
+        text = ""
+    return f"{type(error).__name__}: {text or 'no message'}"
 
 
 def nearest(
@@ -113,7 +119,7 @@ def nearest(
         same: Alias → name; of two spellings only the closer one is named.
     """
     plain = {one.lower(): one for one in known}
-    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.5)
+    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.55)
     found = [plain[one] for one in matches]
     spellings: dict[str, str] = {}
     for one in found:

@@ -148,12 +148,15 @@ def check_link(path: Path) -> None:
     Raises:
         InputError: It leads elsewhere.
     """
-    place = Path(os.path.normpath(path.absolute()))  # of the words alone: links stay
-    if place.is_relative_to("/dev") or place.is_relative_to("/proc"):
+    place = path.absolute()
+    by_words = Path(os.path.normpath(place))  # where `..` is the word before it, whatever that is
+    if by_words.is_relative_to("/dev") or by_words.is_relative_to("/proc"):
         return
     bounds = [(place, place.parent)]
-    if not path.is_absolute() and place.is_relative_to(Path.cwd()):
+    if not path.is_absolute() and by_words.is_relative_to(Path.cwd()):
         bounds.append((place.parent, Path.cwd()))
+    elif ".." in path.parts:
+        bounds.append((place.parent, by_words.parent))
     for link, base in bounds:
         if not _real(link).is_relative_to(_real(base)):
             raise InputError(

@@ -25,7 +25,9 @@ class Flag:
     Attributes:
         name: Name of the option, such as `--clip`.
         help: One sentence.
-        aliases: Other accepted names.
+        aliases: Other accepted names of the option.
+        names: Other names that people give the field, separated by blanks, wherever a field is
+            named: an axis, a column, a key in Python, and, those of one word, an option.
         unit: What the value counts; the help shows it in place of the value.
         zero_is_off: Zero means None.
         is_text: The command line takes text, which the field's own validator parses.
@@ -36,6 +38,7 @@ class Flag:
     name: str
     help: str
     aliases: tuple[str, ...] = ()
+    names: str = ""
     unit: str = ""
     zero_is_off: bool = False
     is_text: bool = False
@@ -45,6 +48,21 @@ class Flag:
     def said(self) -> str:
         """The help, and whether a file of defaults may set the option."""
         return f"{self.help} A file of defaults may set it." if self.from_file else self.help
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """All names of the option, its own first."""
+        words = (f"--{name}" for name in self.names.split() if "_" not in name)
+        return tuple(dict.fromkeys((self.name, *self.aliases, *words)))
+
+
+@cache
+def field_of(model: type[BaseModel], name: str) -> str:
+    """Return the field that people call `name`; the name itself if no field has it."""
+    known = {
+        other: field for field, flag in flags_of(model).items() for other in flag.names.split()
+    }
+    return known.get(name, name)
 
 
 @cache
@@ -94,7 +112,10 @@ def checked(
             raise InputError(f"The {noun} has no field {name!r}{known}") from None
         said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
         wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-        raise InputError(f"{said} is {first['input']!r}; {wanted}{_off(model, name)}.") from None
+        end = "" if wanted.endswith("?") else "."
+        raise InputError(
+            f"{said} is {first['input']!r}; {wanted}{_off(model, name)}{end}"
+        ) from None
 
 
 def _takes_bool(model: type[BaseModel], name: str) -> bool:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.kernels.wide_output import ROWS, Unmade
-from rksp.measure.attention_stats import attention_stats
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import Unmade, part_of, row_buffer
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,
     AttentionStats,
@@ -21,10 +21,47 @@ from rksp.measure.forward_stats import (
     ForwardStats,
     RouterStats,
 )
-from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    attention_entropies,
+    logit_deviations,
+    visible_logits,
+    watching_attention,
+)
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.routers import find_routers
 from rksp.models.declared import Declared
+
+_QUERIES = 128  # query positions sampled per attention layer
+_SEQUENCES = 2
+_COLLAPSED = 0.05  # normalized entropy below which a head attends to one key
+
+
+@torch.no_grad()
+def attention_stats(call: AttentionCall, *, block: int | None = None) -> AttentionStats | None:
+    """Compute the statistics of a call's softmax at 128 evenly spaced queries.
+
+    Returns:
+        The statistics; None if no query sees two keys, because entropy is then undefined.
+    """
+    call = call.kept(_SEQUENCES)
+    length = call.rows.shape[-2]
+    count = min(length, _QUERIES)
+    rows = torch.arange(count, device=call.rows.device) * length // count
+    logits, visible = visible_logits(call, rows)
+    usable = visible.sum(-1) > 1
+    if not bool(usable.any()):
+        return None
+    entropy = attention_entropies(logits, visible)
+    per_head = torch.where(usable, entropy, torch.nan).nanmean(dim=(0, 2))
+    return AttentionStats(
+        logit_std=float(logit_deviations(logits, visible)[usable].mean()),
+        max_logit=float(logits.masked_fill(~visible, 0.0).abs().max()),
+        entropy=float(per_head.mean()),
+        collapsed_heads=int((per_head < _COLLAPSED).sum()),
+        block=block,
+    )
+
 
 _ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
@@ -54,11 +91,16 @@ class _Unread:
         self._found: list[tuple[float, Tensor, Tensor]] = []
 
     def parts(self) -> Iterator[Tensor]:
-        """Yield the rows of the output in order, `ROWS` at a time, and remember what they show."""
-        flat = self.out.reshape(-1, self.out.shape[-1])
-        for start in range(0, len(flat), ROWS):
-            part = _made(flat[start : start + ROWS])
-            here = self.chosen[(self.chosen >= start) & (self.chosen < start + ROWS)] - start
+        """Yield the rows of the output in order, some at a time, and remember what they show.
+
+        Each part takes the memory of the one before.
+        """
+        states, weight, bias = (None if t is None else t.detach() for t in self.out.factors)
+        states = definite(states).flatten(0, -2)
+        buffer = row_buffer(states, self.out.shape[-1])
+        for start in range(0, len(states), len(buffer)):
+            part = part_of(states[start : start + len(buffer)], definite(weight), bias, buffer)
+            here = self.chosen[(self.chosen >= start) & (self.chosen < start + len(buffer))] - start
             square = float(_squares(part[here]).sum(dtype=torch.float64))
             self._found.append((square, *torch.aminmax(part)))
             yield part
@@ -74,10 +116,6 @@ class _Unread:
 
 def _squares(values: Tensor) -> Tensor:
     return values.float().square()
-
-
-def _made(part: Tensor) -> Tensor:
-    return part.made() if isinstance(part, Unmade) else part
 
 
 @dataclass(slots=True)
@@ -286,13 +324,14 @@ def _output_stats(
     for start, part in _chunks(whole):
         spread += float(_spread(part).sum(dtype=torch.float64))
         if target is not None:
-            here = target[start : start + _CHUNK]
+            rows = slice(start, start + len(part))
+            here = target[rows]
             keep, total = here >= 0, part.logsumexp(-1)
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
             loss += float((total - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
             if own is not None:
-                cost += float(_copied(part, total, own[start : start + _CHUNK, None])[keep].sum())
+                cost += float(_copied(part, total, own[rows, None])[keep].sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
     result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:

@@ -19,7 +19,7 @@ _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_lay
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
 _HEAD_DIM = ("head_dim", "d_kv")
-_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
+KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
 _INNER = (
     *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
     *("encoder_ffn_dim", "ffn_embed_dim"),
@@ -307,7 +307,7 @@ class Declared:
     def _attention(self, width: float) -> float:
         heads = self.heads or 1
         size = self.head_dim or width / heads
-        keys = 1 if self.get("multi_query") else self._size(*_KEY_HEADS) or heads
+        keys = 1 if self.get("multi_query") else self._size(*KEY_HEADS) or heads
         rank = self._size("q_lora_rank")
         if rank:  # latent attention: the latents take the place of the full matrices
             latent = self._size("kv_lora_rank") or rank

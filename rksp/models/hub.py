@@ -11,6 +11,23 @@ from rksp.models.configuration import offline
 _ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 
+_NOT_HERE = (
+    "it is not in the local cache",
+    "pass --allow-hub to fetch it, or give its config.json, or a type such as llama, as the target",
+)
+
+
+def _why(error: Exception) -> tuple[str, str]:
+    """Return why the Hub did not give a model, and what to do."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    name = type(error).__name__
+    if status in (401, 403) or name == "GatedRepoError":
+        return "the Hub does not let you read it", "accept its terms and log in: hf auth login"
+    if status == 404 or name in ("RepositoryNotFoundError", "HFValidationError"):
+        return "the Hub has no such model", "check the name"
+    return "the Hub cannot be reached", "check the network, or give the model's config.json"
+
+
 def is_hub_id(target: str) -> bool:
     """Tell whether a target has the form `owner/name`."""
     return _ID.match(target) is not None
@@ -41,9 +58,7 @@ def hub_folder(target: str, allow_hub: bool) -> Path:
             local_files_only=not allow_hub,
         )
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
-        where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
-        other = "or give its config.json, or a type such as llama, as the target"
-        advice = "check the name" if allow_hub else f"pass --allow-hub to fetch it, {other}"
+        where, advice = _why(error) if allow_hub else _NOT_HERE
         raise InputError(
             f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
         ) from error

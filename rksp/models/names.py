@@ -9,12 +9,16 @@ from rksp.ground.factory import is_factory
 from rksp.models.configuration import ALIASES, types_for
 from rksp.models.hub import is_cached, is_hub_id
 
-_FILES = (".json", ".safetensors")
+_FILES = (
+    *(".json", ".safetensors", ".yaml", ".yml", ".toml", ".py", ".sh", ".ipynb", ".csv", ".jsonl"),
+    *(".db", ".html", ".txt", ".parquet"),
+)
 
 
 def is_explicit(target: str) -> bool:
     """Tell whether a target can only be a path: it begins as one, or ends as a file does."""
-    return target.startswith((".", "/", "~", "\\")) or Path(target).suffix in _FILES
+    begins = target.startswith((".", "/", "~")) or "\\" in target
+    return begins or Path(target).suffix.lower() in _FILES
 
 
 def is_type(target: str) -> bool:

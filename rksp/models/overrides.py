@@ -63,6 +63,8 @@ def merge(
     result = _copy(settings)
     for name, given in _spread(overrides, known, renamed).items():
         value = parse_value(given) if isinstance(given, str) else given
+        if isinstance(value, float) and value.is_integer() and _is_whole(name, known, renamed):
+            value = int(value)  # 1e3 of a number of layers
         if not is_setting(name, known, renamed):
             raise InputError(
                 f"--set {name}: this model has no such setting{close(name, known, renamed)}"
@@ -80,6 +82,12 @@ def merge(
             _follow_depth(target, reference[last], value)
         target[last] = value
     return result
+
+
+def _is_whole(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
+    """Tell whether the value of a setting is a whole number."""
+    found = known.get(renamed.get(name, name))
+    return isinstance(found, int) and not isinstance(found, bool)
 
 
 def is_setting(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from rksp.ground.errors import InputError, summary
+from rksp.models.declared import setting
 
 _REFUSALS = (
     ValueError,
@@ -19,6 +20,10 @@ _REFUSALS = (
     IndexError,
     ZeroDivisionError,
     OSError,
+)
+# What transformers puts before the sentence of a check of its own.
+_STRICT = re.compile(
+    r"StrictDataclass\w+: (Class v|V)alidation error for \w+ '\w+': ((Value|Type)Error: )?"
 )
 _LIBRARY = re.compile(r"requires the (\w+) library")
 
@@ -36,22 +41,23 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def refused(target: str, error: BaseException, config: Any = None) -> InputError:
     """Make one sentence from an error of transformers; a configuration may show what would work."""
-    said = summary(error, 300)
+    said = _STRICT.sub("", summary(error, 300))
     if isinstance(error, ImportError) and (library := _LIBRARY.search(said)):
         return InputError(
             f"{target} is built with the library {library[1]}, which is not installed; install it."
         )
     return InputError(
         f"{target} cannot be built ({said}); "
-        f"{_working_heads(config) or 'correct the configuration, or change it with --set.'}"
+        f"{working_heads(config) or 'correct the configuration, or change it with --set.'}"
     )
 
 
-def _working_heads(config: Any) -> str:
+def working_heads(config: Any) -> str:
     """Advise the nearest lower number of heads that divides the width; empty if all is well."""
-    if getattr(config, "head_dim", None) is not None:  # the width of a head is a setting of its own
+    config = setting(config, "text_config") or config
+    if setting(config, "head_dim") is not None:  # the width of a head is a setting of its own
         return ""
-    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    width, heads = (setting(config, name) for name in ("hidden_size", "num_attention_heads"))
     if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or not width % heads:
         return ""
     name = getattr(config, "attribute_map", {}).get("num_attention_heads", "num_attention_heads")

@@ -27,16 +27,16 @@ from rksp.models.configuration import (
     remote_config,
     types_for,
 )
+from rksp.models.declared import Declared
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
-from rksp.models.images import shown_of_images
 from rksp.models.names import is_explicit, is_type, path_of, said_of_namesake
-from rksp.models.refusals import refusals, refused
+from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import type_row
 
-if TYPE_CHECKING:  # a configuration is resolved without torch
+if TYPE_CHECKING:
     from torch import nn
 
     from rksp.models.auto import ChosenClass
@@ -108,6 +108,11 @@ def _resolved(
         return _from_factory(target, overrides, task, common)
     if is_type(target):
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
+    if path.suffix == ".gguf":
+        raise InputError(
+            f"{target} would be quantized weights for inference; give the config.json or the "
+            "folder of the model that they were made from."
+        )
     if is_explicit(target):
         raise InputError(f"There is no file or folder {target}.")
     if is_pickle(path):
@@ -116,10 +121,11 @@ def _resolved(
         folder = hub_folder(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
         return replace(source, kind="hub", starts_trained=True)
-    hint = (
-        nearest(target, types_for(target)) or "; give a path, package.module:factory or a Hub id."
+    hint = nearest(target, types_for(target)) or "."
+    raise InputError(
+        f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
+        "the Hub is given as OWNER/NAME with --allow-hub."
     )
-    raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
 
 
 def _is_known(settings: Mapping[str, object]) -> bool:
@@ -267,6 +273,8 @@ def _from_settings(
         settings, notes = known_type(target, settings, needs_code)
         config = None if common["counts"] else declared_config(settings, overrides)
         config = config or make_config(target, settings, overrides)
+        if (heads := working_heads(config)) and _divides_by_default(settings):
+            raise InputError(f"{target} cannot be built: {heads}")
         notes += depth_notes(target, config, overrides)
         notes += dropout_notes(config, overrides)
     choice = (target, config, settings.get("architectures"))
@@ -307,6 +315,12 @@ def _from_settings(
         counted=None if common["counts"] else counted,
         shown=shown_of_images(chosen.config, chosen.task),
     )
+
+
+def _divides_by_default(settings: Mapping[str, Any]) -> bool:
+    """Tell whether the heads of a type divide its width; some types have another width inside."""
+    usual = declared_config({"model_type": settings["model_type"]}, {})
+    return usual is not None and not working_heads(usual)
 
 
 Maker = Callable[[], "nn.Module"]
@@ -403,3 +417,18 @@ def _from_factory(
     from rksp.models.given import factory_source  # torch
 
     return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
+
+
+def shown_of_images(config: Any, task: str) -> dict[str, int | None]:
+    """Return what the configuration of an image classifier shows, as `ModelSource.shown`.
+
+    Its patches are the tokens of a sequence. Without them, and without a stream of declared width
+    and depth, the model has no sequence, and the field is None.
+    """
+    if task != "image-classification":
+        return {}
+    declared = Declared(config, task)
+    if declared.patches is not None:
+        return {"sequence_length": max(2, declared.patches)}
+    has_stream = declared.width is not None and declared.depth is not None
+    return {} if has_stream else {"sequence_length": None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
-from rksp.models.declared import Declared
+from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
 from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
@@ -30,7 +30,6 @@ from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.shape import Shape
 from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
-from rksp.recipe_files.columns import in_steps
 
 _WORSE_THAN_GUESSING = 0.5  # nats
 
@@ -143,7 +142,8 @@ def read_history(
     if not ladders:
         first = left_out[0]
         raise InputError(
-            f"None of the {len(left_out)} runs can be used; {first.name} of {first.file}: "
+            f"{'The run' if len(left_out) == 1 else f'None of the {len(left_out)} runs'} "
+            f"can{'not' * (len(left_out) == 1)} be used; {first.name} of {first.file}: "
             f"{first.reason}."
         )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
@@ -195,12 +195,34 @@ class _Models:
         try:
             if run.target is not None:
                 refuse_factory(run.target, run.raw.file)
-            found = resolve(name, overrides=run.overrides, counts=False)
+            usual = source.config if source is not None and run.target is None else None
+            found = resolve(name, overrides=_with_heads(run.overrides, usual), counts=False)
         except InputError as error:
             return error
         except refusals() as error:  # of transformers: settings that do not fit each other
             return InputError(f"its model {name} cannot be read ({error!s:.100})")
         return Declared(found.config, found.task), found.holds_trained
+
+
+def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, object]:
+    """Add the heads that a run of another width does not state: as wide as the target's own.
+
+    Where the new width is no multiple of that, it is the largest number up to the target's own that
+    divides it.
+    """
+    known = Declared(usual)
+    width = next((overrides[name] for name in WIDTHS if name in overrides), None)
+    name = next((name for name in HEADS if known.declares(name)), None)
+    if not isinstance(width, int) or name is None or any(one in overrides for one in HEADS):
+        return overrides
+    own, size = definite(known.heads), definite(known.head_dim)
+    if width % size == 0:
+        count = int(width // size)
+    else:
+        count = next(n for n in range(own, 0, -1) if width % n == 0)
+    keys = next((one for one in KEY_HEADS if known.declares(one) and one not in overrides), None)
+    more = {} if keys is None else {keys: math.gcd(count, int(known.number(keys) or count))}
+    return {**overrides, name: count, **more}
 
 
 def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> PastLadder:
@@ -281,7 +303,7 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
     fields = asked.model_dump(exclude={"learning_rate"}) | dict(run.fields)
     if planned is not None:
         fields["max_steps"] = planned
-    return Recipe.parse(in_steps(fields, fields["max_steps"]))
+    return Recipe.parse(fields)
 
 
 def _inputs(

@@ -18,6 +18,7 @@ Label = Literal["diverged", "failed", "spiked", "undertrained", "healthy", "unfi
 
 _FINISHED = words("finished complete completed success succeeded done terminated ok")
 _DIVERGED = words("diverged nan inf exploded non-finite overflow")
+_FAR = 1.0  # nats above the best, four times the margin: no full disk brings a loss there
 _NEAR_END = 0.95  # of the planned steps; trackers log every so many
 _DENSE = 20  # logged points from which a curve shows spikes and an end
 
@@ -170,10 +171,12 @@ def _alone(run: Trained, found: Judged, guess: float | None) -> Judged:
 def _lags(run: Trained, others: Sequence[Trained]) -> bool:
     """Tell whether a run that stopped early was already as much worse as a failed one is.
 
-    It is compared at its own last step, with runs at lower rates alone.
+    It is compared at its own last step, with runs at lower rates alone. Where only its last loss is
+    known it must lie far above theirs.
     """
     if run.loss is None or not len(run.loss.values):
-        return False
+        ends = [o.final for o in others if o.rate < run.rate and o.ended == "finished"]
+        return bool(ends) and run.final > min(ends) + _FAR
     step = int(run.loss.steps[-1])
     lower = [
         float(np.interp(step, o.loss.steps, o.loss.values))

@@ -5,25 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
 
-_NAMES = {  # field: its other names
-    "learning_rate": "lr peak_lr max_lr learn_rate",
-    "warmup_steps": "warmup warmup_iters warmup_ratio num_warmup_steps",
-    "max_steps": "steps max_iters train_steps",
-    "weight_decay": "wd",
-    "adam_beta1": "beta1",
-    "adam_beta2": "beta2",
-    "adam_epsilon": "eps epsilon",
-    "max_grad_norm": "clip grad_clip",
-    "batch_size": "bs global_batch_size train_batch_size global_train_batch_size",
-    "sequence_length": "seq_len seq_length block_size",
-    "optimizer": "optim",
-    "schedule": "lr_scheduler lr_scheduler_type",
-    "precision": "dtype",
-}
-_ALIASES = {name: field for field, names in _NAMES.items() for name in names.split()}
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
@@ -59,7 +44,7 @@ def canonical(name: str) -> tuple[str, str]:
     *sections, last = plain.lower().replace(" ", "_").split(".")
     if sections and last in _KINDS:
         *sections, last = sections
-    field = _ALIASES.get(last, last)
+    field = field_of(Recipe, last)
     if field in Recipe.model_fields and all(_SECTIONS.search(part) for part in sections):
         return "recipe", field
     return "set", plain
@@ -80,11 +65,3 @@ def in_our_words(field: str, value: object) -> object:
     if field == "precision":
         return precision_of(str(value)) or value
     return value
-
-
-def in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
-    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
-    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
-    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
-        return fields | {"warmup_steps": round(share * whole)}
-    return fields

@@ -141,7 +141,7 @@ def read_document(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error
     if read.settings >= 10 and read.understood < _FEW * read.settings:
-        counted = f"Read {read.understood} of {read.settings} settings as {reader.title}'s."
+        counted = f"Read {read.understood} of {read.settings} settings of {reader.title}."
         read = dataclasses.replace(read, notes=(*read.notes, counted))
     return read
 
@@ -192,10 +192,9 @@ def recognize(document: Document) -> Reader:
             "your own, write a function that returns (model, batch) and give "
             f"{document.path.stem}:FUNCTION."
         )
-    names = ", ".join(reader.name for reader in READERS)
     raise InputError(
-        f"{document.path} does not match any trainer that rksp reads ({names}); "
-        "use --as NAME to read it as one of them."
+        f"{document.path} does not match any trainer that rksp reads; if it is one's, name it with "
+        "--as NAME (rksp explain trainers lists them)."
     )
 
 

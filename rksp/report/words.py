@@ -23,6 +23,7 @@ from rksp.documents.verdict import decisive_finding, exceeds, worst
 from rksp.ground.model import definite
 from rksp.ground.sizes import count
 from rksp.ground.text import short
+from rksp.recipe import LOW_RANK, USUAL_RANK
 from rksp.recipe_files.said import table_text
 from rksp.spectra.status import Status
 
@@ -156,12 +157,19 @@ def learned_briefly(seed: SeedReport) -> str:
     return f"{found.runs} runs of yours: edge × {factor}, 90 % range {before}× → {after}×"
 
 
-def trained(seed: SeedReport) -> list[str]:
+def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
     """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
     risk = seed.risk
     if risk is None or risk.answered_by != "fine-tuning":
         return []
     said = ["trained weights: the model of fine-tuning answers"]
+    recipe = report.recipe
+    if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
+        rank = recipe.lora_rank or USUAL_RANK
+        said.append(
+            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): the rank "
+            "moves S alone, alpha none of these rates"
+        )
     if risk.forgets_from is not None:
         said.append(
             f"forgetting: a tenth of other abilities is lost from about {rate(risk.forgets_from)}"

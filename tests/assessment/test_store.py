@@ -47,7 +47,7 @@ def counted(monkeypatch) -> list[str]:
 
         return run
 
-    for name in ("profile", "respond"):
+    for name in ("profile", "measure_gradient", "measure_response"):
         monkeypatch.setattr(measuring, name, watched(name))
     return made
 
@@ -62,10 +62,10 @@ def _report(*more: str, lr: str = "1e-3") -> dict:
 
 def test_a_second_score_measures_nothing_and_says_the_same(counted):
     first = _report()
-    assert counted == ["profile", "respond"]
+    assert counted == ["profile", "measure_gradient"]
     assert _report() == first
     assert _report("--no-cache") == first  # a control: it is the same when measured anew
-    assert counted == ["profile", "respond"] * 2
+    assert counted == ["profile", "measure_gradient"] * 2
 
 
 def test_another_rate_warm_up_length_or_batch_measures_nothing(counted):
@@ -78,14 +78,18 @@ def test_another_rate_warm_up_length_or_batch_measures_nothing(counted):
         del counted[:]
 
 
-def test_another_optimizer_measures_its_first_update_alone(counted):
+def test_another_optimizer_measures_nothing_but_its_response(counted):
     _report()
     del counted[:]
     stored = _report("--optimizer=lion")
-    assert counted == ["respond"]
+    assert counted == []
     assert stored == _report("--optimizer=lion", "--no-cache")
+    _report("--evidence=response")
     del counted[:]
-    _report("--optimizer=lion"), _report()
+    _report("--evidence=response", "--optimizer=lion")
+    assert counted == ["measure_response"]
+    del counted[:]
+    _report("--evidence=response", "--optimizer=lion"), _report("--evidence=response")
     assert counted == []
 
 
@@ -97,7 +101,7 @@ def test_a_damaged_entry_is_measured_anew_and_replaced(counted, damage):
     file.write_bytes({"cut": whole[: len(whole) // 2], "empty": b""}.get(damage, b"{}\n{}"))
     assert _report() == first
     assert file.read_bytes() == whole
-    assert counted == ["profile", "respond"] * 2
+    assert counted == ["profile", "measure_gradient"] * 2
 
 
 def test_an_entry_of_another_form_is_measured_anew(counted, kept):
@@ -105,7 +109,7 @@ def test_an_entry_of_another_form_is_measured_anew(counted, kept):
     kept._cache.write(kept._key(source, OPTIONS), b'{"tier": "response"}')
     assert kept.find(source, OPTIONS) is None
     evaluate(source, RECIPE, OPTIONS, store=kept)
-    assert counted == ["profile", "respond"]
+    assert counted == ["profile", "measure_gradient"]
     assert kept.find(source, OPTIONS) is not None
 
 
@@ -120,7 +124,7 @@ def test_python_keeps_where_it_is_told(tmp_path, counted):
     source = lambda: resolve("gpt2", overrides=TINY)
     first = rksp.score(source(), lr=1e-3, cache=tmp_path, options=OPTIONS)
     again = rksp.score(source(), lr=2e-3, cache=tmp_path, options=OPTIONS)
-    assert counted == ["profile", "respond"]
+    assert counted == ["profile", "measure_gradient"]
     assert again.grad_norm == first.grad_norm and not user_cache().exists()
 
 
@@ -130,7 +134,7 @@ def test_python_a_command_and_a_grid_share_an_entry(counted):
     counted.clear()
     assert rksp.score(source, lr=2e-3, options=OPTIONS).grad_norm > 0
     assert counted == []
-    for is_cached, made in ((True, []), (False, ["profile", "respond"])):
+    for is_cached, made in ((True, []), (False, ["profile", "measure_gradient"])):
         cells = [("cell", RECIPE.model_dump_json())]
         options = Options(states=OPTIONS.states, is_cached=is_cached).model_dump(mode="json")
         model = {"target": "gpt2", "overrides": TINY, "seed": 0, "starts_trained": False}

@@ -1,4 +1,4 @@
-"""Advisories: their data, each with the recipe that it matches and a near miss, and their levels."""
+"""Advisories: their data, the recipe that each matches, its near miss, and the levels."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_the_data_keep_to_their_schema():
     all_ids = [one.id for one in advisories()]
     assert all_ids == sorted(set(all_ids))
     assert RECIPES.keys() == set(all_ids)
-    same = Counter(
-        (one.affected, json.dumps(one.database_specific.when)) for one in advisories()
-    )
+    same = Counter((one.affected, json.dumps(one.database_specific.when)) for one in advisories())
     assert [key for key, count in same.items() if count > 1] == []
     for one in advisories():
         assert one.summary.endswith(".") and one.database_specific.fix.endswith(".")
@@ -146,7 +144,8 @@ def test_post_releases_and_builds_are_the_release(version):
 
 
 def test_a_wheel_says_what_it_was_built_for():
-    one = advisory(affected=[{"package": "torch", "range": "<3"}], about={"when": {"device": "cuda"}})
+    part = {"package": "torch", "range": "<3"}
+    one = advisory(affected=[part], about={"when": {"device": "cuda"}})
     judged = {build: audit(environment(torch=f"2.9{build}"), {}, DAY, [one]) for build in
               ("+cu128", "+rocm6.4", "+cpu", "")}  # fmt: skip
     assert [len(one.findings) for one in judged.values()] == [1, 0, 0, 0]

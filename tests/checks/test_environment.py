@@ -141,4 +141,5 @@ def test_wheels_and_missing_packages_are_facts():
     newest = read_environment(FREEZES / "newest.txt").facts()
     assert newest["device"].values == ("cuda",)  # by the wheel of cuDNN
     assert "without_package" not in newest  # a list of pins may leave something out
-    assert installed_here(["torch"]).facts()["without_package"].values == ("flash-linear-attention",)
+    here = installed_here(["torch"]).facts()
+    assert here["without_package"].values == ("flash-linear-attention",)

@@ -18,7 +18,7 @@ SMALL = [*TINY, "--snapshots", "256", "--threads", "1"]
 
 
 def from_outside(*arguments: str, first: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "COLUMNS": "100"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     code = f"{first}from rksp.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -130,7 +130,7 @@ BAD = {
     "bad ramp": (["score", "gpt2", "--batch-ramp", "a"], "--batch-ramp is 'a'"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
-        "'config', 'forward', 'response'",
+        "'config', 'forward', 'gradient', 'response'",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "'text', 'full', 'json'"),
     "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),

@@ -16,6 +16,8 @@ import rksp
 from rksp.cli import app
 from rksp.cli.commands import AUTHORS, COMMANDS
 from rksp.documents.score import ScoreReport
+from rksp.ground.flags import flags_of
+from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
@@ -23,6 +25,7 @@ PUBLIC = (
 )
 
 RECIPE = (
+    "--batch --bs --dtype --eps --optim --warmup --wd "  # of one word, by `Flag.names`
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
@@ -50,24 +53,28 @@ OPTIONS = {
     "explain": "",
     "explain-config": "--as --devices --format --rows",
     "grid": RECIPE
+    + "--steps "
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
-    "playground": RECIPE + "--allow-hub --output --recipe --set --task",
+    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
+    + "--steps "
     + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
     "schema": "",
     "score": RECIPE
+    + "--steps "
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
     "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
     "--verbose",
     "transfer": RECIPE.replace("--as ", "")
+    + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",
 }
@@ -141,7 +148,8 @@ def test_what_left_the_package_says_where_it_went(capsys, name, place):
 
 def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
     short, whole = _help(capsys, "score", "--help"), _help(capsys, "score", "--help-all")
-    names = {n for n in OPTIONS["score"].split() if n != "--learning-rate"}
+    others = {one for flag in flags_of(Recipe).values() for one in flag.options[1:]}
+    names = {n for n in OPTIONS["score"].split() if n not in others}
     listed = {name for name in names if f"{name} " in short or f"{name}," in short}
     assert len(listed) == 14  # thirteen that people use, and --help-all
     assert all(f"{name} " in whole or f"{name}," in whole for name in names)

@@ -135,10 +135,11 @@ def test_a_broken_file_is_an_artifact_and_a_mixed_folder_is_refused(tmp_path):
         read_own_rows(tmp_path)
 
 
-def test_our_folder_does_not_shadow_the_library_in_the_root(tmp_path):
+def test_a_folder_of_that_name_does_not_shadow_the_library(tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": "x"}, {"text": "y"}])
-    # Not the root itself: there `rksp` would be the sources, which are not installed as they lie.
+    # A stranger's folder of that name, which does not give way.
     shutil.copytree(ROOT / "datasets", tmp_path / "root" / "datasets", ignore=lambda *_: ["runs"])
+    (tmp_path / "root" / "datasets" / "__init__.py").write_text("")
     code = (
         "import datasets as ours, sys\n"
         "assert 'corpora.py' in __import__('os').listdir(ours.__path__[0])\n"

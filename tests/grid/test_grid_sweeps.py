@@ -60,7 +60,7 @@ def test_a_sweep_reads_back_as_the_cells_that_were_kept(suffix, tmp_path):
 def test_a_product_that_holds_more_than_the_cells_says_so(tmp_path):
     kept = _cells(0.1)[1:]
     note = export_sweep(kept, tmp_path / "sweep.yaml")
-    assert "also lists 1 combinations that are not among the 7 cells" in note
+    assert "also lists 1 combination outside the 7 cells" in note
     assert len(read_plan(str(tmp_path / "sweep.yaml"), target="gpt2").cells) == 8
     assert export_sweep(kept, tmp_path / "trials.json") == ""
     assert len(read_plan(str(tmp_path / "trials.json"), target="gpt2").cells) == 7

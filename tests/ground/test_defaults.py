@@ -41,12 +41,9 @@ def test_options_become_parameters(tmp_path):
     assert found == {"score": {"threads": 2, "verbose": True}}
 
 
-def test_groups_have_commands_of_their_own(tmp_path):
-    assert "lab" in _map(tmp_path, "[lab.eval]\n")
-
-
 BAD = {
     "[scor]": "did you mean score",
+    "[lab.eval]": "no command 'lab'",
     "score = 3": r"under \[score\]",
     "[score]\nwarm-up-steps = 3": "did you mean warmup-steps",
     "[score]\nverbose = 'yes'": "true or false",

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from support.kernel_cases import states
-from support.places import ROOT
 
 from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
@@ -131,23 +126,6 @@ def test_a_compiled_step_trains():
     loss(weight, x).backward()
     torch.testing.assert_close(weight.grad, compiled)
     assert compiled.abs().max() > 0
-
-
-def python(code: str, cwd: Path) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_the_bare_name_from_the_root_offers_nothing():
-    code = (
-        "import sys; sys.path.insert(0, ''); import kernels\n"
-        "print(kernels.__file__ and hasattr(kernels, 'Device'), hasattr(kernels, 'dispatch'))"
-    )
-    assert python(code, ROOT) == "False False"
 
 
 def test_unknown_attributes_are_refused():

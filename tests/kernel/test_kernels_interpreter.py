@@ -32,7 +32,6 @@ def cases(tmp_path_factory) -> dict[str, list[tuple[str, str | None]]]:
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONSAFEPATH": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
     environment.pop("RKSP_KERNELS", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import faulthandler
 import json
 import os
 import time
@@ -92,6 +93,12 @@ def test_an_input_that_ends_its_process_ends_no_other(harm):
     assert [found[n].result for n in (0, 2)] == ["fine", "fine"]
     assert found[1].note == "job 1"
     assert "ended with status" in found[1].said
+
+
+def test_a_child_that_is_ended_prints_no_stack():
+    ((_, ended),) = limits.in_processes([0], lambda job, child: str(faulthandler.is_enabled()), 1)
+    assert ended.result == "False"
+    assert faulthandler.is_enabled()  # by pytest; a child would inherit it
 
 
 def test_an_input_that_takes_too_long_is_ended(monkeypatch):

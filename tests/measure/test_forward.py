@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from lab.zoo import build_member
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
-from rksp.measure.attention_stats import attention_stats
-from rksp.measure.forward import ForwardWatch, _spread, block_stats, router_stats
+from rksp.measure.forward import ForwardWatch, _spread, attention_stats, block_stats, router_stats
 from rksp.measure.snapshots import collect
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.resolve import resolve_tiny

@@ -164,7 +164,7 @@ class Lightning:
 def test_lightning_trains_by_its_own_step():
     model, (x, y) = Lightning.make(), images()
     found = rksp.score(model, (x, y), lr=1e-3, **FAST)
-    assert found.evidence == "response" and found.blocks == [("net.blocks", 2)]
+    assert found.evidence == "gradient" and found.blocks == [("net.blocks", 2)]
     expected = float(F.cross_entropy(model.net.eval()(x), y).detach())
     assert found.loss == pytest.approx(expected, rel=1e-5)
     model.net.eval()
@@ -184,5 +184,5 @@ def test_the_objective_of_a_nan_is_a_certain_failure():
 def test_a_regression_is_answered_without_a_uniform_guess():
     x, _ = images()
     found = rksp.score(SmallViT(), (x, x[:, 0, 0, :CLASSES].contiguous()), lr=1e-3, **FAST)
-    assert found.loss > 0 and found.uniform_loss is None and found.critical_rate > 0
+    assert found.loss > 0 and found.uniform_loss is None and found.grad_norm > 0
     assert "cross-entropies" in found.not_measured["logit_std"]

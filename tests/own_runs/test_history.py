@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import replace
@@ -225,3 +226,19 @@ def test_a_ladder_that_contradicts_itself_is_named():
     torn = replace(ladder, failed=np.where(np.arange(10) == 8, 0.0, ladder.failed))
     said = load_edge_model().predict(ladder.inputs)
     assert "where it failed" in _surprise(torn, said, None)
+
+
+def test_a_row_that_states_only_its_width_keeps_the_heads_of_the_target(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 1280, "num_hidden_layers": 8}
+    heads = {"num_attention_heads": 10, "num_key_value_heads": 10, "intermediate_size": 3456}
+    (tmp_path / "config.json").write_text(json.dumps(config | heads), encoding="utf-8")
+    rows = [f"a,finished,{rate},{width},{loss}" for rate, width, loss in _WIDTHS]
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join(["name,state,lr,hidden_size,train_loss", *rows]), encoding="utf-8")
+    source = resolve(str(tmp_path / "config.json"), counts=False)
+    found = read_history([table], Question(source=source, recipe=Recipe()))
+    assert not found.left_out
+    assert {one.inputs.width for one in found.seen} == {1024, 900}
+
+
+_WIDTHS = ((3e-4, 1024, 3.9), (1e-3, 1024, 3.7), (1e-3, 900, 3.8), (1e-2, 900, 4.9))

@@ -44,6 +44,15 @@ def test_a_crash_is_no_divergence(state):
     assert math.isnan(found[1].failed)
 
 
+def test_a_crash_far_above_a_lower_rate_is_a_failure_and_one_at_a_low_rate_is_none():
+    ladder = [
+        run(1e-4, 9.0, ended="unfinished"),
+        run(1e-3, 3.7),
+        run(1e-2, 7.8, ended="unfinished"),
+    ]
+    assert [one.label for one in judge(ladder, None)] == ["unfinished", "healthy", "failed"]
+
+
 def test_a_run_that_stopped_early_counts_as_far_as_it_went():
     long = curve(*np.linspace(5, 3, 40))
     lags = curve(*np.linspace(5, 4.9, 20))

@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path):
     missing = "there is no such file or folder"
     assert missing in refused(run_rksp("runs", str(tmp_path / "nothing")))
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    assert "None of the 1 runs can be used" in refused(run_rksp("runs", str(tmp_path / "a.csv")))
+    assert "The run cannot be used" in refused(run_rksp("runs", str(tmp_path / "a.csv")))
     done = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--runs", str(tmp_path / "no.csv"))
     assert missing in refused(done)
 
@@ -223,11 +223,11 @@ def test_runs_from_random_weights_say_nothing_of_trained_ones(tmp_path):
 def test_no_rate_is_said_where_a_score_cannot_tell(tmp_path):
     path = early_edge(tmp_path / "runs.csv")
     told = json.loads(run_rksp("runs", str(path), "--target", "gpt2", "--format", "json").stdout)
-    more = ["--target", "gpt2", "--optimizer", "soap"]
+    more = ["--target", "gpt2", "--optimizer", "lamb"]
     untold = json.loads(run_rksp("runs", str(path), *more, "--format", "json").stdout)
     assert told["history"]["ladders"][0]["likely_edge"] and told["scorecard"]
     (ladder,) = untold["history"]["ladders"]
-    assert "soap" in ladder["untold"] and ladder["likely_edge"] is None
+    assert "lamb" in ladder["untold"] and ladder["likely_edge"] is None
     assert all(run["said"] is None for run in ladder["runs"]) and untold["scorecard"] is None
     assert "rksp cannot tell" in run_rksp("runs", str(path), *more).stdout.replace("\n", " ")
 

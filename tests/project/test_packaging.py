@@ -1,4 +1,4 @@
-"""What is installed, under which names, and that the root stays off the path."""
+"""What is installed, under which names, and what builds it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,66 @@ import sys
 import tomllib
 import zlib
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from support.places import ROOT
 
 HOMES = {"cli", "kernels", "classifiers", "datasets"}
-# Prints the files of the wheel as setuptools finds them: paths of the repository.
-_PACKED = """
-import json
-from setuptools import Distribution
-found = Distribution({"script_name": "setup.py"})
-found.parse_config_files(["pyproject.toml"])
-build = found.get_command_obj("build_py")
+PLACES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+# Collects what a wheel would hold, without building one.
+_COLLECTED = """
+import json, sys, setuptools
+from distutils.core import run_setup
+whole = run_setup("setup.py", ["--quiet", "build_py"], stop_after="commandline")
+build = whole.get_command_obj("build_py")
 build.ensure_finalized()
-modules = [file for *_, file in build.find_all_modules()]
-data = [f"{folder}/{name}" for _, folder, _, names in build.data_files for name in names]
-print(json.dumps([*modules, *data]))
+data = [f"{source}/{name}" for _, source, _, names in build.data_files for name in names]
+sources = [*build.get_source_files(), *data]
+json.dump([whole.metadata.version, sources, whole.packages], sys.stdout)
 """
 
 
-def _setuptools() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+@pytest.fixture(scope="module")
+def collected() -> tuple[str, set[str], set[str]]:
+    """The release, the files and the packages of a wheel."""
+    pytest.importorskip("setuptools", "77")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _COLLECTED],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    release, sources, packages = json.loads(done.stdout)
+    return release, {name.replace("\\", "/") for name in sources}, set(packages)
 
 
-def _isolated(code: str) -> str:
-    command = [sys.executable, "-I", "-c", code]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd="/"
-    ).stdout.strip()
-
-
-def test_every_folder_with_an_init_is_a_listed_package():
+def test_every_folder_with_an_init_is_found(collected):
     found = set()
-    for init in ROOT.rglob("__init__.py"):
-        parts = init.parent.relative_to(ROOT).parts
-        if parts[0] in HOMES | {"rksp"}:
-            found.add(".".join(parts if parts[0] == "rksp" else ("rksp", *parts)))
-    assert found == set(_setuptools()["packages"])
+    for package, place in PLACES.items():
+        for init in (ROOT / place).rglob("__init__.py"):
+            found.add(".".join((package, *init.parent.relative_to(ROOT / place).parts)))
+    assert found == collected[2]
+    assert set(PLACES.values()) == {"rksp"} | HOMES
+
+
+def test_a_wheel_holds_all_code_of_its_roots_and_nothing_else(collected):
+    release, sources, _ = collected
+    code = {
+        path.relative_to(ROOT).as_posix()
+        for place in PLACES.values()
+        for path in (ROOT / place).rglob("*.py")
+    }
+    assert code == {name for name in sources if name.endswith(".py")}
+    assert {name.split("/")[0] for name in sources} == set(PLACES.values())
+    assert {"rksp/py.typed", "rksp/report/glossary.toml", "classifiers/fitted/edge.json"} <= sources
+    said = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {release}\n" in said
+
+
+def test_a_wheel_is_small_and_holds_nothing_of_the_authors(collected):
+    data = {name.split("/")[1] for name in collected[1] if name.startswith("datasets/")}
+    assert {name for name in data if "." not in name} == {"images", "text"}
+    assert all((ROOT / "datasets" / name).is_dir() for name in ("plans", "real", "runs"))
+    size = sum(len(zlib.compress((ROOT / name).read_bytes())) for name in collected[1])
+    assert 1e6 < size < 2e6
 
 
 def test_the_top_level_is_what_was_agreed():
@@ -58,38 +80,7 @@ def test_the_top_level_is_what_was_agreed():
     assert folders <= HOMES | {"rksp", "lab", "tests", ".ci", ".github"}
 
 
-def _packed() -> list[Path]:
-    done = subprocess.run(
-        [sys.executable, "-c", _PACKED], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return [Path(name) for name in json.loads(done.stdout.splitlines()[-1])]
-
-
-def test_the_wheel_holds_what_users_need_and_nothing_of_the_authors():
-    pytest.importorskip("setuptools")
-    found = _packed()
-    assert {path.parts[0] for path in found} == HOMES | {"rksp"}
-    data = {path.parts[1] for path in found if path.parts[0] == "datasets" and len(path.parts) > 2}
-    assert data == {"images", "text"}
-    assert all(
-        (ROOT / "datasets" / name).is_dir() for name in ("plans", "real", "runs", "tokenizers")
-    )
-    assert {"datasets/text/shakespeare.txt", "classifiers/fitted/edge.json"} <= set(map(str, found))
-    size = sum(len(zlib.compress((ROOT / path).read_bytes())) for path in found)
-    assert 1e6 < size < 2e6
-
-
-def test_the_homes_are_importable_only_below_rksp():
-    code = (
-        "import importlib.util as u\n"
-        "print([n for n in ('cli', 'classifiers') if u.find_spec(n)],"
-        " [bool(u.find_spec('rksp.' + n)) for n in ('cli', 'classifiers', 'kernels', 'datasets')])"
-    )
-    assert _isolated(code) == "[] [True, True, True, True]"
-
-
 def test_package_data_loads_through_importlib_resources():
     assert (files("rksp.datasets") / "text" / "shakespeare.txt").is_file()
-    assert (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").is_file()
-    assert (files("rksp.datasets") / "plans" / "first.yaml").is_file()
+    assert (files("rksp.datasets") / "images" / "digits.npz").is_file()
     assert not (files("rksp.datasets") / "text" / "absent.txt").is_file()

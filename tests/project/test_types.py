@@ -22,7 +22,7 @@ def test_the_tree_holds_every_package(tmp_path):
     script = _script()
     assert sorted(script.homes()) == ["classifiers", "cli", "datasets", "kernels"]
     script.assemble(tmp_path)
-    for name in ("recipe.py", "py.typed", "cli/app.py", "datasets/tasks.py", "kernels/__init__.py"):
+    for name in ("recipe.py", "py.typed", "cli/app.py", "datasets/probe.py", "kernels/__init__.py"):
         assert (tmp_path / "rksp" / name).is_file()
     assert (tmp_path / "lab" / "commands.py").is_file()
 

@@ -235,7 +235,7 @@ def test_a_file_that_is_mostly_not_understood_says_so(tmp_path):
     path.write_text(json.dumps(settings | {f"other{i}": i for i in range(40)}), encoding="utf-8")
     read = read_recipe_file(path)
     assert (read.understood, read.settings) == (3, 43)
-    assert "Read 3 of 43 settings as Hugging Face TrainingArguments's." in read.notes
+    assert "Read 3 of 43 settings of Hugging Face TrainingArguments." in read.notes
     path.write_text(json.dumps(settings), encoding="utf-8")
     assert not read_recipe_file(path).notes
 

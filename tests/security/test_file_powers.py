@@ -11,19 +11,12 @@ import typer
 from pydantic import BaseModel
 from support.attacks import refused
 from support.commands import left_with
+from support.file_powers import FROM_FILE
 
 from rksp.cli import app
 from rksp.cli.options import Panel, with_options
 from rksp.ground.flags import Flag
 
-# Whoever adds an option to this table has thought about a stranger who sets it.
-ALLOWED: dict[str, set[str]] = {
-    "score": {"fail-on", "threads", "verbose"},
-    "grid": {"fail-on", "threads"},
-    "diff": {"fail-on"},
-    "confirm": {"threads"},
-    "calibrate": {"threads", "verbose"},
-}
 VALUES = {"fail-on": ['"warning"', "0.01", '["unknown", "error"]'], "threads": ["1"]}
 TARGETS = {
     "a risk": ["gpt2", "--lr", "6e-3"],
@@ -70,12 +63,12 @@ def run(monkeypatch, capsys, tmp_path):
 def test_every_other_option_is_refused_and_nothing_is_written(run, command):
     options = _options(COMMANDS[command])
     for name, parameter in options.items():
-        if name in ALLOWED.get(command, ()):
+        if name in FROM_FILE.get(command, ()):
             continue
         value = "true" if parameter.is_flag else '["1"]' if parameter.multiple else '"1"'
         refused(run(command, f"{name} = {value}"), f"type --{name}")
         assert sorted(p.name for p in Path().iterdir()) == [".git", ".rksp.toml"]
-    assert ALLOWED.get(command, set()) <= options.keys()
+    assert FROM_FILE.get(command, set()) <= options.keys()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -88,7 +81,7 @@ def test_an_allowed_option_lowers_no_exit_code_and_hides_no_finding(run, target)
 
     before, plain = scored("")
     assert before == (target == "a risk")
-    for name in ALLOWED["score"]:
+    for name in FROM_FILE["score"]:
         for value in VALUES.get(name, ["true"]):
             code, report = scored(f"{name} = {value}")
             assert code >= before and code in (0, 1, 4)

@@ -79,6 +79,7 @@ def test_a_link_of_the_repository_leads_no_writer_outside(run, tmp_path):
     Path("away").symlink_to(tmp_path)
     for place in ("out/report.md", "out/report.json", "away/new.json"):
         refused(run(f"{OK} -o {place}"), "is a link that leads to")
+    refused(run(f"{OK} -o away/../new.json"), "leads to")
     Path("here.db").symlink_to(victim)
     for more in ("-o here.db", "-o g.db --export out/report.json"):
         code, out, err = run(f"grid gpt2 lr=1e-4 {more}")
@@ -177,3 +178,4 @@ def test_a_cell_of_a_table_is_no_formula():
     rows = list(csv.DictReader(io.StringIO(to_csv(cells))))
     assert [row["target"] for row in rows] == ["'=HYPERLINK(1)", "'@a", "gpt2"]
     assert {row["lr"] for row in rows} == {"-1.0"}
+    assert to_csv([{"=cmd()": "a", "findings": []}]).startswith("'=cmd(),findings\n")

@@ -62,7 +62,9 @@ def test_a_folder_turns_no_risk_into_a_pass(capsys):
 def test_a_name_that_is_no_type_is_the_folder_and_the_page_says_so(capsys):
     committed("mine")
     assert left_with(["score", "mine", "--lr", "1e-3", "--evidence", "config", "-v"]) == 0
-    assert "mine is read as the path ./mine" in capsys.readouterr().out.replace("\n", " ")
+    said = capsys.readouterr()
+    assert "mine is read as the path ./mine" in said.out.replace("\n", " ")
+    assert "mine is read as the path ./mine" in said.err
 
 
 def test_a_file_does_not_stand_in_for_a_factory(monkeypatch):

@@ -14,7 +14,8 @@ from support.attacks import refused
 from support.commands import left_with
 
 from rksp.cli.streams import Stream, own_streams
-from rksp.ground.errors import Incomplete, InputError, foreign
+from rksp.confirm.ranks import Ranks
+from rksp.ground.errors import Incomplete, InputError, foreign, summary
 
 INSTALLED = str(Path(sys.executable).with_name("rksp"))
 RISK = "score gpt2 --lr 6e-3 --evidence config"
@@ -153,6 +154,28 @@ def test_a_panic_over_a_file_is_bad_input_and_want_of_memory_is_not():
         raise KeyboardInterrupt
 
 
+def test_an_error_whose_text_raises_is_said_by_its_type():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(0)
+
+    assert summary(Silent()) == "Silent: no message"
+
+
+def test_variables_of_a_launcher_that_are_no_numbers_are_said(monkeypatch):
+    assert Ranks.launched().count == 1
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        with monkeypatch.context() as patch, pytest.raises(InputError, match=name):
+            patch.setenv(name, "two")
+            Ranks.launched()
+
+
+@posix
+@pytest.mark.parametrize("value", ["evil", "complete_bash"])
+def test_a_variable_that_asks_for_completions_is_no_risk(value, tmp_path):
+    assert shell(f"rksp {RISK}", tmp_path, _RKSP_COMPLETE=value).returncode in (2, 3)
+
+
 CATASTROPHIC = r"([a-zA-Z\s,.;:']+)+\d$"
 
 
@@ -171,7 +194,7 @@ def test_a_tokenizer_that_panics_is_bad_input(tmp_path, monkeypatch, capsys):
     Path("probe.txt").write_text("a" * 50_000)
     assert left_with(["score", "m/", "--lr", "1e-3", "--probe", "probe.txt"]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "tokenizer.json cannot encode the probe" in said.err
+    assert said.out == "" and "m/tokenizer.json cannot be read" in said.err
 
 
 def _weights(header: str) -> bytes:

@@ -251,7 +251,7 @@ TOYS = {
     "an option": Toy(
         {
             "rksp/options.py": (
-                '    ] = "response"',
+                '    ] = "gradient"',
                 '    toy: Annotated[bool, Flag("--toy", "A toy.")] = False\n',
             )
         },

@@ -28,11 +28,11 @@ from torch.overrides import TorchFunctionMode
 from rksp.ground.model import definite
 from rksp.models.streaming.products import multiply_back, run_all
 from rksp.models.streaming.scales import as_real, square_sum
-from rksp.models.streaming.units import Rows
+from rksp.models.streaming.units import Begin, Rows
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream
-    from rksp.models.streaming.units import Slot, Unit
+    from rksp.models.streaming.units import Begin, Slot, Unit
 
 GradientSize = tuple[float, float, int]  # sum of squares, largest absolute entry, entries
 Key = tuple[str, int | None]  # a weight by name, or one expert of a stack
@@ -132,7 +132,6 @@ def part_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]
     return (stop - start, *shape[1:]) if shape else ()
 
 
-Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
 _MARK = "_rksp_lent"
 _PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__})
 

@@ -21,6 +21,7 @@ from rksp.models.streaming.units import (
     Rows,
     Slot,
     Unit,
+    Visitor,
     hollow,
     is_stack,
     is_tall,
@@ -31,7 +32,6 @@ from rksp.models.streaming.weights import Weights
 
 if TYPE_CHECKING:
     from rksp.batch import Batch
-    from rksp.models.streaming.gradients import Tape
 
 
 class Stream:
@@ -89,7 +89,7 @@ class Stream:
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks: list = []
-        self._tape: Tape | None = None
+        self._tape: Visitor | None = None
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
             cast(Any, model).set_experts_implementation(
@@ -202,7 +202,7 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, tape: Tape) -> Iterator[None]:
+    def visited_by(self, tape: Visitor) -> Iterator[None]:
         """Let a tape give modules their weights inside."""
         self.release()
         self._tape = tape

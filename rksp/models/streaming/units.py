@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from rksp.ground.model import definite
 from rksp.models.streaming.recording import PIECE
 
+Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
 Grain = Literal["module", "block", "rest"]
 GRAINS: tuple[Grain, ...] = ("module", "block", "rest")
 _HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_size"})
@@ -72,6 +73,26 @@ class Unit:
         """Replace the weights by placeholders without memory."""
         for slot in self.slots:
             slot.module._parameters[slot.attribute] = slot.empty
+
+
+class Visitor(Protocol):
+    """Places the weights of modules in place of the stream, as a tape does."""
+
+    def enter(self, unit: Unit) -> None:
+        """Place the weights of a unit."""
+        ...
+
+    def leave(self, unit: Unit) -> None:
+        """Note that a unit has run; its weights stay until the next one, which may read them."""
+        ...
+
+    def end(self) -> None:
+        """Remove the weights that are left when a pass has ended."""
+        ...
+
+    def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
+        """Return one expert of a stack, which `begin` starts to load."""
+        ...
 
 
 def slots_of(model: nn.Module) -> list[Slot]:

@@ -9,7 +9,7 @@ from typing import Any
 from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
-from rksp.recipe_files.said.origin import OriginKind, RecipeFile, RecipeField
+from rksp.recipe_files.said.origin import OriginKind, RecipeField, RecipeFile
 
 
 @dataclass(frozen=True, slots=True)

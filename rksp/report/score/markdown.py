@@ -126,7 +126,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
         is_open = words.sentence(words.open_gate(report))
         return [*parts, said, f"{is_open}."] if is_open else [*parts, said]
     parts += [f"**{words.answer(report, risk)}**", _rates(risk)]
-    said_of_runs = [said for said in (words.learned(seed), *words.trained(seed)) if said]
+    said_of_runs = [said for said in (words.learned(seed), *words.trained(report, seed)) if said]
     parts += [f"{words.sentence(said)}." for said in said_of_runs]
     if crossed := words.crossed(risk):
         parts.append(f"{words.sentence(crossed)}.")

@@ -87,7 +87,7 @@ class Page:
 def render(report: ScoreReport) -> Page:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(seed))
+    trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(report, seed))
     learned = words.learned(seed)
     forms = (learned, words.learned_briefly(seed))
     own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if learned else []

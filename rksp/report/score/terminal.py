@@ -94,7 +94,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
         return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
-    said = (words.learned(seed), *words.trained(seed), change(seed))
+    said = (words.learned(seed), *words.trained(report, seed), change(seed))
     lines += [Text(f"  {one}") for one in said if one]
     lines += [Text(f"  {one}", "dim") for one in risk.measuring_adds]
     if report.recipe.learning_rate is not None:

@@ -106,7 +106,9 @@ class StepClip(Intervention):
                 continue
             part = torch.where(part.isfinite(), part, known.max())
             factor = (delta / part).clamp(max=1.0).to(parameter.device)
-            self._updates.scale(parameter, factor, self._outputs.is_transposed(parameter))
+            self._updates.scale(
+                parameter, factor, is_transposed=self._outputs.is_transposed(parameter)
+            )
             scaled.add(parameter)
             least = min(least, float(factor.min()))
         if scaled:

@@ -16,6 +16,7 @@ from rksp.watch.monitors.loss import LossSpike
 from rksp.watch.monitors.multi_max import MultiMaximum
 from rksp.watch.monitors.near_unit_mass import NearUnitMass
 from rksp.watch.monitors.non_finite import NonFinite
+from rksp.watch.monitors.output_change import OutputChangeMonitor
 from rksp.watch.monitors.output_log_z import OutputLogZ
 from rksp.watch.monitors.qk_entropy import QKSpectralEntropy
 from rksp.watch.monitors.router_conditioning import RouterConditioning
@@ -33,6 +34,7 @@ MONITORS: dict[str, type[Monitor]] = {
     for monitor in (
         LossSpike,
         GradientNorm,
+        OutputChangeMonitor,
         NonFinite,
         UpdateRMS,
         OutputLogZ,

@@ -110,6 +110,9 @@ RULES: dict[str, Rule] = {
         advice="zclip",
     ),
     "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
+    # output-change
+    "output_change": NO_RULE,
+    "median_output_change": Rule(direction=None, warn=0.3, advice="step_clip"),
     # non-finite
     "non_finite_loss": Rule(direction=None, critical=1.0, advice="backoff"),
     "non_finite_modules": Rule(direction=None, critical=1.0, advice="backoff"),
