@@ -104,7 +104,7 @@ def grid(
             return _shown(stored, gate, view)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
-    for line in known_faults(plan.read, env, gpu):
+    for line in known_faults(plan.read, env, gpu) if plan.read is not None else ():
         _say(line)
     options = Options(
         **measure.model_dump(),

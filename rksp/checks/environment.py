@@ -30,6 +30,7 @@ _ALIASES = {  # other names of the same code
 _LONGEST = 4096  # characters of a line that may name a package
 _CONDA = re.compile(r"(?:[\w.-]+::)?([\w.-]+)\s*==?\s*([\w.]+)(?:=[\w.]+)?")
 _BUILDS = {"cu": "cuda", "rocm": "rocm", "cpu": "cpu", "xpu": "xpu"}  # local parts of wheels
+_EDITABLE = re.compile(r"-(e|-editable)\s")
 _INSTALL = re.compile(r"\b(?:pip3?|uv\s+pip)\s+install\s+([^&|;]*)")
 
 
@@ -206,7 +207,7 @@ def _required(lines: Iterable[str]) -> Iterator[tuple[str, Release]]:
     """Yield the packages of requirements; one without an exact release has no version."""
     for line in lines:
         text = re.split(r"\s#|^#|\s--", line.strip(), maxsplit=1)[0].strip()
-        is_editable = text.startswith(("-e ", "--editable "))
+        is_editable = _EDITABLE.match(text) is not None
         if is_editable:
             text = text.rpartition("#egg=")[2] if "#egg=" in text else ""
         if not text or text.startswith("-") or len(text) > _LONGEST:

@@ -44,6 +44,7 @@ OPTIONS = {
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
     "--steps --task --text --threads --verbose",
+    "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
@@ -57,7 +58,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
-    "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
+    "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
     "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
@@ -71,7 +72,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
-    "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
+    "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
     "--verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
