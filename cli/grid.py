@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli.audit import known_faults
 from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
     Devices,
+    Env,
     Given,
+    Gpu,
     NoCache,
     Panel,
     assignments,
@@ -82,6 +85,8 @@ def grid(
     ] = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    env: Env = None,
+    gpu: Gpu = None,
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
@@ -99,6 +104,8 @@ def grid(
             return _shown(stored, gate, view)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
+    for line in known_faults(plan.read, env, gpu) if plan.read is not None else ():
+        _say(line)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task"}),

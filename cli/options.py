@@ -81,6 +81,20 @@ AsFormat = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+Env = Annotated[
+    Path | None,
+    typer.Option(
+        "--env",
+        help="The software that trains, where it is not this Python: what pip freeze prints, a "
+        "lock file, requirements, environment.yml or a Dockerfile.",
+        rich_help_panel="Recipe",
+    ),
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option("--gpu", help="The accelerator that trains, such as h100.", metavar="NAME",
+                 rich_help_panel="Recipe"),
+]  # fmt: skip
 NoCache = Annotated[
     bool,
     typer.Option(

@@ -17,7 +17,7 @@ from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
-    from rksp.recipe_files.said.origin import Origin
+    from rksp.recipe_files.said.origin import Origin, RecipeFile
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 
@@ -29,7 +29,7 @@ class RequestedRun:
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
     `alternatives` the other recipes that the same input could mean, `file` the run file, and `keys`
     the key of its trainer for each field. `starts_trained` says that the file names weights to
-    start from.
+    start from, and `read` is all that was read of it.
     """
 
     target: str
@@ -41,6 +41,7 @@ class RequestedRun:
     file: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+    read: RecipeFile | None = None
 
     def started(self, source: ModelSource) -> ModelSource:
         """Return the source of the target, which starts trained if the file says so."""
@@ -152,6 +153,7 @@ def _from_file(
         file=read.path,
         keys=read.keys,
         starts_trained=read.starts_trained,
+        read=read,
     )
     _say(read.notes)
     if file is not None:

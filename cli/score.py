@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,9 @@ from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     AsFormat,
     Devices,
+    Env,
     Given,
+    Gpu,
     NoCache,
     Panel,
     RecipeFile,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from rksp.assessment.pipeline import Evaluation
     from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.documents.finding import Finding
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
@@ -101,6 +104,8 @@ def score(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    env: Env = None,
+    gpu: Gpu = None,
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
@@ -125,7 +130,8 @@ def score(
             prior = _classifier(risk.classifier)
             classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
             run, classifier = _with_levers(run, source, apply, classifier)
-            finished = partial(_finished, context, run, gate, assignments(model.overrides))
+            faults = _faults(run, source, env, gpu)
+            finished = partial(_finished, context, run, gate, assignments(model.overrides), faults)
             asked = _Asked(
                 name=target,
                 run=run,
@@ -154,6 +160,7 @@ def _finished(
     run: RequestedRun,
     gate: GateOptions,
     overrides: Mapping[str, str],
+    faults: Sequence[Finding],
     report: ScoreReport,
     older: ScoreReport | None = None,
     *,
@@ -166,6 +173,7 @@ def _finished(
     from rksp.recipe_files.said.reported import with_origins
     from rksp.report.gate import Gate
 
+    report = report.model_copy(update={"findings": [*report.findings, *faults]})
     report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
     bar = Gate.parse(gate.fail_on)
     report, refused = _as_the_file_asks(report, run, bar)
@@ -185,6 +193,18 @@ def _finished(
     )
     report = with_origins(report, run.origins, run.keys)
     return report.model_copy(update={"next_command": next_command(context, report)})
+
+
+def _faults(
+    run: RequestedRun, source: ModelSource, env: Path | None, gpu: str | None
+) -> tuple[Finding, ...]:
+    """Return the known faults of the software that trains, and say what of it is not known."""
+    from rksp.cli.audit import audited
+
+    found, said = audited(run.read, source.config, env, gpu)
+    for line in said:
+        print(f"rksp: {one_line(line, 400)}", file=sys.stderr)
+    return () if found is None else found.findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +377,7 @@ def _as_the_file_asks(
     from rksp.recipe_files.said.ignored import apply_comments
 
     fields = {check.code: check.field for check in CHECKS}
+    fields |= {one.code: "the software" for one in report.findings if one.code.startswith("RKSA")}
     found = apply_comments(report.findings, fields, run.origins, run.file, gate.reaches)
     refused = [
         f"{place} cannot ignore {finding.code}, {_held(finding.level)}; "

@@ -333,3 +333,18 @@ def house(
     from lab.house import report
 
     typer.echo(report(shows_walk=walk))
+
+
+@app.command()
+def advisory(
+    facts: Annotated[Path, typer.Argument(help="TOML: the entry and its two recipes.")],
+) -> None:
+    """Draft an advisory and its two recipes from facts given by hand: two lines of JSON.
+
+    The file has summary, severity, references, fix, symptom, established, and a table `when`; one
+    `[[affected]]` for each package, with a range or versions; and the tables `match` and `near`.
+    """
+    from lab.advisories import draft
+
+    for line in draft(facts):
+        typer.echo(line)

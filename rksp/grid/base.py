@@ -15,6 +15,7 @@ from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
+from rksp.recipe_files.said.origin import RecipeFile
 
 Point = Mapping[str, object]
 
@@ -31,13 +32,18 @@ class Base:
     trainer: str | None = None
     seed: int = 0
 
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes on the run file that a reader should see."""
+    def read(self) -> RecipeFile | None:
+        """Return the run file as it stands, without the values of a cell; None without one."""
         if self.document is None:
-            return ()
+            return None
         from rksp.recipe_files.registry import read_document
 
-        read = read_document(self.document, devices=self.devices, trainer=self.trainer)
+        return read_document(self.document, devices=self.devices, trainer=self.trainer)
+
+    def notes(self, read: RecipeFile | None) -> tuple[str, ...]:
+        """Return the notes on the run file that a reader should see."""
+        if read is None:
+            return ()
         spoken = read.target.notes if read.target is not None and self.target is None else ()
         return (*read.notes, *spoken)
 

@@ -24,7 +24,7 @@ _INNER = (
     *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
     *("encoder_ffn_dim", "ffn_embed_dim"),
 )
-_EXPERTS = (
+EXPERTS = (
     *("num_local_experts", "num_experts", "n_routed_experts"),
     *("moe_num_experts", "num_moe_experts"),
 )
@@ -166,7 +166,7 @@ class Declared:
         """Experts that a router chooses from; None in a dense model."""
         if self.get("feed_forward") not in (None, "moe"):  # the zoo's dense members
             return None
-        count = self._size(*_EXPERTS)
+        count = self._size(*EXPERTS)
         return count if count is not None and count > 1 else None
 
     @cached_property

@@ -135,7 +135,7 @@ def read_document(
         reader.read(draft)
         _note_another_loss(draft)
         _note_other_rates(draft)
-        read = dataclasses.replace(draft.finish(), keys=reader.keys)
+        read = dataclasses.replace(draft.finish(), keys=reader.keys, reader=reader.name)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."

@@ -44,6 +44,7 @@ OPTIONS = {
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
     "--steps --task --text --threads --verbose",
+    "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
@@ -57,6 +58,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
+    "--env --gpu "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
     "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
@@ -71,6 +73,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
+    "--env --gpu "
     "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
     "--verbose",
     "transfer": RECIPE.replace("--as ", "")

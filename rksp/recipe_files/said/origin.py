@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
+from rksp.recipe_files.parse.document import Document
 
 
 class OriginKind(StrEnum):
@@ -84,6 +85,9 @@ class RecipeFile:
         keys: Field -> the trainer's key that takes its value in rksp's units, where there is one.
         starts_trained: The run starts from weights that the file names, not only from an
             architecture.
+        devices: Number of devices, where the file, its launcher or the user says it.
+        reader: Name of the reader; empty for a draft that no reader finished.
+        document: What was read; `deepspeed` the DeepSpeed file that it names, or holds.
     """
 
     path: Path
@@ -97,6 +101,10 @@ class RecipeFile:
     settings: int
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+    devices: int | None = None
+    reader: str = ""
+    document: Document | None = field(default=None, repr=False, compare=False)
+    deepspeed: Document | None = field(default=None, repr=False, compare=False)
 
     def field(self, name: str) -> RecipeField:
         """Return the field of this name."""

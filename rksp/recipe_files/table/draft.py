@@ -53,6 +53,7 @@ class Draft:
         self._seen: set[str] = set()
         self._target: FileTarget | None = None
         self._starts_trained = False
+        self.deepspeed: Document | None = None
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
@@ -271,6 +272,9 @@ class Draft:
             understood=len(self._seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
             starts_trained=self._starts_trained,
+            devices=self.devices,
+            document=self.document,
+            deepspeed=self.deepspeed,
         )
 
     def where(self, found: Found) -> str:
