@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rksp.classifiers.levers.catalogue import LEVERS
-from rksp.classifiers.levers.lever import SHARED
+from rksp.classifiers.levers.catalogue import LEVERS, SHARED
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
