@@ -19,7 +19,7 @@ LAYERS = (
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
     "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "bench", "house",
-    "advisories", "commands", "audit", "experiments", "faults", "__main__",
+    "advisories", "forecasts", "commands", "audit", "experiments", "faults", "__main__",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
