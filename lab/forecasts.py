@@ -1,7 +1,7 @@
 """Forecasts of public runs that can be checked: written before they end, scored after.
 
-    python benchmarks/forecasts.py write RUNS [--real FILE ...] [--leave-out] -o FORECASTS
-    python benchmarks/forecasts.py score FORECASTS OUTCOMES
+    python -m lab.forecasts write RUNS [--real FILE ...] [--leave-out] -o FORECASTS
+    python -m lab.forecasts score FORECASTS OUTCOMES
 
 RUNS has a recipe a line, as the files of published recipes have (`group`, `arch`, `recipe` with its
 `learning_rate`). FORECASTS has P(failed) at that rate, and *start here*, *likely edge* and *do not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.forecasts import forecasts, scored
+from lab.forecasts import forecasts, scored
 
 from lab.fit.real_ladders import read_real_ladders
 
