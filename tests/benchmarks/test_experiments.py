@@ -23,7 +23,7 @@ from rksp.lab.levers import LeverEffect
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
-STORED = ("cost", "kss-frontier")  # of no plan of trials
+STORED = ("cost", "kss-frontier", "shaping")  # of no plan of trials
 README = Path(rksp.confirm.__file__).with_name("README.md")
 
 
