@@ -8,7 +8,6 @@ from functools import partial
 
 from lab.experiments import tables
 from lab.experiments.failures import FAILURES, Failures
-from lab.experiments.leads import Leads
 from lab.experiments.profiles import PROFILES, Profiles
 from lab.experiments.rows import TrialRow, to_rows
 from lab.experiments.trials import DENSE, Trial, small_trial
@@ -129,7 +128,7 @@ _CROSS_TALK = small_trial(
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-AnyExperiment = Experiment | Failures | Profiles | Leads
+AnyExperiment = Experiment | Failures | Profiles
 
 EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss": Experiment(
@@ -216,5 +215,4 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
     ),
     "failures": Failures(failures=FAILURES, seeds=range(5)),
     "profiles": PROFILES,
-    "leads": Leads(),
 }

@@ -1,5 +1,8 @@
 """Which monitor leads a failing loss: plain runs of the plan `step_clip` with every monitor.
 
+PYTHONPATH=benchmarks python -m experiments.leads FOLDER        # trains; resumes in the folder
+PYTHONPATH=benchmarks python -m experiments.leads FOLDER --stored
+
 A run fails as the ladders' policy says beside the best of its model and seed. Its onset is the
 step from which its smoothed loss stays above the best run's by the margin, or its last step. Every
 quantity is judged twice: with its shipped rule, and with one fixed limit for all models, set so
@@ -14,11 +17,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from lab.experiments.frontier import plan
 from lab.experiments.readings import read_readings
 from lab.experiments.tables import markdown
-from lab.experiments.trials import DENSE, Stored, Trial
+from lab.experiments.trials import DENSE, Stored, Trial, read_trials, run_trials
 from lab.tasks.tasks import make_task
 from rksp.confirm.onset import departure
 from rksp.ground.files import ResultFolder
@@ -61,10 +67,7 @@ class LeadRow(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leads:
-    """The experiment, as those of the catalog; its rows need the folder of the readings."""
-
-    row_type = LeadRow
-    reads_folder = True
+    """The experiment; its rows need the folder of the readings."""
 
     def plan(self) -> list[Trial]:
         """Return the trials: every rate of every plain ladder of the plan."""
@@ -230,3 +233,18 @@ def _table(
         "false alarms in 10,000 steps",
     )
     return markdown(header, [cells for _, cells in lines])
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="One file or two a trial.")],
+    stored: Annotated[bool, typer.Option("--stored", help="Train nothing.")] = False,
+) -> None:
+    """Train the trials that the folder lacks, in one process, and print the tables."""
+    leads = Leads()
+    trials = leads.plan()
+    found = read_trials(trials, folder) if stored else run_trials(trials, folder, workers=1)
+    typer.echo(leads.table(leads.rows(found, folder)), nl=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

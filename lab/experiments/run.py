@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import cost, frontier, table_1, tables
+from lab.experiments import cost, frontier, shaping, table_1, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -73,15 +73,12 @@ def _rows(
     """Return the rows of a folder; with workers, train the missing trials first."""
     plan = experiment.plan()
     if workers:
-        found = run_trials(plan, folder, workers=workers, progress=progress)
-    else:
-        found = read_trials(plan, folder)
+        return experiment.rows(run_trials(plan, folder, workers=workers, progress=progress))
+    found = read_trials(plan, folder)
     if not found:
         raise InputError(f"{folder} holds no trial of {name}; leave --stored out to train them.")
     if len(found) < len(plan):
         print(f"rksp: {len(found)} of {len(plan)} trials so far", file=sys.stderr)
-    if getattr(experiment, "reads_folder", False):
-        return experiment.rows(found, folder)
     return experiment.rows(found)
 
 
@@ -109,9 +106,20 @@ def _frontier(stored: bool, output: Path | None) -> str:
     return frontier.table()
 
 
+def _shaping(stored: bool, output: Path | None) -> str:
+    if not stored or output is not None:
+        raise InputError(
+            "shaping is made of ladders: train datasets/plans/step_clip.yaml and "
+            "step_clip_long.yaml with rksp lab run, pack them, and give --stored for what rksp "
+            "ships."
+        )
+    return shaping.shipped()
+
+
 # Experiments that are no plan of trials.
 SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
     "cost": _cost,
     "kss-frontier": _frontier,
+    "shaping": _shaping,
     "table-1": _table_1,
 }

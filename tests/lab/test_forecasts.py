@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from lab.forecasts import forecasts, scored
 
 from lab.fit.real_ladders import read_real_ladders
+from lab.forecasts import forecasts, scored
 
 
 def _run(rate: float) -> dict[str, object]:
