@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import AsFormat, Devices, Env, Gpu, TextOrJson
+from rksp.cli.options import Panel, TextOrJson, with_options
+from rksp.cli.run_options import RunOptions, SoftwareOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -19,25 +18,23 @@ from rksp.ground.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rksp.checks.advisories import Audit, Match
+    from rksp.checks.advisories import Match
     from rksp.documents.finding import Finding
     from rksp.recipe_files.said.origin import RecipeFile
 
-_MOST_KEYS = 4  # of those that advisories lack, named in the line that counts them
 
-
+@with_options
 def audit(
     run_file: Annotated[
         Path | None, typer.Argument(help="A trainer's run file; without one, releases alone count.")
     ] = None,
-    env: Env = None,
-    gpu: Gpu = None,
+    *,
+    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
     model: Annotated[
         str | None,
         typer.Option(help="A model type or a config.json, where the run file names no such."),
     ] = None,
-    as_format: AsFormat = None,
-    devices: Devices = None,
     ignore: Annotated[
         list[str] | None, typer.Option(help="Do not report these advisories; repeatable.")
     ] = None,
@@ -48,6 +45,7 @@ def audit(
 ) -> int:
     """Name the known faults of the software that trains; exit with 1 at one of level error."""
     from rksp.checks.selection import select_findings
+    from rksp.checks.software import audited
 
     select_findings((), (), ignore or ())
     read = None
@@ -55,8 +53,10 @@ def audit(
         from rksp.recipe_files.registry import read_recipe_file
 
         with reading(f"the run file {one_line(str(run_file), 200)}"):
-            read = read_recipe_file(run_file, trainer=as_format, devices=devices)
-    found, said = audited(read, _settings(read, model), env, gpu, here=read is None)
+            read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
+    found, said = audited(
+        read, _settings(read, model), software.env, software.gpu, here=read is None
+    )
     if found is None:
         raise InputError(said[0])
     findings = select_findings(found.findings, (), ignore or ())
@@ -72,93 +72,14 @@ def audit(
     return int(any(finding.level == "error" for finding in findings))
 
 
-def audited(
-    read: RecipeFile | None,
-    config: object,
-    env: Path | None,
-    gpu: str | None,
-    *,
-    here: bool = False,
-) -> tuple[Audit | None, tuple[str, ...]]:
-    """Match the advisories with the software of a run; the day is that of the system's clock.
-
-    Args:
-        read: The run file, if there is one.
-        config: The model's configuration; None if it is not known.
-        env: A file that pins the software.
-        gpu: The name of the accelerator; default what torch says, if it was loaded anyway.
-        here: Judge this Python, whether the run's trainer is installed in it or not.
-
-    Returns:
-        What was found, None where the software is not known; and what to say of it, a line each.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
-    from rksp.recipe_files.said.facts import TRAINERS
-
-    trainer = None if read is None else TRAINERS.get(read.reader, ((), ""))[1]
-    if env is None and not here and not (trainer and _is_installed(trainer)):
-        if not trainer:
-            return None, ()
-        return None, (
-            f"The software of this run is not checked, as {trainer} is not installed here; give "
-            "--env FILE, such as what pip freeze prints where you train.",
-        )
-    from rksp.checks.advisories import audit, packages
-    from rksp.checks.conditions import gpu_facts, model_facts
-    from rksp.checks.environment import installed_here, read_environment
-    from rksp.recipe_files.said.facts import run_facts
-
-    if env is None:
-        environment, gpu = installed_here(packages()), gpu or _gpu_of_torch()
-    else:
-        with reading(f"the software in {one_line(str(env), 200)}"):
-            environment = read_environment(env)
-    facts = {**model_facts(config), **gpu_facts(gpu), **({} if read is None else run_facts(read))}
-    found = audit(environment, facts, datetime.date.today())
-    return found, tuple(_counted(found))
-
-
 def known_faults(read: RecipeFile | None, env: Path | None, gpu: str | None) -> Iterator[str]:
     """Yield a line for each known fault of what all runs of a file have, and what is not known."""
+    from rksp.checks.software import audited
+
     found, said = audited(read, _settings(read, None), env, gpu)
     for finding in () if found is None else found.findings:
         yield f"{finding.level} {finding.code}: {finding.text}"
     yield from said
-
-
-def _is_installed(package: str) -> bool:
-    from importlib.metadata import PackageNotFoundError
-
-    from rksp.ground.versions import version
-
-    try:
-        return bool(version(package))
-    except PackageNotFoundError:
-        return False
-
-
-def _gpu_of_torch() -> str | None:
-    """Return the name of the first GPU, if torch is loaded anyway."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None
-
-
-def _counted(found: Audit) -> Iterator[str]:
-    """Yield a line for what is not shown: further findings, and what nobody can decide."""
-    if found.more:
-        yield f"{found.more} more advisories match; the five worst are shown."
-    if found.unsettled:
-        lacks = Counter(key for match in found.unsettled for key in match.conditions.lacks)
-        keys = ", ".join(key.replace("_", " ") for key, _ in lacks.most_common(_MOST_KEYS))
-        more = " and more" if len(lacks) > _MOST_KEYS else ""
-        yield (
-            f"{len(found.unsettled)} advisories depend on what rksp does not know of this run "
-            f"({keys}{more}); rksp audit -v lists them."
-        )
-    for package, count in found.unpinned.items():
-        yield f"Not checked: {count} advisories for {package}, whose release is not pinned."
 
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:

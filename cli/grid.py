@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +13,7 @@ from rksp.cli.audit import known_faults
 from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
-    AsFormat,
-    Devices,
-    Env,
     Given,
-    Gpu,
     NoCache,
     Panel,
     assignments,
@@ -28,6 +23,7 @@ from rksp.cli.options import (
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
+from rksp.cli.run_options import RunOptions, SoftwareOptions, say
 from rksp.ground.budgets import reading
 from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
@@ -73,6 +69,7 @@ def grid(
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
     measure: Annotated[MeasureOptions, _MEASURE],
     model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
@@ -83,10 +80,8 @@ def grid(
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
-    env: Env = None,
-    gpu: Gpu = None,
+    *,
+    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
@@ -103,9 +98,8 @@ def grid(
                 stored = read_grid(Path(source))
             return _shown(stored, gate, view)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
-        plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
-    for line in known_faults(plan.read, env, gpu) if plan.read is not None else ():
-        _say(line)
+        plan = _plan(source, axes or [], recipe, cells, model, of)
+    say(known_faults(plan.read, software.env, software.gpu) if plan.read is not None else ())
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task"}),
@@ -119,7 +113,7 @@ def grid(
     try:
         result = _worked(plan, options, work, groups)
     except KeyboardInterrupt:
-        _say(f"finished cells are in {work.store}; the same command goes on from there")
+        say([f"finished cells are in {work.store}; the same command goes on from there"])
         raise
     return _shown(result, gate, view)
 
@@ -130,8 +124,7 @@ def _plan(
     recipe: Given[Recipe],
     options: PlanOptions,
     model: ModelOptions,
-    devices: int | None,
-    as_format: str | None,
+    of: RunOptions,
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
@@ -148,8 +141,8 @@ def _plan(
         samples=options.samples,
         seed=options.sample_seed,
         ignore=options.ignore,
-        devices=devices,
-        trainer=as_format,
+        devices=of.devices,
+        trainer=of.as_format,
         max_cells=options.max_cells,
         allow_hub=model.allow_hub,
     )
@@ -205,10 +198,9 @@ def _announce(plan: GridPlan, options: Options) -> int:
     """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
-    for note in plan.notes:
-        _say(note)
+    say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    _say(f"cells: {len(plan.cells)}; distinct initializations: {groups}")
+    say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
     return groups
 
 
@@ -226,7 +218,7 @@ def _list(plan: GridPlan, options: Options) -> None:
     _announce(plan, options.model_copy(update={"allow_hub": False}))
     for note in (*notes, line_of(plan.assumed)):
         if note:
-            _say(note)
+            say([note])
     for cell in plan.cells:
         settings = unnamed_settings(cell.overrides, cell.labels)
         print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
@@ -300,8 +292,4 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )
-    _say(note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate.")
-
-
-def _say(line: str) -> None:
-    print(f"rksp: {one_line(line)}", file=sys.stderr)
+    say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -55,46 +54,6 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
     return parse
 
 
-RecipeFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--recipe",
-        help="A trainer's run file; options override its settings.",
-        rich_help_panel="Recipe",
-    ),
-]
-Devices = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of devices in the run; needed where a run file gives the batch per device.",
-        parser=as_count(),
-        metavar="DEVICES",
-        rich_help_panel="Recipe",
-    ),
-]
-AsFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        help="Read the run file as this trainer's; the default is to recognize the trainer.",
-        metavar="TRAINER",
-        rich_help_panel="Recipe",
-    ),
-]
-Env = Annotated[
-    Path | None,
-    typer.Option(
-        "--env",
-        help="The software that trains, where it is not this Python: what pip freeze prints, a "
-        "lock file, requirements, environment.yml or a Dockerfile.",
-        rich_help_panel="Recipe",
-    ),
-]
-Gpu = Annotated[
-    str | None,
-    typer.Option("--gpu", help="The accelerator that trains, such as h100.", metavar="NAME",
-                 rich_help_panel="Recipe"),
-]  # fmt: skip
 NoCache = Annotated[
     bool,
     typer.Option(

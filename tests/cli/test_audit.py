@@ -78,10 +78,10 @@ def test_a_gpu_and_a_model_decide(tmp_path, capsys):
 def test_this_python_is_judged_alone_or_where_the_trainer_is(file, capsys, monkeypatch):
     assert left_with(["audit"]) == 0
     assert "established" in capsys.readouterr().out
-    monkeypatch.setattr("rksp.cli.audit._is_installed", lambda package: package != "trl")
+    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: package != "trl")
     assert left_with(["audit", str(file)]) == 2
     assert "trl is not installed here; give --env" in capsys.readouterr().err
-    monkeypatch.setattr("rksp.cli.audit._is_installed", lambda package: True)
+    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: True)
     assert left_with(["audit", str(file)]) == 0
 
 
@@ -99,7 +99,7 @@ def test_a_score_has_the_findings_and_a_file_may_not_ask_for_another_environment
     left_with([*args, "--env", LATE, "--select", "RKSA"])
     report = json.loads(capsys.readouterr().out)
     assert {one["code"][:4] for one in report["findings"]} == {"RKSA"}
-    monkeypatch.setattr("rksp.cli.audit._is_installed", lambda package: package != "trl")
+    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: package != "trl")
     left_with(args)
     out, err = capsys.readouterr()
     assert "RKSA" not in out and "trl is not installed here" in err

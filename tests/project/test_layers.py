@@ -13,7 +13,7 @@ from support.places import ROOT
 LAYERS = (
     "ground", "kernels", "batch", "outcome", "optimizers", "recipe", "options",
     "documents", "datasets", "recipe_files", "models", "measure", "spectra",
-    "checks", "classifiers", "assessment", "own_runs", "watch", "grid", "confirm", "report",
+    "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
     "scoring", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
