@@ -134,7 +134,7 @@ def _shares(held_out: Sequence[HeldOut]) -> dict[str, float]:
     """Return by how much each source of a block counts, which shares a design, in the spread."""
     blocks: dict[str, set[str]] = {}
     for part in held_out:
-        if part.left == "source" and part.ladders[0].block:
+        if part.left == "source" and part.ladders and part.ladders[0].block:
             blocks.setdefault(part.ladders[0].block, set()).add(part.name)
     return {name: min(1.0, _BLOCK / len(names)) for names in blocks.values() for name in names}
 

@@ -85,7 +85,8 @@ class Basis:
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
         reasons = self.reasons
-        if not reasons and learning_rate is not None:
+        # A team's own runs tell how far its edge is known: then no other team's count.
+        if not reasons and learning_rate is not None and estimate.learned is None:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
             return untold(reasons, self.tier, **bars, **known)
