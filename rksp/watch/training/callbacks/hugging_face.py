@@ -13,9 +13,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.table.names import schedule_of
-from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.accelerate import loss_scale
 from rksp.watch.training.callbacks.plain import LoopWatch
