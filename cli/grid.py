@@ -173,8 +173,7 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
 
 def _check(view: ViewOptions) -> None:
     """Check the conditions and exports before the work starts."""
-    from rksp.grid.export import check_export
-    from rksp.grid.table import Condition
+    from rksp.grid.table import Condition, check_export
 
     for condition in view.where:
         Condition.parse(condition)
@@ -210,8 +209,8 @@ def _list(plan: GridPlan, options: Options) -> None:
     Raises:
         InputError: No cell can run.
     """
+    from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
-    from rksp.grid.names import check_names
     from rksp.recipe_files.said.assumptions import line_of
 
     notes = check_names(plan.cells)
@@ -279,9 +278,8 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
     """Write all cells as a table, or those that pass the gate as a sweep."""
-    from rksp.grid.export import TABLES, export
     from rksp.grid.sweeps import export_sweep
-    from rksp.grid.table import JUDGED
+    from rksp.grid.table import JUDGED, TABLES, export
 
     found = result.records(gate.bar)
     if path.suffix in TABLES:

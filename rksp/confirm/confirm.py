@@ -35,8 +35,7 @@ from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.alarm import Alarm, Severity
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import Sink, sentence
 from rksp.watch.training.runner import RunRecord

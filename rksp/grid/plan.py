@@ -14,15 +14,14 @@ from typing import Any, cast
 from rksp.grid.axes import (
     Axis,
     Choice,
+    Columns,
     Range,
     axis_of,
     flat_parameters,
     read_override,
     sweep_axis,
 )
-from rksp.grid.base import Base, Point, make_cell, seed_of
-from rksp.grid.cell import Cell
-from rksp.grid.columns import Columns
+from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of

@@ -14,7 +14,7 @@ from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.line import Expected
 from rksp.documents.own_runs import LearnedReport
-from rksp.own_runs.learned import learned_report
+from rksp.own_runs.labelled import learned_report
 from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
 from rksp.own_runs.offsets import Tree

@@ -22,7 +22,7 @@ from rksp.models.resolve import resolve_tiny
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import read_log
 
 POLICY = OutcomePolicy()

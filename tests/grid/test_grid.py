@@ -25,12 +25,10 @@ from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.evaluate import summarize
-from rksp.grid.export import export
-from rksp.grid.heat import heat_map
 from rksp.grid.plan import make_plan, read_plan
-from rksp.grid.provenance import made_by
 from rksp.grid.run import GridResult, run_grid
-from rksp.grid.store import GridStore, Row
+from rksp.grid.store import GridStore, Row, made_by
+from rksp.grid.table import export, heat_map
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions

@@ -12,11 +12,10 @@ from support.attacks import AXOLOTL, HUGGING_FACE, commands_in, refused
 from support.places import SUPPORT
 
 from rksp.grid.cell import Cell, Options
-from rksp.grid.drive import drive
 from rksp.grid.engines.base import End
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.slurm import SlurmEngine
-from rksp.grid.run import read_grid
+from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe

@@ -18,7 +18,7 @@ from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.watch.interventions.z_loss import ZLoss
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Severity
+from rksp.watch.monitors.base import Severity
 
 # Back-off
 

@@ -11,7 +11,7 @@ from torch import nn
 from rksp.ground.errors import InputError, NotCovered
 from rksp.watch.interventions.msign import MSign
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 
 
 def _alarm(step: int) -> Alarm:

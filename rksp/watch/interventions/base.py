@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

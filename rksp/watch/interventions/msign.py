@@ -17,7 +17,7 @@ from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 
 Scope = Literal["attention", "mlp", "all"]
 On = Literal["clock", "alarm", "both"]

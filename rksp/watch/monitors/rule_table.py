@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rksp.watch.monitors.alarm import Severity
+from rksp.watch.monitors.base import Severity
 
 _TINY = 1e-30  # the smallest argument of a logarithm
 

@@ -17,7 +17,7 @@ from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.loop import Companion, mean_over_ranks

@@ -25,9 +25,8 @@ from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, run_facts
 from rksp.recipe_files.table.names import schedule_of
-from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.accelerate import loss_scale
 from rksp.watch.training.callbacks.plain import LoopWatch

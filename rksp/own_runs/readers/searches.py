@@ -1,16 +1,21 @@
-"""Studies of Optuna (optuna 4 and 5): an SQLite file, or a journal."""
+"""Trials of a search.
+
+- Optuna (optuna 4 and 5): a study in an SQLite file, or in a journal.
+- Ray Tune (ray 2): `result.json`, one JSON object a reported result.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError, RkspError
-from rksp.own_runs.readers.files import head_of
-from rksp.own_runs.readers.sqlite import queries_that_end, tables_of, uri_of
-from rksp.own_runs.run import Curve, RawRun, RunReader
+from rksp.ground.files import read_text
+from rksp.own_runs.readers.files import address_of, flat, head_of, queries_that_end, tables_of
+from rksp.own_runs.run import Curve, Points, RawRun, RunReader
 
 _STATES = {"COMPLETE": "finished", "FAIL": "failed", "PRUNED": "unfinished"}
 
@@ -19,11 +24,11 @@ def _is_journal(path: Path) -> bool:
     return head_of(path).startswith(b'{"op_code"')
 
 
-def _matches(path: Path) -> bool:
+def _is_optuna(path: Path) -> bool:
     return _is_journal(path) or {"studies", "trials"} <= tables_of(path)
 
 
-def _read(path: Path) -> Iterator[RawRun]:
+def _read_optuna(path: Path) -> Iterator[RawRun]:
     try:
         import optuna
     except ImportError as error:
@@ -50,10 +55,8 @@ def _storage(path: Path) -> Any:
         from optuna.storages.journal import JournalFileBackend
 
         return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-    # Quoted twice: SQLAlchemy undoes the first, SQLite the second.
-    where = f"sqlite:///{quote(uri_of(path), safe=':/')}?mode=ro&uri=true"
     return optuna.storages.RDBStorage(
-        where, skip_table_creation=True, skip_compatibility_check=True
+        address_of(path), skip_table_creation=True, skip_compatibility_check=True
     )
 
 
@@ -77,4 +80,45 @@ def _trials(path: Path, study: Any, storage: Any) -> Iterator[RawRun]:
         )
 
 
-READER = RunReader(name="an Optuna study", matches=_matches, read=_read)
+OPTUNA = RunReader(name="an Optuna study", matches=_is_optuna, read=_read_optuna)
+
+
+_OWN = ("config", "hostname", "node_ip", "pid", "date", "timestamp", "trial_id", "done")
+_MARKS = (b'"training_iteration"', b'"trial_id"')
+
+
+def _is_ray_tune(path: Path) -> bool:
+    head = head_of(path) if path.name == "result.json" else b""
+    return all(mark in head for mark in _MARKS)
+
+
+def _read_ray_tune(path: Path) -> Iterator[RawRun]:
+    points = Points()
+    last: dict[str, object] = {}
+    for line in read_text(path, PAST_RUN).splitlines():
+        try:
+            result = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the last line of a killed trial
+        if not isinstance(result, dict):
+            continue
+        last = result
+        step = result.get("step", result.get("training_iteration"))
+        points.add(step, flat({k: v for k, v in result.items() if k not in _OWN}))
+    if not last:
+        raise InputError(f"{path} holds no result of a trial.")
+    config = last.get("config")
+    settings = flat(config) if isinstance(config, dict) else {}
+    inner = settings.keys() & {name for name in settings if name.startswith("train_loop_config.")}
+    said = {name.removeprefix("train_loop_config."): settings[name] for name in inner} or settings
+    failed = (path.parent / "error.txt").is_file()
+    yield RawRun(
+        name=str(last.get("trial_id", path.parent.name)),
+        file=path,
+        said=said,
+        curves=points.curves(),
+        state="failed" if failed else "finished" if last.get("done") else "unfinished",
+    )
+
+
+RAY_TUNE = RunReader(name="Ray Tune's results", matches=_is_ray_tune, read=_read_ray_tune)
