@@ -11,7 +11,7 @@ import typer
 from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, Strict, with_options
 from rksp.cli.output_options import ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
@@ -70,11 +70,13 @@ def calibrate(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    strict: Strict = False,
 ) -> int:
     """Train a short ladder of rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
-    run = requested_run(target, recipe, recipe_file, devices, as_format)
+    run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
+    run.tell_unread()
     with stdout_for_us_alone():
         try:
             is_first = _train(run, recipe, measure, model, ladder, record)

@@ -16,6 +16,7 @@ from rksp.cli.options import (
     Given,
     Panel,
     RecipeFile,
+    Strict,
     with_options,
 )
 from rksp.cli.output_options import ConfirmOutput, ExitZero
@@ -120,12 +121,14 @@ def confirm(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    strict: Strict = False,
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
     files = outputs(output.output_format, output.output, "confirm")
     if trials.record is not None:
         check_writable(trials.record, "--record")
-    run = requested_run(target, recipe, recipe_file, devices, as_format)
+    run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
+    run.tell_unread()
     if run.assumed:
         print(f"rksp: {one_line(run.assumed)}", file=sys.stderr)
     with stdout_for_us_alone():

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import AsFormat, Devices, TextOrJson, as_count
+from rksp.cli.options import AsFormat, Devices, Strict, TextOrJson, as_count
+from rksp.cli.recipe_source import refuse_unknown
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -25,6 +26,7 @@ def explain_config(
     ],
     trainer: AsFormat = None,
     devices: Devices = None,
+    strict: Strict = False,
     rows: Annotated[
         int | None,
         typer.Option(
@@ -41,6 +43,8 @@ def explain_config(
     given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
         read = read_recipe_file(file, trainer=trainer, devices=devices, given=given)
+        if strict:
+            refuse_unknown(read.path, read.unread)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
@@ -61,7 +65,8 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "problems": dict(read.problems),
+        "feedback": dict(read.feedback),
+        "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
         else {
@@ -95,8 +100,11 @@ def _print(read: RecipeFile) -> None:
     line = _assumed(read)
     if line:
         _say(f"\n{line}")
-    for name, why in read.problems.items():
-        _say(f"\n{name}: {why}")
+    if read.feedback:
+        said = (f"{name} {_value(value)}" for name, value in read.feedback.items())
+        _say(f"\nFeedback: {', '.join(said)}")
+    for i, one in enumerate(read.unread):
+        _say(f"{'' if i else chr(10)}Unread: {one}")
     _print_target(read)
     for note in read.notes:
         _say(f"\nNote: {note}")

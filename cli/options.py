@@ -81,6 +81,14 @@ AsFormat = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse a run file with a setting that rksp does not know.",
+        rich_help_panel="Recipe",
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option(

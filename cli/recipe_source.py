@@ -17,7 +17,7 @@ from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
-    from rksp.recipe_files.said.origin import Origin
+    from rksp.recipe_files.said.origin import Origin, Unread
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 
@@ -29,7 +29,7 @@ class RequestedRun:
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
     `alternatives` the other recipes that the same input could mean, `file` the run file, and `keys`
     the key of its trainer for each field. `starts_trained` says that the file names weights to
-    start from.
+    start from, `unread` which of its settings were not read and may matter.
     """
 
     target: str
@@ -41,6 +41,7 @@ class RequestedRun:
     file: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+    unread: Sequence[Unread] = ()
 
     def started(self, source: ModelSource) -> ModelSource:
         """Return the source of the target, which starts trained if the file says so."""
@@ -61,6 +62,10 @@ class RequestedRun:
         )
         return run, replace(self.started(source), notes=(*source.notes, *notes))
 
+    def tell_unread(self) -> None:
+        """Name on stderr the settings of the file that were not read."""
+        _say([f"{self.file}: {one}." for one in self.unread])
+
     def changed(self, recipe: Recipe, said: Mapping[str, str]) -> RequestedRun:
         """Return the run with another recipe; `said` has the words behind each changed field."""
         from rksp.recipe_files.said.origin import Origin, OriginKind
@@ -79,6 +84,8 @@ def requested_run(
     file: Path | None,
     devices: int | None,
     as_format: str | None = None,
+    *,
+    strict: bool = False,
 ) -> RequestedRun:
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
@@ -90,6 +97,7 @@ def requested_run(
         file: The value of `--recipe`.
         devices: The value of `--devices`.
         as_format: The value of `--as`; by default the trainer is recognized.
+        strict: Refuse a file with a setting that is not known.
 
     Raises:
         InputError: The file cannot be read, describes no model where one is needed, or a value
@@ -105,6 +113,8 @@ def requested_run(
             run = _from_flags(target, given, devices, as_format)
         else:
             run = _from_file(target, given, file, devices, as_format)
+            if strict:
+                refuse_unknown(run.file, run.unread)
         return replace(
             run,
             assumed=assumed_line(run.recipe, run.origins),
@@ -152,6 +162,7 @@ def _from_file(
         file=read.path,
         keys=read.keys,
         starts_trained=read.starts_trained,
+        unread=read.unread,
     )
     _say(read.notes)
     if file is not None:
@@ -161,6 +172,17 @@ def _from_file(
     _say(read.target.notes)
     refuse_factory(read.target.name, target)
     return replace(run, target=read.target.name, overrides=read.target.overrides)
+
+
+def refuse_unknown(file: Path | None, unread: Sequence[Unread]) -> None:
+    """Refuse a run file with unknown settings.
+
+    Raises:
+        InputError: There is one.
+    """
+    unknown = [str(one) for one in unread if not one.why]
+    if unknown:
+        raise InputError(f"{file}: {'; '.join(unknown)} (--strict).")
 
 
 def _say(notes: Sequence[str]) -> None:

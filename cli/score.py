@@ -22,6 +22,7 @@ from rksp.cli.options import (
     NoCache,
     Panel,
     RecipeFile,
+    Strict,
     as_count,
     assignments,
     brief,
@@ -101,6 +102,7 @@ def score(
     recipe_file: RecipeFile = None,
     devices: Devices = None,
     as_format: AsFormat = None,
+    strict: Strict = False,
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
@@ -114,7 +116,9 @@ def score(
         bar = Gate.parse(gate.fail_on)
         older = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
-        run = requested_run(target, recipe, recipe_file, devices, as_format)
+        run = requested_run(
+            target, recipe, recipe_file, devices, as_format, strict=strict
+        )
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
@@ -183,7 +187,7 @@ def _finished(
             "baseline": changed,
         }
     )
-    report = with_origins(report, run.origins, run.keys)
+    report = with_origins(report, run.origins, run.keys, run.unread, run.file)
     return report.model_copy(update={"next_command": next_command(context, report)})
 
 

@@ -31,7 +31,7 @@ _PROGRAM = re.compile(
 _TOOLS = re.compile(
     r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
 )
-_MODULE = "-m"
+_MODULE = ("-m", "--module")
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _OPERATORS = {
     ast.Add: operator.add,
@@ -276,7 +276,7 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
         if (match := _TOOLS.search(text)) and i + 1 < len(texts):
             return i + 1, f"{match[1]} {texts[i + 1]}"
         if (
-            text == _MODULE
+            text in _MODULE
             and i + 1 < len(texts)
             and "." in texts[i + 1]
             and "distributed" not in texts[i + 1]

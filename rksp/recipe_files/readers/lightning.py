@@ -162,7 +162,7 @@ def _schedule(draft: Draft) -> None:
     if name == "OneCycleLR":
         _one_cycle(draft, found)
     elif name in ("LinearLR", "ConstantLR"):
-        draft.problem("schedule", f"{found.key} is {name}, which rises; pass --schedule.")
+        draft.assume("schedule", f"{found.key} is {name}, which rises; give --schedule", found)
     else:
         put_schedule(draft, found)
     if name == "PolynomialLR":

@@ -45,10 +45,11 @@ def _rate(draft: Draft) -> None:
     width = draft.number(f"{_OPTIM}.sched.d_model")
     warm = draft.number(f"{_OPTIM}.sched.warmup_steps")
     if width is None or warm is None or warm.value < 1 or width.value < 1:
-        draft.problem(
+        draft.assume(
             "learning_rate",
             f"{rate.key} is a factor of NoamAnnealing, whose d_model or warmup_steps is not in "
-            "this file; give the peak with --lr.",
+            "this file; give the peak with --lr",
+            rate,
         )
         return
     peak = float(f"{rate.value / (width.value * warm.value) ** 0.5:.6g}")

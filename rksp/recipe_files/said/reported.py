@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from rksp.documents.score import OriginReport, ScoreReport, SeedReport
+from rksp.documents.score import OriginReport, ScoreReport, SeedReport, UnreadReport
 from rksp.recipe_files.said.assumptions import assumed_line
-from rksp.recipe_files.said.origin import Origin
+from rksp.recipe_files.said.origin import Origin, Unread
 from rksp.recipe_files.said.own_words import in_own_words
 from rksp.recipe_files.said.table_text import in_full
 
@@ -15,6 +17,8 @@ def with_origins(
     report: ScoreReport,
     origins: Mapping[str, Origin],
     keys: Mapping[str, str] | None = None,
+    unread: Sequence[Unread] = (),
+    file: Path | None = None,
 ) -> ScoreReport:
     """Return the report with where each field of its recipe comes from, and what was assumed.
 
@@ -22,6 +26,8 @@ def with_origins(
         report: The report.
         origins: Field of the recipe -> its origin.
         keys: Field -> the key of the trainer's file that sets it; fixes are said in these words.
+        unread: Settings of the run file that were not read and may matter.
+        file: The run file.
     """
     return report.model_copy(
         update={
@@ -38,6 +44,10 @@ def with_origins(
             "recipe_origins": {
                 name: OriginReport.of(in_full(origin)) for name, origin in origins.items()
             },
+            "unread": [
+                UnreadReport(**asdict(one), file=file and file.as_posix(), text=str(one))
+                for one in unread
+            ],
             "assumed": assumed_line(report.recipe, origins),
         }
     )
