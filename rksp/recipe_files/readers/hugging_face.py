@@ -277,15 +277,16 @@ def _by_name(draft: Draft) -> None:
 def _peft_config(draft: Draft) -> None:
     """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
     for name, settings in draft.mapping("peft_config").items():
-        if not isinstance(settings, Mapping) or "peft_type" not in settings:
+        kind = settings.get("peft_type") if isinstance(settings, Mapping) else None
+        if kind is None:
             continue
         home = f"peft_config.{name}."
         bits = draft.true("load_in_4bit")
         plain = "lora" if bits is None else "qlora"
-        if str(settings["peft_type"]).lower() != "lora":
+        if str(kind).lower() != "lora":
             plain, bits = "other", None
-        kind, switch = kind_of_adapters(draft, plain, home=home)
-        draft.put("peft", kind, switch or draft.get(f"{home}peft_type"), bits)
+        named, switch = kind_of_adapters(draft, plain, home=home)
+        draft.put("peft", named, switch or draft.get(f"{home}peft_type"), bits)
         number(draft, "lora_rank", [f"{home}r"])
         number(draft, "lora_alpha", [f"{home}lora_alpha"])
         modules, task = draft.get(f"{home}target_modules"), draft.text(f"{home}task_type")

@@ -89,8 +89,9 @@ def _model(draft: Draft) -> None:
     )
     if not sizes:
         return
-    if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
-        draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))
+    encoder = draft.get("model.encoder_arch", "model.encoder")
+    if encoder is not None:
+        draft.put("objective", "seq2seq", encoder)
         draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
         return
     norm, activation = draft.text("model.normalization"), draft.text("model.activation")

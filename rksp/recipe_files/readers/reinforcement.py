@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from rksp.recipe_files.parse.document import Found
@@ -28,7 +27,7 @@ from rksp.recipe_files.table.reader import Marks, Reader, Row, Step
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 _ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
                "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
-               "group_norm": "grpo", "dr_grpo": "grpo", "grpo_passk": "grpo"}  # fmt: skip
+               "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo", "grpo_passk": "grpo"}  # fmt: skip
 
 
 def _rollouts(draft: Draft) -> None:
@@ -72,7 +71,7 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
 _GROUP, _EPOCHS = "actor_rollout_ref.rollout.n", "trainer.total_epochs"
 
 
-def _optim(home: str, rate: float, warm: int | Callable[[Draft], int], falls: str) -> tuple[Step, ...]:
+def _optim(home: str, rate: float) -> tuple[Step, ...]:
     """Return the rows of verl's optimizer under a key (verl/trainer/config/optim/fsdp.yaml)."""
     return (
         Row("optimizer", f"{home}.optimizer", optimizer, "adamw"),
@@ -83,8 +82,13 @@ def _optim(home: str, rate: float, warm: int | Callable[[Draft], int], falls: st
         Row("adam_epsilon", "", default=1e-8),
         Row("weight_decay", f"{home}.weight_decay", default=0.01),
         Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", clip, 1.0),
-        Row("warmup_steps", "", default=warm),
-        Row("schedule", f"{home}.lr_scheduler_type {home}.lr_scheduler {home}.warmup_style", schedule, falls),
+        Row("warmup_steps", "", default=0),
+        Row(
+            "schedule",
+            f"{home}.lr_scheduler_type {home}.lr_scheduler {home}.warmup_style",
+            schedule,
+            "constant",
+        ),
         Row("min_lr_ratio", f"{home}.min_lr_ratio", default=0.0),
     )
 
@@ -104,7 +108,7 @@ VERL = Reader(
     ),
     steps=(
         _rollouts,
-        *_optim(f"{_ACTOR}.optim", 1e-6, 0, "constant"),
+        *_optim(f"{_ACTOR}.optim", 1e-6),
         stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
         Row("objective", "", default="ppo"),
         lora(_MODEL + ".lora_rank", rank=f"{_MODEL}.lora_rank", alpha=f"{_MODEL}.lora_alpha",
@@ -124,7 +128,7 @@ VERL_SFT = Reader(
     steps=(
         Row("batch_size", "data.train_batch_size", default=256),
         lambda draft: _length(draft, 1, int(draft.value("batch_size")), 4, ""),
-        *_optim("optim", 1e-5, 0, "cosine"),
+        *_optim("optim", 1e-3),
         Row("sequence_length", "data.max_length", default=1024),
         lora("model.lora_rank", rank="model.lora_rank", alpha="model.lora_alpha",
              targets="model.target_modules"),  # fmt: skip
@@ -155,6 +159,7 @@ def _open_rate(draft: Draft) -> None:
     if draft.value("optimizer") == "muon":
         number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
         draft.default("learning_rate", 0.02)
+    draft.asked.update(("critic.adam.lr", "critic_learning_rate"))  # of another model
     keys = "actor.adam.lr adam.lr actor_learning_rate learning_rate"
     number(draft, "learning_rate", keys.split())
     usual = {"sft": 5e-6, "dpo": 1e-5, "rm": 9e-6}

@@ -95,6 +95,7 @@ def switches(**precisions: str) -> Callable[[Draft], None]:
     """
 
     def step(draft: Draft) -> None:
+        draft.asked.update(key.replace("__", ".") for key in precisions)
         for key, ours in precisions.items():
             found = draft.true(key.replace("__", "."))
             if found is not None:
@@ -241,6 +242,8 @@ def lora(
 
     def step(draft: Draft) -> None:
         found = next((f for key in on if (f := _holds(draft, key, rank)) is not None), None)
+        if found is None and not draft.knows("peft"):
+            draft.asked.update(f"{rank} {alpha} {targets}".split())
         if found is None or draft.knows("peft"):
             return
         named, switch = kind_of_adapters(draft, kind)

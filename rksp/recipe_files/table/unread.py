@@ -30,6 +30,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
         known: Keys of the reader's rows.
     """
     asked = {_plain(key) for key in (*draft.asked, *known)}
+    absent = asked - {_plain(key) for key in draft.document.leaves()}
     idle, changing = _tables(trainer)
     found = []
     for key in draft.unread():
@@ -38,9 +39,10 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
             continue
         setting = draft.document.find(key)
         line = draft.document.lines.get(key)
-        if plain in idle[0]:
+        nearest = _moved(plain, absent)
+        if plain in idle[0] and not nearest:
             continue
-        nearest = "" if plain in changing else _misspelt(plain, asked)
+        nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
         why = "" if nearest else next((why for key, why in changing.items() if fnmatchcase(plain, key)), "")
         if why:
             if setting is not None and _is_on(setting.value):
@@ -48,7 +50,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
             continue
         if not nearest and idle[1].match(plain):
             continue
-        nearest = nearest or _misplaced(plain, asked)
+        nearest = nearest or _elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
             found.append(Unread(key=key, line=line, nearest=nearest))
     return tuple(found)
@@ -70,7 +72,19 @@ def _misspelt(key: str, asked: Iterable[str]) -> str:
     return beside[close[0]] if close else ""
 
 
-def _misplaced(key: str, asked: Iterable[str]) -> str:
+def _moved(key: str, asked: Iterable[str]) -> str:
+    """Return the known key that differs by one section more or less on the way."""
+    longer = set(_with_one_less(key))
+    known = (one for one in asked if one in longer or key in _with_one_less(one))
+    return min(known, key=lambda one: (len(one), one), default="")
+
+
+def _with_one_less(key: str) -> list[str]:
+    *homes, name = key.split(".")
+    return [".".join((*homes[:i], *homes[i + 1 :], name)) for i in range(len(homes))]
+
+
+def _elsewhere(key: str, asked: Iterable[str]) -> str:
     """Return the known key of the same name at another level."""
     name = key.rpartition(".")[2]
     levels = [one for one in asked if one.rpartition(".")[2] == name]
