@@ -196,6 +196,8 @@ def _is_run_file(target: str) -> bool:
     A pickle of training arguments counts too, so that the error can say what to do.
     """
     path = Path(target.partition("::")[0])
+    if target == "-":  # standard input
+        return True
     try:
         if not path.is_file():
             return False

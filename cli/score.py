@@ -116,9 +116,7 @@ def score(
         bar = Gate.parse(gate.fail_on)
         older = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
-        run = requested_run(
-            target, recipe, recipe_file, devices, as_format, strict=strict
-        )
+        run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),

@@ -380,8 +380,9 @@ class ScoreReport(Document):
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
     `baseline` what changed since an older report. `recipe_places` gives file and line of the
     fields that were read from a file, `recipe_origins` the origin of every field, `unread` the
-    file's settings that were not read and may matter, and `assumed` all assumptions in one line. `next_command` is the user's own command with what is to change in it;
-    it is empty for a score in Python and where only `-v` has more to say. `own_runs` holds the past
+    file's settings that were not read and may matter, and `assumed` all assumptions in one
+    line. `next_command` is the user's own command with what is to change in it; it is empty for a
+    score in Python and where only `-v` has more to say. `own_runs` holds the past
     runs that the answer knows, with their labels. Only `timings` differs between two runs of the
     same command.
     """

@@ -39,6 +39,7 @@ from rksp.recipe_files.readers import (
     torchtune,
     trl,
 )
+from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader
@@ -154,6 +155,8 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):
         return scripts.of_script(document)
+    if document.syntax == "shell" and document.file:
+        return _of_command(document)
     if is_logged(document.data):
         lines = unwrapped_lines(document.lines)
         logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
@@ -164,6 +167,21 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()
     return document, ()
+
+
+def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """Return the configuration file that a command names, with the command's own settings."""
+    there = beside(document.path, document.file)
+    if any(reader.matches(document) for reader in READERS) or there is None:
+        return document, ()
+    file = load_document(there)
+    both = dataclasses.replace(
+        file,
+        data={**file.data, **document.data},
+        lines={key: line for key, line in file.lines.items() if key not in document.data},
+        launcher=document.launcher,
+    )
+    return both, (f"Read from {document.file}, which the command in {document.path} names.",)
 
 
 def recognize(document: Document) -> Reader:

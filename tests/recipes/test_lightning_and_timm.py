@@ -7,7 +7,6 @@ import json
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
-from rksp.ground.errors import InputError
 from rksp.recipe_files.registry import read_recipe_file
 
 LIGHTNING = {

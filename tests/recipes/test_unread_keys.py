@@ -164,8 +164,8 @@ def test_real_files_have_few_keys_that_nobody_knows():
 )  # fmt: skip
 def test_an_unknown_key_is_named_with_its_line_and_the_nearest(text, key, nearest, tmp_path):
     path = tmp_path / "a.yaml"
-    path.write_text(f"per_device_train_batch_size: 8\nlr_scheduler_type: linear\n{text}\n"
-                    "num_train_epochs: 1\noutput_dir: x\nbf16: true\n", encoding="utf-8")  # fmt: skip
+    rest = "num_train_epochs: 1\noutput_dir: x\nbf16: true\n"
+    path.write_text(f"per_device_train_batch_size: 8\nlr_scheduler_type: linear\n{text}\n{rest}")
     (one,) = read_recipe_file(path, trainer="hugging-face").unread
     assert (one.key, one.line, one.nearest, one.why) == (key, 3, nearest, "")
 

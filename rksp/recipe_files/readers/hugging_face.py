@@ -159,7 +159,7 @@ def _deepspeed(draft: Draft) -> None:
         draft.note(f"deepspeed is {inline.value!r}, but its settings are not in this file.")
         return
     else:
-        there = _beside(draft.document.path, str(inline.value))
+        there = beside(draft.document.path, str(inline.value))
         if there is None:
             draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
             return
@@ -178,7 +178,7 @@ def _deepspeed(draft: Draft) -> None:
             draft.adopt(field)
 
 
-def _beside(path: Path, name: str) -> Path | None:
+def beside(path: Path, name: str) -> Path | None:
     """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None

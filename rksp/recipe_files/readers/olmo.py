@@ -138,8 +138,9 @@ READER = Reader(
         _warmup,
         _fall,
         Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
-        lambda draft: draft.true("softmax_auxiliary_loss") and number(
-            draft, "z_loss", ["auxiliary_loss_multiplier"]
+        lambda draft: (
+            draft.true("softmax_auxiliary_loss")
+            and number(draft, "z_loss", ["auxiliary_loss_multiplier"])
         ),
         Row("precision", "precision", precision, "fp32"),
         _start,

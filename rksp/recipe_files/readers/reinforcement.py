@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.batch import put_batch
 from rksp.recipe_files.table.convert import (
     betas,
     clip,
     lora,
     number,
     optimizer,
-    positive,
     precision,
     put_warmup,
     schedule,
@@ -27,7 +25,8 @@ from rksp.recipe_files.table.reader import Marks, Reader, Row, Step
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 _ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
                "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
-               "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo", "grpo_passk": "grpo"}  # fmt: skip
+               "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo",
+               "grpo_passk": "grpo"}  # fmt: skip
 
 
 def _rollouts(draft: Draft) -> None:
@@ -52,18 +51,24 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
     steps, rounds = draft.number("trainer.total_training_steps"), draft.number(_EPOCHS)
     rows, count = draft.value("rows"), rounds.value if rounds else epochs
     if steps is not None and steps.value > 0:
-        draft.put("max_steps", int(steps.value) * updates, steps, text=said and f"{steps.value}{said}")
+        draft.put(
+            "max_steps", int(steps.value) * updates, steps, text=said and f"{steps.value}{said}"
+        )
     elif rows is not None:
         made = max(1, int(rows // whole * count)) * updates
         text = f"{count:g} epochs of {rows:,} rows / {whole}{said}"
         draft.put("max_steps", made, rounds, text=text, after=("rows",))
     else:
-        why = f"{_EPOCHS}: {count:g} epochs need the size of the data set; give --rows or --max-steps"
+        why = (
+            f"{_EPOCHS}: {count:g} epochs need the size of the data set; give --rows or --max-steps"
+        )
         draft.assume("max_steps", why, rounds)
     for home in (f"{_ACTOR}.optim", "optim"):
         warm, share = (draft.number(f"{home}.lr_warmup_steps{end}") for end in ("", "_ratio"))
         if warm is not None and warm.value > 0:
-            draft.put("warmup_steps", int(warm.value) * updates, warm, text=said and f"{warm.value}{said}")
+            draft.put(
+                "warmup_steps", int(warm.value) * updates, warm, text=said and f"{warm.value}{said}"
+            )
         elif share is not None and not draft.knows("warmup_steps"):
             put_warmup(draft, share, int)
 
@@ -111,8 +116,12 @@ VERL = Reader(
         *_optim(f"{_ACTOR}.optim", 1e-6),
         stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
         Row("objective", "", default="ppo"),
-        lora(_MODEL + ".lora_rank", rank=f"{_MODEL}.lora_rank", alpha=f"{_MODEL}.lora_alpha",
-             targets=f"{_MODEL}.target_modules"),  # fmt: skip
+        lora(
+            _MODEL + ".lora_rank",
+            rank=f"{_MODEL}.lora_rank",
+            alpha=f"{_MODEL}.lora_alpha",
+            targets=f"{_MODEL}.target_modules",
+        ),
         Row("precision", "", default="bf16"),
         starts_from(f"{_MODEL}.path"),
     ),
@@ -122,7 +131,9 @@ VERL_SFT = Reader(
     title="verl, supervised",
     **_VERL,
     marks=(
-        Marks(all="optim.lr data.train_batch_size", some="model.partial_pretrain model.path trainer"),
+        Marks(
+            all="optim.lr data.train_batch_size", some="model.partial_pretrain model.path trainer"
+        ),
         Marks(program=r"^verl\.trainer\.(fsdp_)?sft_trainer"),
     ),
     steps=(
@@ -130,8 +141,12 @@ VERL_SFT = Reader(
         lambda draft: _length(draft, 1, int(draft.value("batch_size")), 4, ""),
         *_optim("optim", 1e-3),
         Row("sequence_length", "data.max_length", default=1024),
-        lora("model.lora_rank", rank="model.lora_rank", alpha="model.lora_alpha",
-             targets="model.target_modules"),  # fmt: skip
+        lora(
+            "model.lora_rank",
+            rank="model.lora_rank",
+            alpha="model.lora_alpha",
+            targets="model.target_modules",
+        ),
         Row("precision", "", default="bf16"),
         starts_from("model.partial_pretrain", "model.path"),
     ),
@@ -151,7 +166,9 @@ def _open_objective(draft: Draft) -> None:
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}
-        draft.put("objective", known.get(kind, "other"), Found(key=draft.document.program, value=kind))
+        draft.put(
+            "objective", known.get(kind, "other"), Found(key=draft.document.program, value=kind)
+        )
 
 
 def _open_rate(draft: Draft) -> None:

@@ -25,7 +25,10 @@ class _Watched(dict[Any, Any]):
 
     def __init__(self, section: Mapping[Any, Any], home: str, draft: Draft) -> None:
         super().__init__(
-            (name, _Watched(value, f"{home}.{name}", draft) if isinstance(value, Mapping) else value)
+            (
+                name,
+                _Watched(value, f"{home}.{name}", draft) if isinstance(value, Mapping) else value,
+            )
             for name, value in section.items()
         )
         self._home, self._draft = home, draft

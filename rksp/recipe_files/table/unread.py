@@ -43,7 +43,11 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
         if plain in idle[0] and not nearest:
             continue
         nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
-        why = "" if nearest else next((why for key, why in changing.items() if fnmatchcase(plain, key)), "")
+        why = (
+            ""
+            if nearest
+            else next((why for key, why in changing.items() if fnmatchcase(plain, key)), "")
+        )
         if why:
             if setting is not None and _is_on(setting.value):
                 found.append(Unread(key=key, line=line, why=why))
