@@ -30,7 +30,9 @@ def audit(
     ] = None,
     *,
     software: Annotated[SoftwareOptions, Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
     model: Annotated[
         str | None,
         typer.Option(help="A model type or a config.json, where the run file names no such."),

@@ -73,6 +73,7 @@ def calibrate(
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
     run = of.run(target, recipe)
+    say(run.unread_lines)
     with stdout_for_us_alone():
         try:
             is_first = _train(run, recipe, measure, model, ladder, record)

@@ -115,6 +115,7 @@ def confirm(
     if trials.record is not None:
         check_writable(trials.record, "--record")
     run = of.run(target, recipe)
+    say(run.unread_lines)
     if run.assumed:
         say([run.assumed])
     with stdout_for_us_alone():

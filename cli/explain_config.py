@@ -38,10 +38,13 @@ def explain_config(
 ) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
     from rksp.recipe_files.registry import read_recipe_file
+    from rksp.run import refuse_unknown
 
     given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
         read = read_recipe_file(file, trainer=of.as_format, devices=of.devices, given=given)
+        if of.is_strict:
+            refuse_unknown(read)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
@@ -62,7 +65,8 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "problems": dict(read.problems),
+        "feedback": dict(read.feedback),
+        "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
         else {
@@ -96,8 +100,11 @@ def _print(read: RecipeFile) -> None:
     line = _assumed(read)
     if line:
         _say(f"\n{line}")
-    for name, why in read.problems.items():
-        _say(f"\n{name}: {why}")
+    if read.feedback:
+        said = (f"{name} {_value(value)}" for name, value in read.feedback.items())
+        _say(f"\nFeedback: {', '.join(said)}")
+    for i, one in enumerate(read.unread):
+        _say(f"{'' if i else chr(10)}Unread: {one}")
     _print_target(read)
     for note in read.notes:
         _say(f"\nNote: {note}")

@@ -69,7 +69,9 @@ def grid(
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
     measure: Annotated[MeasureOptions, _MEASURE],
     model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],

@@ -52,6 +52,10 @@ class RunOptions(Finite):
         ),
     ] = None
 
+    is_strict: Annotated[
+        bool, Flag("--strict", "Refuse a run file with a setting that rksp does not know.")
+    ] = False
+
     def run(self, target: str, given: Given[Recipe]) -> Run:
         """Return the run of a target; what is to be known about its file is said on stderr.
 
@@ -67,6 +71,7 @@ class RunOptions(Finite):
                 file=self.recipe_file,
                 devices=self.devices,
                 trainer=self.as_format,
+                strict=self.is_strict,
                 flags=flag_names(Recipe),
             )
         say(run.notes)

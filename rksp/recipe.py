@@ -92,7 +92,7 @@ def _ramp(value: Any) -> Any:
     return () if value is None else value
 
 
-_AFTER_TRAINING = ("dpo", "kto", "orpo", "reward", "ppo", "grpo")  # objectives of trained models
+AFTER_TRAINING = ("dpo", "kto", "orpo", "reward", "ppo", "grpo")  # objectives of trained models
 
 
 class Recipe(Finite):
@@ -399,7 +399,7 @@ class Recipe(Finite):
     @property
     def starts_trained(self) -> bool:
         """True if only trained weights are trained in this way: adapters, preferences, rewards."""
-        return self.peft != "none" or self.objective in _AFTER_TRAINING
+        return self.peft != "none" or self.objective in AFTER_TRAINING
 
     @property
     def but_for_rate(self) -> tuple[object, ...]:

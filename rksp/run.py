@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,7 @@ class Run:
         file: Path | None = None,
         devices: int | None = None,
         trainer: str | None = None,
+        strict: bool = False,
         flags: Mapping[str, str] | None = None,
     ) -> Run:
         """Return the run of a file, if the target is one or comes with one; else as `typed`.
@@ -101,6 +102,7 @@ class Run:
             file: The file of the recipe, if it is not the target.
             devices: Number of devices, where the file gives the batch per device.
             trainer: Whose file it is; by default the trainer is recognized.
+            strict: Refuse a file with a setting that is not known.
             flags: See `typed`.
 
         Raises:
@@ -124,6 +126,8 @@ class Run:
         read = read_recipe_file(
             file or Path(target), trainer=trainer, devices=devices, given=_fields(fields)
         )
+        if strict:
+            refuse_unknown(read)
         run = cls(
             target=target,
             recipe=read.recipe(),
@@ -150,6 +154,12 @@ class Run:
     def assumed(self) -> str:
         """All assumptions in one line."""
         return assumed_line(self.recipe, self.origins)
+
+    @property
+    def unread_lines(self) -> list[str]:
+        """The settings of the file that may matter and were not read, a line each."""
+        unread = () if self.read_file is None else self.read_file.unread
+        return [f"{self.file}: {one}." for one in unread]
 
     def started(self, source: ModelSource) -> ModelSource:
         """Return the source of the target, which starts from trained weights if the run does.
@@ -192,7 +202,7 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
-        from rksp.documents.score import OriginReport
+        from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.own_words import in_own_words
         from rksp.recipe_files.said.table_text import in_full
 
@@ -218,6 +228,12 @@ class Run:
                 "recipe_origins": {
                     name: OriginReport.of(in_full(origin)) for name, origin in self.origins.items()
                 },
+                "unread": [
+                    UnreadReport(
+                        **asdict(one), file=self.file and self.file.as_posix(), text=str(one)
+                    )
+                    for one in (() if self.read_file is None else self.read_file.unread)
+                ],
                 "assumed": self.assumed,
             }
         )
@@ -358,11 +374,24 @@ class Question:
         return {"classifier": self.classifier, "alternatives": others, **self.bars}
 
 
+def refuse_unknown(read: RecipeFile) -> None:
+    """Refuse a run file with a setting that its trainer does not have.
+
+    Raises:
+        InputError: There is one.
+    """
+    unknown = [str(one) for one in read.unread if not one.why]
+    if unknown:
+        raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
+
+
 def is_run_file(target: str) -> bool:
     """Return True if a target is a trainer's file; JSON may also be a model's configuration.
 
     A pickle of training arguments counts too, so that the error can say what to do.
     """
+    if target == "-":  # standard input
+        return True
     path = Path(target.partition("::")[0])
     try:
         if not path.is_file():

@@ -348,6 +348,25 @@ class OriginReport(Part):
     line: int | None = None
 
 
+class UnreadReport(Part):
+    """A setting of the run file that rksp does not read, and that may matter.
+
+    Attributes:
+        key: Its dotted key.
+        file, line: Its place; the line where the format has lines.
+        nearest: The known key that may have been meant; empty if none is near.
+        why: How it changes the run, where rksp knows the key but does not model it.
+        text: All of it in one clause.
+    """
+
+    key: str
+    file: str | None = None
+    line: int | None = None
+    nearest: str = ""
+    why: str = ""
+    text: str
+
+
 ScoreVerdict = Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
 
 
@@ -360,9 +379,10 @@ class ScoreReport(Document):
     `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
     `baseline` what changed since an older report. `recipe_places` gives file and line of the
-    fields that were read from a file, `recipe_origins` the origin of every field, and `assumed` all
-    assumptions in one line. `next_command` is the user's own command with what is to change in it;
-    it is empty for a score in Python and where only `-v` has more to say. `own_runs` holds the past
+    fields that were read from a file, `recipe_origins` the origin of every field, `unread` the
+    file's settings that were not read and may matter, and `assumed` all assumptions in one
+    line. `next_command` is the user's own command with what is to change in it; it is empty for a
+    score in Python and where only `-v` has more to say. `own_runs` holds the past
     runs that the answer knows, with their labels. Only `timings` differs between two runs of the
     same command.
     """
@@ -381,6 +401,7 @@ class ScoreReport(Document):
     baseline: ComparisonReport | None = None
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
     recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
+    unread: list[UnreadReport] = Field(default_factory=list)
     assumed: str = ""
     next_command: str = ""
     own_runs: HistoryReport | None = None

@@ -251,6 +251,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         labelled="none",
         **_WARMED,
     ),
+    OptimizerSpec(name="other", family="adaptive", aliases=()),  # one that no row above is
 )
 
 

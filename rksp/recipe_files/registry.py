@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,24 @@ from rksp.recipe_files.readers import (
     nanotron,
     nemo,
     olmo,
+    reinforcement,
     scripts,
     timm,
     torchtitan,
     torchtune,
     trl,
 )
+from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader
+from rksp.recipe_files.table.unread import unread
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (
+    reinforcement.VERL,
+    reinforcement.VERL_SFT,
+    reinforcement.OPENRLHF,
     nanotron.READER,
     torchtune.READER,
     litgpt.READER,
@@ -63,6 +68,7 @@ READERS: tuple[Reader, ...] = (
     llm_c.READER,
     megatron.READER,
     maxtext.READER,
+    llama_factory.V1,
     llama_factory.READER,
     ms_swift.READER,
     lightning.READER,
@@ -71,9 +77,6 @@ READERS: tuple[Reader, ...] = (
     hugging_face.READER,
     deepspeed.READER,
 )
-_FEW = 0.2  # share of understood settings below which the reader is told
-_OTHER_RATE = re.compile(r"(^|_)(lr|learning_rate)s?(_(ratio|groups?|mult\w*|scale|factor))?$")
-_NO_OTHER = re.compile(r"min|max|init|warmup|start|end|final|load")
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -134,15 +137,16 @@ def read_document(
         _launched(draft)
         reader.read(draft)
         _note_another_loss(draft)
-        _note_other_rates(draft)
-        read = dataclasses.replace(draft.finish(), keys=reader.keys, reader=reader.name)
+        read = dataclasses.replace(
+            draft.finish(),
+            keys=reader.keys,
+            reader=reader.name,
+            unread=unread(draft, reader.name, reader.known),
+        )
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error
-    if read.settings >= 10 and read.understood < _FEW * read.settings:
-        counted = f"Read {read.understood} of {read.settings} settings of {reader.title}."
-        read = dataclasses.replace(read, notes=(*read.notes, counted))
     return read
 
 
@@ -154,6 +158,8 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):
         return scripts.of_script(document)
+    if document.syntax == "shell" and document.file:
+        return _of_command(document)
     if is_logged(document.data):
         lines = unwrapped_lines(document.lines)
         logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
@@ -164,6 +170,21 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()
     return document, ()
+
+
+def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """Return the configuration file that a command names, with the command's own settings."""
+    there = beside(document.path, document.file)
+    if any(reader.matches(document) for reader in READERS) or there is None:
+        return document, ()
+    file = load_document(there)
+    both = dataclasses.replace(
+        file,
+        data={**file.data, **document.data},
+        lines={key: line for key, line in file.lines.items() if key not in document.data},
+        launcher=document.launcher,
+    )
+    return both, (f"Read from {document.file}, which the command in {document.path} names.",)
 
 
 def recognize(document: Document) -> Reader:
@@ -238,20 +259,6 @@ def _note_another_loss(draft: Draft) -> None:
         draft.note(
             f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
         )
-
-
-def _note_other_rates(draft: Draft) -> None:
-    """Note rates of some weights (LoRA+, groups, embeddings), which no reader reads."""
-    for key in draft.unread():
-        name = key.rsplit(".", 1)[-1].lower()
-        found = draft.document.find(key) if _OTHER_RATE.search(name) else None
-        if found is None or _NO_OTHER.search(name) or not found.value:
-            continue
-        if isinstance(found.value, int | float | str | list) and not isinstance(found.value, bool):
-            draft.note(
-                f"{key} is {found.value!s:.60}, which rksp does not read: it judges one rate for "
-                "all weights."
-            )
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:

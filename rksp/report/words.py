@@ -40,6 +40,7 @@ _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
+_MOST_UNREAD = 4  # settings that a page names
 
 
 def size_and_weights(report: ScoreReport) -> str:
@@ -181,6 +182,13 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
         if other.assumption == ADAPTERS_BESIDE and other.start_here is not None
     ]
     return said
+
+
+def unread(report: ScoreReport) -> str:
+    """Say which settings of the run file were not read, the unknown ones first; may be empty."""
+    said = [one.text for one in sorted(report.unread, key=lambda one: bool(one.why))]
+    more = [f"and {len(said) - _MOST_UNREAD} more"] if len(said) > _MOST_UNREAD else []
+    return "; ".join(said[:_MOST_UNREAD] + more)
 
 
 def crossed(risk: RiskAssessment) -> str:

@@ -154,10 +154,11 @@ def test_a_default_is_the_trainers_own(name, text, field, value, tmp_path: Path)
     assert found == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
 
 
-def test_a_noam_rate_without_its_width_is_refused(tmp_path: Path):
+def test_a_noam_rate_without_its_width_is_assumed(tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.write_text(NEMO % "sched: {name: NoamAnnealing, warmup_steps: 10}", encoding="utf-8")
-    assert "NoamAnnealing" in read_recipe_file(path).problems["learning_rate"]
+    field = read_recipe_file(path).field("learning_rate")
+    assert field.value is None and "NoamAnnealing" in field.origin.text
 
 
 def test_the_length_of_completions_is_assumed_for_grpo(tmp_path: Path):
@@ -195,7 +196,7 @@ def test_a_length_of_null_is_no_default(tmp_path: Path):
 def test_another_rate_of_some_weights_is_said(setting, is_said, tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.write_text(f"{AXOLOTL}{setting}\n", encoding="utf-8")
-    assert any("one rate for all" in note for note in read_recipe_file(path).notes) is is_said
+    assert any("one rate for all" in one.why for one in read_recipe_file(path).unread) is is_said
 
 
 def test_a_warm_up_by_a_logarithm_is_said(tmp_path: Path):

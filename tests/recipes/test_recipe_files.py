@@ -287,8 +287,8 @@ def test_flags_replace_what_has_no_equivalent(tmp_path):
     text = (CONFIGS / "axolotl" / "pretrain.yaml").read_text()
     path = write(tmp_path, "a.yaml", text.replace("adamw_torch", "came_pytorch"))
     read = read_recipe_file(path)
-    with pytest.raises(InputError, match=r"came_pytorch.*--optimizer"):
-        read.recipe()
+    assert read.recipe().optimizer == "other"
+    assert "came_pytorch" in read.field("optimizer").origin.text
     typed = read_recipe_file(path, given={"optimizer": "adafactor"})
     assert typed.recipe().optimizer == "adafactor"
     assert typed.field("optimizer").origin.kind == "flag"
@@ -353,7 +353,7 @@ def test_a_forced_reader_gives_a_recipe_or_one_sentence(reader):
 
 
 def test_names_of_readers_are_unique_and_forceable(tmp_path):
-    assert len({reader.name for reader in READERS}) == len(READERS) == 25
+    assert len({reader.name for reader in READERS}) == len(READERS) == 29
     path = write(tmp_path, "a.yaml", "learning_rate: 1e-3\n")
     assert read_recipe_file(path, trainer="hugging-face").recipe().learning_rate == 1e-3
     with pytest.raises(InputError, match="did you mean nanotron"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import time
 from pathlib import Path
@@ -136,3 +137,41 @@ def test_assignments_of_nanogpt_that_share_a_line(tmp_path):
     assert (recipe.max_steps, recipe.warmup_steps, recipe.decay_steps) == (5000, 50, None)
     text = text.replace("int(0.01 * max_iters)", "steps()")
     assert read(tmp_path, text).field("warmup_steps").origin.kind == "assumed"
+
+
+def test_a_command_around_a_run_file_is_read_with_it(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "base_model: gpt2\nmicro_batch_size: 2\nlearning_rate: 1e-4\nmax_steps: 100\n"
+    )
+    job = tmp_path / "job.slurm"
+    job.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\nsrun accelerate launch --num_processes 16 "
+        "-m axolotl.cli.train run.yaml --learning_rate 3e-4\n"
+    )
+    read = read_recipe_file(job)
+    assert read.trainer.startswith("axolotl")
+    assert (read.field("max_steps").value, read.field("batch_size").value) == (100, 32)
+    rate = read.field("learning_rate")
+    assert (rate.value, rate.origin.line) == (3e-4, None)  # it stands in no line of the file
+    (tmp_path / "run.yaml").unlink()
+    with pytest.raises(InputError, match=r"job\.slurm"):
+        read_recipe_file(job)
+
+
+@pytest.mark.parametrize(
+    ("text", "trainer"),
+    [
+        ("base_model: gpt2\nmicro_batch_size: 2\nlearning_rate: 1e-4\n", "axolotl"),
+        ('{"per_device_train_batch_size": 2, "learning_rate": 1e-4}', "Hugging Face"),
+        (
+            "#!/bin/bash\nswift sft --model gpt2 \\\n  --learning_rate 1e-4 --lora_rank 8\n",
+            "ms-swift",
+        ),
+        ("from trl import SFTConfig\nargs = SFTConfig(learning_rate=1e-4)\n", "TRL"),
+        ("python3 -m verl.trainer.main_ppo \\\n actor_rollout_ref.actor.optim.lr=1e-4\n", "verl"),
+    ],
+)
+def test_standard_input_is_read_by_its_syntax(text, trainer, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    read = read_recipe_file(Path("-"))
+    assert read.trainer.startswith(trainer) and read.field("learning_rate").value == 1e-4

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ _LONGEST = 4096  # characters of a value that references are filled into
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
+_COMMAND = re.compile(r"^#!.*sh\b|^\s*[^#\s:][^:\n]*\s--?[A-Za-z]|\.py\s+\w+=", re.M)
+_CODE = re.compile(r"^(from\s+[\w.]+\s+)?import\s+\w", re.M)
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
@@ -61,6 +64,7 @@ class Document:
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -151,8 +155,8 @@ def load_document(path: Path) -> Document:
     Raises:
         InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
-    if path.suffix.lower() in _SHELL:
-        text = read_text(path, RUN_FILE)
+    text, suffix = _text(path)
+    if suffix in _SHELL:
         CODE.check(len(text), path)
         command = read_shell(text)
         return Document(
@@ -162,8 +166,9 @@ def load_document(path: Path) -> Document:
             lines=command.lines,
             program=command.program,
             launcher=command.launcher,
+            file=command.file,
         )
-    syntax, data, lines = parse_file(path)
+    syntax, data, lines = _parsed(path, text, suffix)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
     return Document(path=path, syntax=syntax, data=data, lines=lines)
@@ -175,7 +180,23 @@ def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
     Raises:
         InputError: As in `load_document`, but any content is accepted.
     """
-    suffix = path.suffix.lower()
+    return _parsed(path, *_text(path))
+
+
+def _text(path: Path) -> tuple[str, str]:
+    """Return a file's text, or that of standard input for `-`, and the suffix of its syntax."""
+    if str(path) != "-":
+        suffix = path.suffix.lower()
+        return (read_text(path, RUN_FILE) if suffix in (*_PARSERS, *_SHELL) else ""), suffix
+    text = sys.stdin.read(RUN_FILE + 1)
+    if len(text) > RUN_FILE:
+        raise InputError(f"Standard input holds more than {RUN_FILE} characters; give a run file.")
+    start = text.lstrip()[:1]
+    guess = ".json" if start == "{" else ".sh" if _COMMAND.search(text) else ".yaml"
+    return text, ".py" if _CODE.search(text) else guess
+
+
+def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int]]:
     parse = _PARSERS.get(suffix)
     if suffix in _PICKLES:
         raise InputError(
@@ -189,7 +210,7 @@ def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
             f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
-        syntax, data, lines = parse(path, read_text(path, RUN_FILE))
+        syntax, data, lines = parse(path, text)
         _check_keys(path, data)
         return syntax, data, lines
     except RecursionError as error:

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from rksp.ground.budgets import DEPTH
 from rksp.recipe_files.parse.shell_words import ASSIGNMENT, Word, balanced, statements
@@ -31,7 +32,7 @@ _PROGRAM = re.compile(
 _TOOLS = re.compile(
     r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
 )
-_MODULE = "-m"
+_MODULE = ("-m", "--module")
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _OPERATORS = {
     ast.Add: operator.add,
@@ -52,14 +53,17 @@ class CommandLine:
         data: Flag, dashes replaced by underscores → value; `key=value` words are nested by dots.
         lines: The same keys → line.
         launcher: Flags before the program: torchrun's, mpirun's.
+        file: The first configuration file that is named after the program; empty without one.
     """
 
     program: str
     data: Mapping[str, object]
     lines: Mapping[str, int]
     launcher: Mapping[str, object]
+    file: str = ""
 
 
+_FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)")
 _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 
 
@@ -109,7 +113,7 @@ def read_shell(text: str) -> CommandLine:
         words = _assign(words, variables, is_conditional=depth > 0)
         if words:
             found = _command(_expand(words, variables))
-            if len(found.data) > len(best.data):
+            if (len(found.data), bool(found.file)) > (len(best.data), bool(best.file)):
                 best = replace(found, launcher=_counts(found, variables) | dict(found.launcher))
     return best
 
@@ -266,7 +270,14 @@ def _command(words: list[Word]) -> CommandLine:
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
     _take_flags(words[at + 1 :], data, lines)
-    return CommandLine(program=program, data=data, lines=lines, launcher=launcher)
+    named = (
+        text
+        for before, text in pairwise(texts[at:] if at >= 0 else ())
+        if _FILE.fullmatch(text) and "deepspeed" not in before
+    )
+    return CommandLine(
+        program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")
+    )
 
 
 def _find_program(texts: list[str]) -> tuple[int, str]:
@@ -276,7 +287,7 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
         if (match := _TOOLS.search(text)) and i + 1 < len(texts):
             return i + 1, f"{match[1]} {texts[i + 1]}"
         if (
-            text == _MODULE
+            text in _MODULE
             and i + 1 < len(texts)
             and "." in texts[i + 1]
             and "distributed" not in texts[i + 1]

@@ -40,8 +40,6 @@ stages: a DVC configuration
 entry_points: an MLflow project
 defaults: a Hydra configuration that only names other files: parts
 train valid test: a Megatron data blend
-actor_rollout_ref algorithm: a verl configuration: rl
-actor_learning_rate: an OpenRLHF configuration: typed
 task doc_to_text: an lm-evaluation-harness task
 n_timesteps policy: a Stable Baselines configuration
 cells nbformat: a Jupyter notebook
@@ -53,7 +51,6 @@ _ADVICE = {
     "state": "Give the run's training arguments as JSON.",
     "adapter": "Give the trainer's file.",
     "parts": "Give the composed configuration, which --cfg job prints.",
-    "rl": "It trains by reinforcement learning, which rksp does not judge.",
     "typed": "rksp does not read it; name the model as TARGET, and type the recipe: --lr, "
     "--warmup-steps, --max-steps, --batch-size.",
 }

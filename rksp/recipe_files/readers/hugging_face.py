@@ -159,7 +159,7 @@ def _deepspeed(draft: Draft) -> None:
         draft.note(f"deepspeed is {inline.value!r}, but its settings are not in this file.")
         return
     else:
-        there = _beside(draft.document.path, str(inline.value))
+        there = beside(draft.document.path, str(inline.value))
         if there is None:
             draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
             return
@@ -179,7 +179,7 @@ def _deepspeed(draft: Draft) -> None:
             draft.adopt(field)
 
 
-def _beside(path: Path, name: str) -> Path | None:
+def beside(path: Path, name: str) -> Path | None:
     """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
@@ -278,15 +278,16 @@ def _by_name(draft: Draft) -> None:
 def _peft_config(draft: Draft) -> None:
     """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
     for name, settings in draft.mapping("peft_config").items():
-        if not isinstance(settings, Mapping) or "peft_type" not in settings:
+        kind = settings.get("peft_type") if isinstance(settings, Mapping) else None
+        if kind is None:
             continue
         home = f"peft_config.{name}."
         bits = draft.true("load_in_4bit")
         plain = "lora" if bits is None else "qlora"
-        if str(settings["peft_type"]).lower() != "lora":
+        if str(kind).lower() != "lora":
             plain, bits = "other", None
-        kind, switch = kind_of_adapters(draft, plain, home=home)
-        draft.put("peft", kind, switch or draft.get(f"{home}peft_type"), bits)
+        named, switch = kind_of_adapters(draft, plain, home=home)
+        draft.put("peft", named, switch or draft.get(f"{home}peft_type"), bits)
         number(draft, "lora_rank", [f"{home}r"])
         number(draft, "lora_alpha", [f"{home}lora_alpha"])
         modules, task = draft.get(f"{home}target_modules"), draft.text(f"{home}task_type")

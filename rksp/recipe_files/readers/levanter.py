@@ -146,7 +146,7 @@ def _model(draft: Draft) -> None:
         draft.no_target("initialize_from_hf: true does not name its weights; name them as TARGET.")
         return
     names = _GPT2 if kind.value == "gpt2" else _LLAMA
-    changes = {names[key]: value for key, value in settings.items() if key in names}
+    changes = {names[key]: settings[key] for key in names if key in settings}
     longest = "n_positions" if kind.value == "gpt2" else "max_position_embeddings"
     changes[longest] = draft.count("model.seq_len", "model.max_seq_len")
     own = ("scale_attn_by_inverse_layer_idx",) if kind.value == "gpt2" else ()

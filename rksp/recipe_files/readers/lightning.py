@@ -162,7 +162,7 @@ def _schedule(draft: Draft) -> None:
     if name == "OneCycleLR":
         _one_cycle(draft, found)
     elif name in ("LinearLR", "ConstantLR"):
-        draft.problem("schedule", f"{found.key} is {name}, which rises; pass --schedule.")
+        draft.assume("schedule", f"{found.key} is {name}, which rises; give --schedule", found)
     else:
         put_schedule(draft, found)
     if name == "PolynomialLR":
@@ -231,13 +231,13 @@ def _model(draft: Draft) -> None:
     """Set the model from the Hub's name, where the class takes one."""
     if draft.text("ckpt_path") is not None:
         draft.note("ckpt_path: the run continues from a checkpoint, which rksp does not read.")
+    found = draft.text("model.class_path")
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names).split())
     if named is not None:
         draft.start_trained()
         draft.describe(named.value, {}, f"{named.key}: it starts from those weights.")
         return
-    found = draft.text("model.class_path")
     what = found.value if found is not None else "model"
     draft.no_target(f"{what} is the run's own class; name the same model as TARGET.")
 

@@ -79,7 +79,7 @@ def _lora(draft: Draft) -> None:
     parts = ("query", "key", "value", "projection", "mlp", "head")
     on = tuple(part for part in parts if draft.true(f"lora_{part}") is not None)
     if on:
-        draft.put("lora_targets", on, draft.get(f"lora_{on[0]}"))
+        draft.put("lora_targets", on, *(draft.get(f"lora_{part}") for part in on))
 
 
 def _model(draft: Draft) -> None:

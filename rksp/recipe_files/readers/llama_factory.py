@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
+from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
+    clip,
     kind_of_adapters,
-    no_optimizer,
+    lora,
     number,
+    optimizer,
+    positive,
     put_targets,
+    schedule,
+    starts_from,
 )
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Marks, Reader
+from rksp.recipe_files.table.duration import epochs
+from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 
 def _factory(draft: Draft) -> None:
@@ -40,12 +47,51 @@ def _optimizer(draft: Draft) -> None:
     found = draft.true("use_muon")
     if found is not None:
         draft.put("optimizer", "muon", found)
-    for key in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
+    for key, ours in (("use_adam_mini", "adam_mini"), ("use_apollo", "other")):
         found = draft.true(key)
         if found is not None:
-            no_optimizer(draft, f"{key} trains by {key.removeprefix('use_')}")
+            draft.put("optimizer", ours, found)
 
 
+V1 = Reader(
+    name="llama-factory-v1",
+    title="LLaMA-Factory v1",
+    version="0.9.5",
+    source="hiyouga/LLaMA-Factory, src/llamafactory/v1/config/*.py and v1/core/base_trainer.py",
+    marks=(
+        Marks(
+            all="model micro_batch_size",
+            some="train_dataset kernel_config dist_config quant_config model_class template",
+            least=2,
+            none="base_model per_device_train_batch_size",
+        ),
+    ),
+    steps=(
+        lora(
+            "peft_config.name=lora",
+            rank="peft_config.r",
+            alpha="peft_config.lora_alpha",
+            targets="peft_config.target_modules",
+            default_rank=8,
+        ),
+        Row("optimizer", "optim_config.name", optimizer, "adamw"),
+        Row("learning_rate", "learning_rate", default=1e-4),
+        Row("adam_beta1", "", default=0.9),
+        Row("adam_beta2", "", default=0.999),
+        Row("adam_epsilon", "", default=1e-8),
+        Row("weight_decay", "", default=0.01, text="of torch.optim.AdamW"),
+        Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+        Row("sequence_length", "cutoff_len", default=2048),
+        batch("micro_batch_size", whole="global_batch_size", default=1),
+        Row("max_steps", "max_steps", positive),
+        epochs("num_train_epochs", 3),
+        Row("schedule", "lr_scheduler_config.name", schedule, "constant"),
+        Row("warmup_steps", "lr_scheduler_config.num_warmup_steps", default=0),
+        lambda draft: draft.false("bf16") and draft.put("precision", "fp32", draft.false("bf16")),
+        Row("precision", "", default="bf16"),
+        starts_from("model"),
+    ),
+)
 READER = Reader(
     name="llama-factory",
     written=WRITTEN,

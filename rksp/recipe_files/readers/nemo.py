@@ -45,10 +45,11 @@ def _rate(draft: Draft) -> None:
     width = draft.number(f"{_OPTIM}.sched.d_model")
     warm = draft.number(f"{_OPTIM}.sched.warmup_steps")
     if width is None or warm is None or warm.value < 1 or width.value < 1:
-        draft.problem(
+        draft.assume(
             "learning_rate",
             f"{rate.key} is a factor of NoamAnnealing, whose d_model or warmup_steps is not in "
-            "this file; give the peak with --lr.",
+            "this file; give the peak with --lr",
+            rate,
         )
         return
     peak = float(f"{rate.value / (width.value * warm.value) ** 0.5:.6g}")
@@ -88,8 +89,9 @@ def _model(draft: Draft) -> None:
     )
     if not sizes:
         return
-    if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
-        draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))
+    encoder = draft.get("model.encoder_arch", "model.encoder")
+    if encoder is not None:
+        draft.put("objective", "seq2seq", encoder)
         draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
         return
     norm, activation = draft.text("model.normalization"), draft.text("model.activation")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rksp.recipe_files.table.convert import (
     betas,
     clip,
+    number,
     optimizer,
     precision,
     put_decay_until,
@@ -137,6 +138,10 @@ READER = Reader(
         _warmup,
         _fall,
         Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
+        lambda draft: (
+            draft.true("softmax_auxiliary_loss")
+            and number(draft, "z_loss", ["auxiliary_loss_multiplier"])
+        ),
         Row("precision", "precision", precision, "fp32"),
         _start,
         _model,

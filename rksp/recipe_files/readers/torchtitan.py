@@ -6,7 +6,6 @@ several; one is chosen by `FILE.py::NAME`.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 from rksp.ground.errors import InputError, nearest
@@ -102,8 +101,7 @@ def _precision(draft: Draft) -> None:
     for name in names if isinstance(names, list) else ():
         text = name.text if isinstance(name, Unresolved) else str(name)
         if re.search("float8|fp8|mx|fp4", text.lower()):
-            precision = "fp4" if "fp4" in text.lower() else "fp8"
-            put_precision(draft, dataclasses.replace(definite(converters), value=precision))
+            draft.put("precision", "fp8", converters, text=f"{text:.60} read as fp8")
             return
     found = draft.text("training.mixed_precision_param")
     if found is not None:

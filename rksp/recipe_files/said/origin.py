@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document
 
@@ -54,6 +53,30 @@ class RecipeField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A setting of the file that rksp does not read, and that may matter.
+
+    Attributes:
+        key: Its dotted key.
+        line: Its line, if the format has lines.
+        nearest: The known key that may have been meant; empty if none is near.
+        why: How it changes the run, where rksp knows the key but does not model it.
+    """
+
+    key: str
+    line: int | None = None
+    nearest: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        place = self.key if self.line is None else f"{self.key}, line {self.line},"
+        if self.why:
+            return f"{place} is not modelled: {self.why}"
+        hint = f": did you mean {self.nearest}?" if self.nearest else ""
+        return f"{place} is not read{hint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileTarget:
     """The model that a file describes, in the words of `rksp.models.resolve.resolve`.
 
@@ -76,7 +99,6 @@ class RecipeFile:
         path: The file.
         trainer: The trainer, with the version whose defaults were read.
         fields: Every field of the recipe, in the order of `Recipe`.
-        problems: Field → why the file's value has no equivalent; such a field must be given.
         target: The model, if the file describes one that transformers knows.
         target_missing: Why there is no target.
         notes: Other notes for the user.
@@ -88,12 +110,14 @@ class RecipeFile:
         devices: Number of devices, where the file, its launcher or the user says it.
         reader: Name of the reader; empty for a draft that no reader finished.
         document: What was read; `deepspeed` the DeepSpeed file that it names, or holds.
+        feedback: What preferences and rewards are trained with, by name: beta, kl_coefficient,
+            reference_model, generations, clip_range, policy_passes; empty for other objectives.
+        unread: Settings that may matter and that rksp does not read.
     """
 
     path: Path
     trainer: str
     fields: tuple[RecipeField, ...]
-    problems: Mapping[str, str]
     target: FileTarget | None
     target_missing: str
     notes: tuple[str, ...]
@@ -105,6 +129,8 @@ class RecipeFile:
     reader: str = ""
     document: Document | None = field(default=None, repr=False, compare=False)
     deepspeed: Document | None = field(default=None, repr=False, compare=False)
+    feedback: Mapping[str, object] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
 
     def field(self, name: str) -> RecipeField:
         """Return the field of this name."""
@@ -118,10 +144,8 @@ class RecipeFile:
         """Return the recipe that was read.
 
         Raises:
-            InputError: A value of the file is out of range or has no equivalent in rksp.
+            InputError: A value of the file is out of range.
         """
-        for why in self.problems.values():
-            raise InputError(f"{self.path}: {why}")
         said = {f.name: self._said(f) for f in self.fields}
         return Recipe.parse({f.name: f.value for f in self.fields}, said)
 

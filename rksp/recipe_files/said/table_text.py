@@ -12,6 +12,8 @@ from rksp.recipe_files.said.origin import Origin, OriginKind
 if TYPE_CHECKING:
     from rksp.documents.score import OriginReport
 
+_MOST = 4  # stages of a batch ramp that are written out
+
 
 def recipe_rows(
     values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
@@ -61,6 +63,8 @@ def shown(value: object) -> str:
     """Format a value of a recipe; None is off."""
     if value is None:
         return "off"
+    if isinstance(value, tuple) and len(value) > _MOST and isinstance(value[0], tuple):
+        return f"{value[0][1]} → {value[-1][1]} in {len(value)} stages"  # a batch ramp
     if isinstance(value, tuple):
         return ", ".join(shown(part) for part in value) or "none"
     if not isinstance(value, float):

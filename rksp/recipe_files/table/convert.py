@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from rksp.ground.errors import InputError
-from rksp.optimizers.table import OPTIMIZERS
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
@@ -40,52 +39,34 @@ def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def put_optimizer(draft: Draft, found: Found) -> None:
-    """Set the optimizer from its name."""
+    """Set the optimizer from its name; one that rksp does not have is `other`."""
     ours, loss = optimizer_of(str(found.value))
-    if ours is None:
-        no_optimizer(draft, f"{found.key} is {found.value!r}")
-        return
-    is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
-    text = "" if is_same else f"{found.value} read as {ours}"
-    draft.put("optimizer", ours, found, text=f"{text}, {loss}" if loss else text)
-
-
-def no_optimizer(draft: Draft, said: str) -> None:
-    """Record that the file names an optimizer which rksp does not have."""
-    names = ", ".join(spec.name for spec in OPTIMIZERS)
-    draft.problem(
-        "optimizer",
-        f"{said}, which rksp does not have; pass --optimizer with the nearest of {names}.",
-    )
+    draft.put("optimizer", ours or "other", found, text=_read_as(found, ours or "other", loss))
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
-    """Set the schedule from its name."""
+    """Set the schedule from its name; one that rksp does not have leaves it assumed."""
     ours, loss = schedule_of(str(found.value))
     if ours is None:
-        draft.problem(
-            "schedule",
-            f"{found.key} is {found.value!r}, a schedule that rksp does not have; pass --schedule "
-            "with the nearest of constant, linear, cosine, wsd, inverse_sqrt, polynomial, "
-            "exponential and step.",
-        )
-        return
-    is_same = str(found.value).lower() == ours
-    text = "" if is_same else f"{found.value} read as {ours}"
-    draft.put("schedule", ours, found, text=f"{text}, {loss}" if loss else text)
+        why = f"{found.key} is {found.value!r}, which rksp does not have; give --schedule"
+        draft.assume("schedule", why, found)
+    else:
+        draft.put("schedule", ours, found, text=_read_as(found, ours, loss))
 
 
 def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Set the precision from its name."""
+    """Set the precision from its name; one that rksp does not have counts as fp8, not judged."""
     ours = precision_of(str(found.value))
     if ours is None:
-        draft.problem(
-            "precision",
-            f"{found.key} is {found.value!r}, a precision that rksp does not have; pass "
-            "--precision.",
-        )
-        return
-    draft.put("precision", ours, found, text=text)
+        text = f"{found.value}, which rksp does not have, read as fp8"
+    draft.put("precision", ours or "fp8", found, text=text)
+
+
+def _read_as(found: Found, ours: str, loss: str) -> str:
+    """Say what is read for what, and what is lost by it; empty if it is the same word."""
+    is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
+    text = "" if is_same else f"{found.value} read as {ours}"
+    return f"{text}, {loss}" if loss else text
 
 
 def _named(put: Callable[[Draft, Found], None]) -> Converter:
@@ -97,7 +78,7 @@ def _named(put: Callable[[Draft, Found], None]) -> Converter:
     return convert
 
 
-# Set a field from its name in the file: the nearest that rksp has, or a problem.
+# Set a field from its name in the file, to the nearest that rksp has.
 optimizer, schedule, precision = map(_named, (put_optimizer, put_schedule, put_precision))
 
 
@@ -114,6 +95,7 @@ def switches(**precisions: str) -> Callable[[Draft], None]:
     """
 
     def step(draft: Draft) -> None:
+        draft.asked.update(key.replace("__", ".") for key in precisions)
         for key, ours in precisions.items():
             found = draft.true(key.replace("__", "."))
             if found is not None:
@@ -249,7 +231,8 @@ def lora(
     """Set the adapters' fields where one of the keys `on` is there and not switched off.
 
     Args:
-        on: Keys that switch adapters on; one named `key=value` must hold that value.
+        on: Keys that switch adapters on; one named `key=value` must hold that value, and one that
+            is the rank's must be above zero.
         rank: Keys of the rank.
         alpha: Keys of the scale.
         targets: Keys of the modules.
@@ -258,7 +241,9 @@ def lora(
     """
 
     def step(draft: Draft) -> None:
-        found = next((f for key in on if (f := _holds(draft, key)) is not None), None)
+        found = next((f for key in on if (f := _holds(draft, key, rank)) is not None), None)
+        if found is None and not draft.knows("peft"):
+            draft.asked.update(f"{rank} {alpha} {targets}".split())
         if found is None or draft.knows("peft"):
             return
         named, switch = kind_of_adapters(draft, kind)
@@ -274,22 +259,37 @@ def lora(
     return step
 
 
-def _holds(draft: Draft, key: str) -> Found | None:
+def _holds(draft: Draft, key: str, rank: str) -> Found | None:
     """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
+    if name in rank.split():
+        found = draft.number(name)
+        return found if found is not None and found.value > 0 else None
     if not wanted:
         return draft.true(name)
     found = draft.text(name)
     return found if found is not None and found.value.lower() == wanted else None
 
 
+def starts_from(*keys: str) -> Callable[[Draft], None]:
+    """Set the model whose weights one of these keys names."""
+
+    def step(draft: Draft) -> None:
+        found = draft.text(*keys)
+        if found is not None:
+            draft.start_trained()
+            draft.describe(found.value, {})
+
+    return step
+
+
 def stated_objective(key: str, **more: str) -> Callable[[Draft], None]:
-    """Set the objective from a key's word, one of `OBJECTIVES` or of `more`; no other word does."""
+    """Set the objective from a key's word, one of `OBJECTIVES` or of `more`, else `other`."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)
-        meaning = None if found is None else (OBJECTIVES | more).get(found.value.lower())
-        if meaning is not None:
-            draft.put("objective", meaning, found)
+        if found is not None:
+            meaning = (OBJECTIVES | more).get(found.value.lower(), "other")
+            draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
     return step

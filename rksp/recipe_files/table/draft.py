@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from rksp.ground.errors import InputError
@@ -17,6 +18,38 @@ from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, Recipe
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
+
+
+class _Watched(dict[Any, Any]):
+    """A section of a file; what is looked up in it counts as read in the draft."""
+
+    def __init__(self, section: Mapping[Any, Any], home: str, draft: Draft) -> None:
+        super().__init__(
+            (
+                name,
+                _Watched(value, f"{home}.{name}", draft) if isinstance(value, Mapping) else value,
+            )
+            for name, value in section.items()
+        )
+        self._home, self._draft = home, draft
+
+    def __getitem__(self, name: Any) -> Any:
+        self._draft.look(f"{self._home}.{name}")
+        return super().__getitem__(name)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        self._draft.look(f"{self._home}.{name}")
+        return super().get(name, default)
+
+    def items(self) -> Any:
+        self._draft.look(*(f"{self._home}.{name}" for name in self))
+        return super().items()
+
+    def take(self) -> None:
+        """Count everything in it as read."""
+        for _, value in self.items():
+            if isinstance(value, _Watched):
+                value.take()
 
 
 class Draft:
@@ -37,6 +70,7 @@ class Draft:
         self.document = document
         self.trainer = trainer
         self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
+        self.feedback: dict[str, Found] = {}  # of preferences and rewards: name -> setting
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
         self._given = {
@@ -48,9 +82,9 @@ class Draft:
             for name, value in (given or {}).items()
         }
         self._fields: dict[str, RecipeField] = dict(self._given)
-        self._problems: dict[str, str] = {}
         self._notes: list[str] = []
         self._seen: set[str] = set()
+        self.asked: set[str] = set()  # every key that was looked for
         self._target: FileTarget | None = None
         self._starts_trained = False
         self.deepspeed: Document | None = None
@@ -58,6 +92,7 @@ class Draft:
 
     def get(self, *keys: str) -> Found | None:
         """Return the first of these keys with a value; note and skip a reference elsewhere."""
+        self.asked.update(keys)
         found = self.document.find(*keys)
         if found is None:
             return None
@@ -117,12 +152,19 @@ class Draft:
         return found if is_off else None
 
     def mapping(self, *keys: str) -> Mapping[str, Any]:
-        """Return the settings under the first of these keys; empty if there are none."""
+        """Return the settings under the first of these keys; empty if there are none.
+
+        What is looked up in them counts as read.
+        """
         found = self.get(*keys)
         if found is None or not isinstance(found.value, Mapping):
             return {}
-        self._seen |= {f"{found.key}.{name}" for name in found.value}
-        return found.value
+        return _Watched(found.value, found.key, self)
+
+    def look(self, *keys: str) -> None:
+        """Count these keys as read."""
+        self.asked.update(keys)
+        self._seen.update(keys)
 
     def put(
         self,
@@ -225,11 +267,6 @@ class Draft:
                 found.append(name)
         return tuple(dict.fromkeys(found))
 
-    def problem(self, name: str, sentence: str) -> None:
-        """Record that rksp has no equivalent for the file's value of a field."""
-        if name not in self._given:
-            self._problems[name] = sentence
-
     def note(self, sentence: str) -> None:
         """Add a note for the user, once."""
         if sentence not in self._notes:
@@ -245,7 +282,14 @@ class Draft:
 
     def describe(self, name: str, overrides: Mapping[str, Any], *notes: str) -> None:
         """Set the model that the file describes; settings that are None are left out."""
+        for value in (overrides, *overrides.values()):
+            if isinstance(value, _Watched):
+                value.take()
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
+        stem = PurePath(name).name
+        if stem != name and _is_absent(name):
+            notes = (*notes, f"{name} is not on this machine; it is read as {stem}.")
+            name = stem
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
     def no_target(self, sentence: str) -> None:
@@ -265,7 +309,6 @@ class Draft:
             path=self.document.path,
             trainer=self.trainer,
             fields=tuple(self._fields[name] for name in Recipe.model_fields),
-            problems=dict(self._problems),
             target=self._target,
             target_missing=self._target_missing,
             notes=tuple(self._notes),
@@ -275,6 +318,7 @@ class Draft:
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,
+            feedback={name: found.value for name, found in self.feedback.items()},
         )
 
     def where(self, found: Found) -> str:
@@ -284,6 +328,15 @@ class Draft:
     def _set(self, name: str, value: Any, origin: Origin) -> None:
         if name not in self._given:
             self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
+
+
+def _is_absent(name: str) -> bool:
+    """Tell whether a name is a path, and there is nothing at it."""
+    is_path = name.startswith(("/", "./", "../", "~", "\\")) or name[1:3] in (":\\", ":/")
+    try:
+        return is_path and not Path(name).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # a name that no file system takes
+        return False
 
 
 def _whole(name: str, value: Any) -> Any:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rksp.optimizers.muon_scale import TRAINERS
+from rksp.recipe import AFTER_TRAINING
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.table.convert import number, positive
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import FEEDBACK
 
 NOTHING = object()
 
@@ -104,6 +106,12 @@ class Reader:
         }
         return plain | dict(self.written)
 
+    @property
+    def known(self) -> set[str]:
+        """Every key of the table's rows."""
+        rows = [step for step in self.steps if isinstance(step, Row)]
+        return {key for row in rows for key in row.keys.split()}
+
     def matches(self, document: Document) -> bool:
         """Return True if a document looks like this trainer's."""
         return any(marks.match(document) for marks in self.marks)
@@ -122,6 +130,9 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
+        if draft.value("objective") in AFTER_TRAINING:
+            asked = ((name, draft.get(*keys.split())) for name, keys in FEEDBACK.items())
+            draft.feedback = {name: found for name, found in asked if found is not None}
         own = TRAINERS.get(self.name)
         if own is not None and draft.value("optimizer") == "muon":
             draft.default("muon_scale", own.scale, own.source.partition(";")[0])

@@ -50,7 +50,9 @@ def render(report: ScoreReport) -> str:
         parts.append(_folded("Your own runs", _own_runs(report.own_runs)))
     if report.recipe_origins:
         parts += [
-            f"> {plain(line)}" for line in (words.decisive(report, seed), report.assumed) if line
+            f"> {plain(line)}"
+            for line in (words.unread(report), words.decisive(report, seed), report.assumed)
+            if line
         ]
         rows = [
             (code(n), plain(value), plain(said)) for n, value, said in words.recipe_rows(report)

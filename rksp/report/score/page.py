@@ -199,6 +199,8 @@ def _rest(report: ScoreReport, seed: SeedReport, *, is_brief: bool = False) -> I
     yield from _finding(report)
     if noise := words.noise(report):
         yield _line(Text(f"  {noise}", style="yellow"))
+    if report.unread:
+        yield _line(Text(f"  {words.unread(report)}", style="yellow"))
     if report.assumed:
         decisive = words.decisive(report, seed)
         if decisive:

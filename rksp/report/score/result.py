@@ -96,6 +96,8 @@ class Result:
         if len(findings) > _MOST_FINDINGS:
             left = len(findings) - _MOST_FINDINGS
             lines.append(f"  and {left} more finding{'s' * (left > 1)}")
+        if self.report.unread:
+            lines.append(f"  {words.unread(self.report)}")
         if self.report.assumed:
             lines.append(f"  {_in_python(self.report.assumed)}")
         return "\n".join(lines)
