@@ -85,8 +85,9 @@ class Basis:
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
         reasons = self.reasons
-        # A team's own runs tell how far its edge is known: then no other team's count.
-        if not reasons and learning_rate is not None and estimate.learned is None:
+        # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
+        is_alone = with_curve and estimate.learned is None
+        if not reasons and learning_rate is not None and is_alone:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
             return untold(reasons, self.tier, **bars, **known)
