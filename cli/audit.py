@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
@@ -17,9 +18,9 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from rksp.checks.advisories import Audit, Match
+    from rksp.checks.advisories import Audit, Unsettled
     from rksp.documents.finding import Finding
     from rksp.recipe_files.said.origin import RecipeFile
 
@@ -61,8 +62,7 @@ def audit(
         raise InputError(said[0])
     findings = select_findings(found.findings, (), ignore or ())
     if output_format == "json":
-        unsettled = [{"code": one.advisory.id, "lacks": one.conditions.lacks} for one in
-                     found.unsettled]  # fmt: skip
+        unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
         told = [finding.model_dump(mode="json") for finding in findings]
         sys.stdout.write(json.dumps({"findings": told, "unsettled": unsettled}, indent=1) + "\n")
     else:
@@ -95,23 +95,25 @@ def audited(
     Raises:
         InputError: The file cannot be read.
     """
-    from rksp.recipe_files.said.facts import TRAINERS
+    from rksp.recipe_files.said.facts import run_facts, trainer_of
 
-    trainer = None if read is None else TRAINERS.get(read.reader, ((), ""))[1]
-    if env is None and not here and not (trainer and _is_installed(trainer)):
-        if not trainer:
-            return None, ()
+    trainer = "" if read is None else trainer_of(read.reader)[1]
+    if env is None and not here and not trainer:
+        return None, ()
+    from rksp.checks.environment import installed_here, read_environment
+
+    if env is None and not here and not installed_here((trainer,)).releases:
         return None, (
             f"The software of this run is not checked, as {trainer} is not installed here; give "
             "--env FILE, such as what pip freeze prints where you train.",
         )
     from rksp.checks.advisories import audit, packages
     from rksp.checks.conditions import gpu_facts, model_facts
-    from rksp.checks.environment import installed_here, read_environment
-    from rksp.recipe_files.said.facts import run_facts
 
     if env is None:
-        environment, gpu = installed_here(packages()), gpu or _gpu_of_torch()
+        environment, torch = installed_here(packages()), sys.modules.get("torch")
+        if gpu is None and torch is not None and torch.cuda.is_available():
+            gpu = torch.cuda.get_device_name(0)
     else:
         with reading(f"the software in {one_line(str(env), 200)}"):
             environment = read_environment(env)
@@ -128,29 +130,12 @@ def known_faults(read: RecipeFile | None, env: Path | None, gpu: str | None) -> 
     yield from said
 
 
-def _is_installed(package: str) -> bool:
-    from importlib.metadata import PackageNotFoundError
-
-    from rksp.ground.versions import version
-
-    try:
-        return bool(version(package))
-    except PackageNotFoundError:
-        return False
-
-
-def _gpu_of_torch() -> str | None:
-    """Return the name of the first GPU, if torch is loaded anyway."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None
-
-
 def _counted(found: Audit) -> Iterator[str]:
     """Yield a line for what is not shown: further findings, and what nobody can decide."""
     if found.more:
         yield f"{found.more} more advisories match; the five worst are shown."
     if found.unsettled:
-        lacks = Counter(key for match in found.unsettled for key in match.conditions.lacks)
+        lacks = Counter(key for _, lacking in found.unsettled for key in lacking)
         keys = ", ".join(key.replace("_", " ") for key, _ in lacks.most_common(_MOST_KEYS))
         more = " and more" if len(lacks) > _MOST_KEYS else ""
         yield (
@@ -165,27 +150,24 @@ def _settings(read: RecipeFile | None, model: str | None) -> object:
     """Return the settings of the model as stored, without building a configuration."""
     from rksp.models.settings import stored_settings
 
+    target = None if read is None else read.target
     if model is not None:
         found = stored_settings(model)[0]
         if found is None:
             raise InputError(f"--model {model!r} is no model type and no config.json; give one.")
         return found
-    if read is None or read.target is None:
-        return None
-    try:
-        found = stored_settings(read.target.name)[0]
-    except InputError:  # a Hub model that is not here: its conditions are not known
-        return None
-    return None if found is None else {**found, **read.target.overrides}
+    with contextlib.suppress(InputError):  # a Hub model that is not here has no known conditions
+        found = None if target is None else stored_settings(target.name)[0]
+        return None if found is None or target is None else {**found, **target.overrides}
+    return None
 
 
-def _print(findings: Sequence[Finding], unsettled: Sequence[Match]) -> None:
+def _print(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> None:
     for finding in findings:
         print(f"{finding.level:<7}  {finding.code}  {one_line(finding.message, 1000)}")
         print(f"         {one_line(finding.fix, 500)}\n         {finding.source}")
     if not findings:
         print("No known fault of these releases is established for this run.")
-    for match in unsettled:
-        lacks = ", ".join(key.replace("_", " ") for key in match.conditions.lacks)
-        print(f"unknown  {match.advisory.id}  {match.advisory.summary} Not known: {lacks}.")
+    for one, lacks in unsettled:
+        print(f"unknown  {one.id}  {one.summary} Not known: {', '.join(lacks)}.".replace("_", " "))
     sys.stdout.flush()
