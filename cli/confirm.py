@@ -46,8 +46,7 @@ class TrialOptions(TrainingOptions):
                 "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60, "
                 "optimizer=muon), or an intervention (qk_norm, clip=0.5, zclip+clip=1); "
                 "repeatable. The default is baseline, the predicted learning rate to start with "
-                "(rate=0.3 where there is none below), and the first lever of rksp score, if it "
-                "has one."
+                "(rate=0.3 where there is none below), and step_clip."
             ),
             unit="arm",
         ),

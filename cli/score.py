@@ -305,7 +305,7 @@ def _with_levers(
     """Return the run and the model of the edge with the levers that were asked for."""
     if asked is None:
         return run, classifier
-    from rksp.assessment.applied import apply_levers
+    from rksp.assessment.levers import apply_levers
     from rksp.models.declared import Declared
 
     applied = apply_levers(

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lab.bench.commands import app as bench
+from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
 from rksp.cli.progress import counted
 from rksp.ground.budgets import reading
@@ -27,6 +28,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(bench)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and leave with its exit code, as `rksp` does."""
+    run_program(arguments, program=app, name="python -m lab")
 
 
 @app.command()

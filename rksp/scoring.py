@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from rksp.assessment.applied import apply_levers
+from rksp.assessment.levers import apply_levers
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.assessment.store import MeasurementStore

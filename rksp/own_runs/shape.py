@@ -17,7 +17,9 @@ from rksp.recipe import Recipe
 
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 _SIZES = ("width", "depth", "vocabulary")
-_KINDS = ("is_parallel", "normalizes_branches", "is_trained", "is_mixture")
+_KINDS = (
+    *("is_parallel", "normalizes_branches", "normalizes_qk", "masks", "is_trained", "is_mixture"),
+)
 _TEXTS = ("family", "task", "kind")
 # What is asked of trained weights alone, and is no fact of `EdgeInputs`.
 _OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture")
@@ -43,6 +45,8 @@ class Shape:
     family: str = ""
     is_parallel: bool = False
     normalizes_branches: bool = False
+    normalizes_qk: bool = False
+    masks: bool = False
     init_std: float | None = None
     is_trained: bool = False
     task: str = ""

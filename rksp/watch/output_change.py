@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float, gathered
@@ -265,16 +267,15 @@ class OutputChange:
 
 
 def _multiplies(module: nn.Module, name: str) -> bool:
-    parameter = module._parameters[name]
     if name == "weight":
-        is_known = isinstance(module, nn.Embedding | _CONVOLUTIONS[0] | nn.Conv2d | nn.Conv3d)
-        return is_known or parameter.dim() == 2
+        is_known = isinstance(module, (nn.Embedding, *_CONVOLUTIONS))
+        return is_known or definite(module._parameters[name]).dim() == 2
     stacks = ("gate_up_proj", "down_proj")
     both = [module._parameters.get(stack) for stack in stacks]
     return name in stacks and all(p is not None and p.dim() == 3 for p in both)
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
+def _tensors(value: Any) -> Iterator[Tensor]:
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, Tensor):
         yield value

@@ -69,7 +69,8 @@ def test_no_interval_is_empty_and_each_holds_its_chance(steps):
     read = load_edge_model().predict(inputs(steps=steps))
     for rate in 10.0 ** np.arange(-9, 4, 0.25):
         low, high = read.interval(rate)
-        assert low < read.failed(rate) < high
+        # Where few sources fail, or pass, these are what the mean is made of: it is then an end.
+        assert low <= read.failed(rate) <= high and low < high
     assert read.interval(1e-9)[1] > 1.5 * read.failed(1e-9)  # the floor has an interval too
     # At the edge the interval spans what the sources do.
     low, high = read.interval(read.likely_edge)

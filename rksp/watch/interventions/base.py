@@ -81,6 +81,10 @@ class Intervention(ABC):
         """Change weights, or do nothing."""
         return None
 
+    def closing(self) -> str | None:
+        """Return a sentence on what it did in the whole run, for the end of it, or None."""
+        return None
+
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
         """React to an alarm, or do nothing."""
         return None

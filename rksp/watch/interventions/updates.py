@@ -49,12 +49,13 @@ class Updates:
 
     @torch.no_grad()
     def scale(self, parameter: nn.Parameter, factor: Tensor, *, is_transposed: bool) -> None:
-        """Scale the update by a factor `[1]`, or by one for every row of outputs `[rows]`."""
-        back = 1.0 - factor.to(at_least_float(parameter).dtype)
-        if len(back) > 1:
-            rows = back.view(*parameter.shape[: parameter.dim() - 2], -1)
+        """Scale the update by factors on the host: `[1]`, or one for every row of outputs."""
+        back: Tensor | float = 1.0 - float(factor[0])
+        if len(factor) > 1:
+            rows = 1.0 - factor.to(parameter.device, at_least_float(parameter).dtype)
+            rows = rows.view(*parameter.shape[: parameter.dim() - 2], -1)
             back = rows.unsqueeze(-2 if is_transposed else -1)
-        if isinstance(parameter, DTensor):
+        if isinstance(parameter, DTensor) and isinstance(back, Tensor):
             mesh = parameter.device_mesh
             back = DTensor.from_local(back, mesh, [Replicate()] * mesh.ndim, run_check=False)
         weight = at_least_float(parameter.detach())
@@ -70,7 +71,7 @@ class Updates:
 
 def _take_back(
     weight: Tensor,
-    back: Tensor,
+    back: Tensor | float,
     optimizer: Optimizer,
     group: Mapping[str, Any],
     state: Mapping[str, Any],
@@ -85,8 +86,13 @@ def _take_back(
     decays = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
     decay = rate * group["weight_decay"] if decays else 0.0
     second = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
-    root = at_least_float(second).sqrt().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
+    correction = math.sqrt(1 - beta2**step)
+    root = at_least_float(second).sqrt().add_(group["eps"] * correction)
     if decay:
         weight.mul_(1 + back * (decay / (1 - decay)))
-    share = rate / ((1 - beta1**step) * (1 - decay))
-    weight.addcdiv_(at_least_float(state["exp_avg"]), root.div_(back), value=share)
+    share = rate * correction / ((1 - beta1**step) * (1 - decay))
+    if isinstance(back, float):  # one pass over the weights less
+        share *= back
+    else:
+        root.div_(back)
+    weight.addcdiv_(at_least_float(state["exp_avg"]), root, value=share)

@@ -111,8 +111,13 @@ RULES: dict[str, Rule] = {
     ),
     "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
     # output-change
-    "output_change": NO_RULE,
-    "median_output_change": Rule(direction=None, warn=0.3, advice="step_clip"),
+    # Runs that learn move the median matrix's outputs by 0.1 to 0.5 in single early steps.
+    "output_change": Rule(
+        direction=None, warn=1.0, from_start=True, patience=2, advice="step_clip"
+    ),
+    "median_output_change": Rule(
+        direction=None, warn=0.4, from_start=True, patience=2, advice="step_clip"
+    ),
     # non-finite
     "non_finite_loss": Rule(direction=None, critical=1.0, advice="backoff"),
     "non_finite_modules": Rule(direction=None, critical=1.0, advice="backoff"),
