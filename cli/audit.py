@@ -169,5 +169,6 @@ def _print(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> None:
     if not findings:
         print("No known fault of these releases is established for this run.")
     for one, lacks in unsettled:
-        print(f"unknown  {one.id}  {one.summary} Not known: {', '.join(lacks)}.".replace("_", " "))
+        keys = ", ".join(lacks).replace("_", " ")
+        print(f"unknown  {one.id}  {one.summary} Not known: {keys}.")
     sys.stdout.flush()
