@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from rksp.checks.advisories import Match
+    from rksp.checks.advisories import Unsettled
     from rksp.documents.finding import Finding
     from rksp.recipe_files.said.origin import RecipeFile
 
@@ -63,8 +64,7 @@ def audit(
         raise InputError(said[0])
     findings = select_findings(found.findings, (), ignore or ())
     if output_format == "json":
-        unsettled = [{"code": one.advisory.id, "lacks": one.conditions.lacks} for one in
-                     found.unsettled]  # fmt: skip
+        unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
         told = [finding.model_dump(mode="json") for finding in findings]
         sys.stdout.write(json.dumps({"findings": told, "unsettled": unsettled}, indent=1) + "\n")
     else:
@@ -88,27 +88,25 @@ def _settings(read: RecipeFile | None, model: str | None) -> object:
     """Return the settings of the model as stored, without building a configuration."""
     from rksp.models.settings import stored_settings
 
+    target = None if read is None else read.target
     if model is not None:
         found = stored_settings(model)[0]
         if found is None:
             raise InputError(f"--model {model!r} is no model type and no config.json; give one.")
         return found
-    if read is None or read.target is None:
-        return None
-    try:
-        found = stored_settings(read.target.name)[0]
-    except InputError:  # a Hub model that is not here: its conditions are not known
-        return None
-    return None if found is None else {**found, **read.target.overrides}
+    with contextlib.suppress(InputError):  # a Hub model that is not here has no known conditions
+        found = None if target is None else stored_settings(target.name)[0]
+        return None if found is None or target is None else {**found, **target.overrides}
+    return None
 
 
-def _print(findings: Sequence[Finding], unsettled: Sequence[Match]) -> None:
+def _print(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> None:
     for finding in findings:
         print(f"{finding.level:<7}  {finding.code}  {one_line(finding.message, 1000)}")
         print(f"         {one_line(finding.fix, 500)}\n         {finding.source}")
     if not findings:
         print("No known fault of these releases is established for this run.")
-    for match in unsettled:
-        lacks = ", ".join(key.replace("_", " ") for key in match.conditions.lacks)
-        print(f"unknown  {match.advisory.id}  {match.advisory.summary} Not known: {lacks}.")
+    for one, lacks in unsettled:
+        keys = ", ".join(lacks).replace("_", " ")
+        print(f"unknown  {one.id}  {one.summary} Not known: {keys}.")
     sys.stdout.flush()

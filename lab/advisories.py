@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
@@ -44,11 +45,12 @@ def draft(path: Path) -> tuple[str, str]:
     }
     try:
         made = Advisory.model_validate(row)
-    except (ValidationError, InvalidVersion) as error:
+        versions, facts = recipe["match"].get("versions", {}), recipe["match"].get("facts", {})
+        line = {"id": made.id, "versions": versions, "facts": facts, "near": recipe["near"]}
+        is_found = [matches(made, line, is_near=is_near) for is_near in (False, True)]
+    except (ValidationError, InvalidVersion, InvalidSpecifier) as error:
         raise InputError(f"{path}: {error!s:.300}.") from error
-    versions, facts = recipe["match"].get("versions", {}), recipe["match"].get("facts", {})
-    line = {"id": made.id, "versions": versions, "facts": facts, "near": recipe["near"]}
-    if not matches(made, line, is_near=False) or matches(made, line, is_near=True):
+    if is_found != [True, False]:
         raise InputError(f"{path}: the advisory must match [match], and not with [near] in it.")
     entry = made.model_dump(mode="json", exclude_defaults=True)
     return json.dumps(entry, ensure_ascii=False), json.dumps(line)
@@ -69,7 +71,6 @@ def matches(one: Advisory, recipe: Mapping[str, Any], *, is_near: bool) -> bool:
         Version(version)
     environment = Environment(
         releases={name_of(name): Release(version) for name, version in versions.items()},
-        where="a recipe",
         is_whole=False,
     )
     known = {key: Fact((value,)) for key, value in facts.items()}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,8 +50,7 @@ class Affected(Strict):
     @property
     def has_end(self) -> bool:
         """True if a release without the fault is known, or the releases are listed."""
-        ends = ("<", "==", "===", "~=")
-        return bool(self.versions) or any(one.operator in ends for one in self._specifiers)
+        return bool(self.versions) or any(one.operator in ("<", "==") for one in self._specifiers)
 
     @property
     def shown(self) -> str:
@@ -78,7 +79,6 @@ class Details(Strict):
         cause: Shared by advisories of one cause, of which one is shown.
         when: The conditions; see `rksp.checks.conditions.answer`.
         symptom: What goes wrong, in two or three words.
-        established: Who says so.
         range_is_certain: Both ends of the range were read in the repository or its releases.
         fix: One sentence; `upgrade` has the releases without the fault, `set` the settings.
     """
@@ -121,11 +121,6 @@ class Advisory(Strict):
     database_specific: Details
 
     @property
-    def cause(self) -> str:
-        """The cause: its own, unless others share it."""
-        return self.database_specific.cause or self.id
-
-    @property
     def fix(self) -> str:
         """The advice with the releases that have no such fault."""
         about = self.database_specific
@@ -139,7 +134,7 @@ class Advisory(Strict):
         ranges = mode.join(f"{one.package} {one.shown}" for one in self.affected)
         return (
             ("Releases", ranges or "any: the settings alone are the cause"),
-            ("Conditions", conditions_in_words(about.when)),
+            ("Conditions", in_words(about.when)),
             ("Symptom", about.symptom),
             ("Fix", self.fix),
             ("Established", f"{about.established}; the range is "
@@ -160,25 +155,24 @@ class Advisory(Strict):
 
     def level(self, environment: Environment, facts: Facts, today: datetime.date) -> Level:
         """Return the level of the finding: the severity, or less by what is known of the fault."""
-        about, most = self.database_specific, Level.ERROR
-        confirmed = about.established == "maintainer confirmed"
-        if not about.range_is_certain or not (self.affected or confirmed):
-            most = Level.WARNING
+        about = self.database_specific
         trainers = {*facts.get("trainer", Fact(())).values} & {*_PATCHING}
-        installed = [environment.releases.get(name_of(one.package)) for one in self.affected]
         is_patched = (
-            {one.package for one in self.affected} == {"transformers"}
-            and about.symptom == "wrong loss"
+            about.symptom == "wrong loss"
+            and {one.package for one in self.affected} == {"transformers"}
             and bool(trainers)
             and trainers.isdisjoint(about.when.get("trainer", ()))
         )
-        if (
-            about.established == "single report"
-            or is_patched
-            or any(release is not None and release.may_differ for release in installed)
-            or self.has_lapsed(today)
-        ):
+        installed = (environment.releases.get(name_of(one.package)) for one in self.affected)
+        may_differ = any(release is not None and release.may_differ for release in installed)
+        is_single = about.established == "single report"
+        most = Level.ERROR
+        if is_single or is_patched or may_differ or self.has_lapsed(today):
             most = Level.NOTE
+        elif not about.range_is_certain or not (
+            self.affected or about.established == "maintainer confirmed"
+        ):
+            most = Level.WARNING
         return min(self.severity, most, key=LEVELS.index)
 
     def has_lapsed(self, today: datetime.date) -> bool:
@@ -187,13 +181,7 @@ class Advisory(Strict):
         return is_open and today - self.modified > _LAPSE
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """An advisory whose releases are installed, or may be, and what is known of its conditions."""
-
-    advisory: Advisory
-    is_installed: bool | None
-    conditions: Answer
+Unsettled = tuple[Advisory, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +191,13 @@ class Audit:
     Attributes:
         findings: One for each cause, at most five, worst first.
         more: How many findings there are beyond these.
-        unsettled: Advisories for what is installed whose conditions nobody can decide.
+        unsettled: Advisories for what is installed, each with the facts that would decide.
         unpinned: Package → number of advisories that were not checked, as no release is known.
     """
 
     findings: tuple[Finding, ...]
     more: int
-    unsettled: tuple[Match, ...]
+    unsettled: tuple[Unsettled, ...]
     unpinned: Mapping[str, int]
 
 
@@ -254,59 +242,54 @@ def audit(
         known: The advisories; default all.
     """
     found: dict[str, tuple[tuple[int, ...], Finding]] = {}
-    unsettled, unpinned = [], dict[str, int]()
+    unsettled, unpinned = [], Counter[str]()
     facts = {**environment.facts(), **facts}
     for one in advisories() if known is None else known:
-        is_installed = one.is_installed(environment)
-        if is_installed is False:
+        about, is_installed = one.database_specific, one.is_installed(environment)
+        if is_installed is False or in_force(about.set, facts):
             continue
-        match = Match(one, is_installed, answer(one.database_specific.when, facts))
-        if match.conditions.holds is False or in_force(one.database_specific.set, facts):
-            continue
-        if is_installed is None:
-            for part in one.affected:
-                if part.includes(environment) is None:
-                    unpinned[part.package] = unpinned.get(part.package, 0) + 1
-        elif match.conditions.holds is None:
-            if one.affected:
-                unsettled.append(match)
-        else:
-            finding = _finding(match, environment, facts, today)
-            rank = _rank(one, finding)
-            if one.cause not in found or rank < found[one.cause][0]:
-                found[one.cause] = (rank, finding)
-    ranked = [finding for _, finding in sorted(found.values(), key=lambda pair: pair[0])]
+        conditions = answer(about.when, facts)
+        if conditions.holds is not False and is_installed is None:
+            parts = (part for part in one.affected if part.includes(environment) is None)
+            unpinned.update(part.package for part in parts)
+        elif conditions.holds is None and one.affected:
+            unsettled.append((one, conditions.lacks))
+        elif conditions.holds:
+            finding = _finding(one, conditions, environment, facts, today)
+            said, first = ESTABLISHED.index(about.established), one.published or today
+            ranked = ((-finding.severity, said, -first.toordinal(), int(one.id[-4:])), finding)
+            cause = about.cause or one.id
+            found[cause] = min(found.get(cause, ranked), ranked, key=itemgetter(0))
+    findings = tuple(finding for _, finding in sorted(found.values(), key=itemgetter(0)))
     return Audit(
-        findings=tuple(ranked[:_MOST]),
-        more=len(ranked[_MOST:]),
+        findings=findings[:_MOST],
+        more=len(findings[_MOST:]),
         unsettled=tuple(unsettled),
         unpinned=unpinned,
     )
 
 
-def _rank(one: Advisory, finding: Finding) -> tuple[int, ...]:
-    """Return the place of a finding: by level, by who says so, the newest first."""
-    said = ESTABLISHED.index(one.database_specific.established)
-    first = one.published or datetime.date.min
-    return -finding.severity, said, -first.toordinal(), int(one.id[-4:])
-
-
-def _finding(match: Match, environment: Environment, facts: Facts, today: datetime.date) -> Finding:
-    one, level = match.advisory, match.advisory.level(environment, facts, today)
+def _finding(
+    one: Advisory,
+    conditions: Answer,
+    environment: Environment,
+    facts: Facts,
+    today: datetime.date,
+) -> Finding:
     named = [
         f"{part.package} {environment.releases[name_of(part.package)].version}, affected "
         f"{part.shown}"
         for part in one.affected
         if part.includes(environment)
     ]
-    read = [facts[key].said for key in match.conditions.by if facts[key].said]
+    read = [facts[key].said for key in conditions.by if facts[key].said]
     because = "; ".join((*named, *dict.fromkeys(read)))
+    shown = f"{one.summary.rstrip('.')}{f' ({because})' if because else ''}"
     return Finding(
         code=one.id,
         name=_NAME,
-        level=level,
-        message=f"{one.summary.rstrip('.')}{f' ({because})' if because else ''}; checked "
-        f"{one.modified}.",
+        level=one.level(environment, facts, today),
+        message=f"{shown}; checked {one.modified}.",
         healthy="a release without the fault, or another setting",
         fix=one.fix,
         source=", ".join(one.references),
@@ -314,19 +297,13 @@ def _finding(match: Match, environment: Environment, facts: Facts, today: dateti
     )
 
 
-def conditions_in_words(when: Mapping[str, Any]) -> str:
-    """Return conditions as one clause each, such as `zero stage 1 or 2`."""
-    return "; ".join(
-        " or ".join(f"({conditions_in_words(choice)})" for choice in wanted)
-        if key == "any"
-        else f"{key.replace('_', ' ')} {_in_words(wanted)}"
-        for key, wanted in when.items()
-    )
-
-
-def _in_words(wanted: Any) -> str:
+def in_words(wanted: Any) -> str:
+    """Return conditions, or the values of one, in words: `zero stage 1 or 2; compile on`."""
+    if isinstance(wanted, Mapping):
+        said = (f"{key.replace('_', ' ')} {in_words(value)}" for key, value in wanted.items())
+        return "; ".join(clause.removeprefix("any ") for clause in said)
     if isinstance(wanted, list):
-        return " or ".join(map(_in_words, wanted))
+        return " or ".join(map(in_words, wanted))
     if wanted is None:
         return "at its default"
     return {True: "on", False: "off"}[wanted] if isinstance(wanted, bool) else str(wanted)

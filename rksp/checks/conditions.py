@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rksp.models.declared import EXPERTS, Declared, setting
-from rksp.recipe_files.said.facts import Fact, Facts
+from rksp.recipe_files.said.facts import SHORT, Fact, Facts
 
 _COMPARED = re.compile(r"(>=|<=|!=|>|<)\s*(\d[\d.e+-]*)")
 _OPERATORS = {">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt,
@@ -112,26 +112,16 @@ def model_facts(config: object, task: str | None = None) -> dict[str, Fact]:
     types = {str(setting(part, "model_type") or "") for part in (said.config, said.part)} - {""}
     scaling = said.get("rope_scaling", "rope_parameters")
     stored = str(said.get("dtype", "torch_dtype") or "").removeprefix("torch.")
-    found = {
-        "model_type": tuple(sorted(types)),
-        "head_dim": said.number("head_dim"),
-        "num_key_value_heads": said.number("num_key_value_heads"),
-        "tied_weights": said.get("tie_word_embeddings"),
-        "stored_dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(stored),
-        "output_router_logits": said.get("output_router_logits"),
-    }
-    facts = {
-        name: Fact(value if isinstance(value, tuple) else (value,))
-        for name, value in found.items()
-        if value not in (None, ())
-    }
+    names = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "output_router_logits")
+    found = {name: said.get(name) for name in names} | {"stored_dtype": SHORT.get(stored)}
+    found["tied_weights"] = found.pop("tie_word_embeddings")
+    facts = {name: Fact((value,)) for name, value in found.items() if value is not None}
     facts["moe"] = Fact((bool(said.get(*EXPERTS)),))
     facts["vision"] = Fact((setting(config, "vision_config") is not None,))
     kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
     facts["rope_type"] = Fact((kind,))
-    if "model_type" in facts:
-        said_type = f"model type {', '.join(facts['model_type'].values)}"
-        facts["model_type"] = Fact(facts["model_type"].values, said_type)
+    if types:
+        facts["model_type"] = Fact(tuple(sorted(types)), f"model type {', '.join(sorted(types))}")
     return facts
 
 

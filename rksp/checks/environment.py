@@ -79,12 +79,10 @@ class Environment:
     """Releases by the normalized names of packages (PEP 503).
 
     Attributes:
-        where: Words for messages: the file, or this Python.
         is_whole: A package that is not listed is not installed.
     """
 
     releases: Mapping[str, Release]
-    where: str
     is_whole: bool
 
     def facts(self) -> dict[str, Fact]:
@@ -119,7 +117,7 @@ def installed_here(names: Iterable[str]) -> Environment:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         is_own = "vcs_info" in origin or "dir_info" in origin
         found.setdefault(ours, Release(distribution.version, is_own))
-    return Environment(releases=found, where="this Python", is_whole=True)
+    return Environment(releases=found, is_whole=True)
 
 
 def read_environment(path: Path) -> Environment:
@@ -153,7 +151,7 @@ def read_environment(path: Path) -> Environment:
             f"{path} names no package with a release; give what pip freeze prints, a lock file, "
             "requirements, environment.yml or a Dockerfile."
         )
-    return Environment(releases=releases, where=path.name, is_whole=is_lock)
+    return Environment(releases=releases, is_whole=is_lock)
 
 
 def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
@@ -162,29 +160,23 @@ def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
     for package in packages if isinstance(packages, list) else ():
         if isinstance(package, dict) and isinstance(package.get("name"), str):
             source, version = package.get("source"), package.get("version")
-            kinds = source if isinstance(source, dict) else {}
-            is_own = bool({"git", "editable", "directory"} & kinds.keys()) or (
-                kinds.get("type") in ("git", "directory")
-            )
-            yield (
-                name_of(package["name"]),
-                Release(version if isinstance(version, str) else None, is_own),
-            )
+            said = {*source, source.get("type")} if isinstance(source, dict) else set()
+            is_own = bool(said & {"git", "editable", "directory"})
+            pinned = version if isinstance(version, str) else None
+            yield name_of(package["name"]), Release(pinned, is_own)
 
 
 def _conda(data: Any) -> Iterator[tuple[str, Release]]:
     """Yield the packages of conda's environment.yml, and those of its pip."""
     listed = data.get("dependencies") if isinstance(data, dict) else None
     for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, dict):
-            pip = entry.get("pip")
-            yield from _required(map(str, pip if isinstance(pip, list) else ()))
-        elif isinstance(entry, str) and len(entry) <= _LONGEST:
-            pinned = _CONDA.fullmatch(entry.strip())
+        pip = entry.get("pip") if isinstance(entry, dict) else [entry]
+        for line in map(str, pip if isinstance(pip, list) else ()):
+            pinned = _CONDA.fullmatch(line[:_LONGEST].strip())
             if pinned is not None:
                 yield name_of(pinned[1]), Release(pinned[2])
             else:
-                yield from _required((entry,))
+                yield from _required((line,))
 
 
 def _docker(text: str) -> Iterator[tuple[str, Release]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
@@ -331,8 +330,6 @@ _OF_OPTIMIZERS = (
 
 _TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
 _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
-_VERSION = re.compile(r"(\d+)\.(\d+)")
-_FIXED_IN = (4, 46)
 
 
 def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -365,22 +362,6 @@ def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
                 f"by at most {farthest:.1g}, so nothing is learned."
             ),
             value=farthest,
-        )
-
-
-def _loss_normalization(evidence: CheckEvidence) -> Iterator[Observation]:
-    steps = evidence.recipe.gradient_accumulation_steps
-    found = _VERSION.match(str(evidence.setting("transformers_version") or ""))
-    if found is None or steps == 1:
-        return
-    version = (int(found[1]), int(found[2]))
-    if version < _FIXED_IN:
-        yield Observation(
-            message=(
-                f"The configuration was written by transformers {found[0]}. Its trainer gives "
-                f"{steps} accumulated batches of different lengths equal weight."
-            ),
-            value=float(steps),
         )
 
 
@@ -429,31 +410,6 @@ _OF_SCHEDULES = (
         stable="--lr 5e-7 --max-steps 500 (preference tuning)",
         look=_travel,
         field="learning_rate",
-    ),
-    Check(
-        code="RKSP510",
-        name="loss-normalization",
-        level=Level.NOTE,
-        title="Accumulated batches may be weighted wrongly",
-        measures=(
-            "Gradient accumulation together with a configuration that transformers wrote before "
-            "version 4.46."
-        ),
-        why=(
-            "Before 4.46 the trainer averaged each micro-batch over its own tokens, so tokens of "
-            "short sequences counted more than those of long ones. The loss with accumulation "
-            "then differs from the loss of the whole batch."
-        ),
-        source="transformers 4.46 release notes (gradient accumulation fix)",
-        healthy="transformers 4.46 or newer, or no accumulation",
-        fix="Upgrade transformers to 4.46 or newer.",
-        failing="--accumulate 8 with transformers_version 4.40",
-        stable="--accumulate 8 with transformers_version 4.46",
-        look=_loss_normalization,
-        needs=(Need.CONFIG,),
-        field="gradient_accumulation_steps",
-        settings=("transformers_version",),
-        reads="recipe",
     ),
 )
 CHECKS = (*_OF_RATES, *_OF_OPTIMIZERS, *_OF_SCHEDULES)

@@ -42,23 +42,25 @@ def audited(
     Raises:
         InputError: The file cannot be read.
     """
-    from rksp.recipe_files.said.facts import TRAINERS
+    from rksp.recipe_files.said.facts import run_facts, trainer_of
 
-    trainer = None if read is None else TRAINERS.get(read.reader, ((), ""))[1]
-    if env is None and not here and not (trainer and _is_installed(trainer)):
-        if not trainer:
-            return None, ()
+    trainer = "" if read is None else trainer_of(read.reader)[1]
+    if env is None and not here and not trainer:
+        return None, ()
+    from rksp.checks.environment import installed_here, read_environment
+
+    if env is None and not here and not installed_here((trainer,)).releases:
         return None, (
             f"The software of this run is not checked, as {trainer} is not installed here; give "
             "--env FILE, such as what pip freeze prints where you train.",
         )
     from rksp.checks.advisories import audit, packages
     from rksp.checks.conditions import gpu_facts, model_facts
-    from rksp.checks.environment import installed_here, read_environment
-    from rksp.recipe_files.said.facts import run_facts
 
     if env is None:
-        environment, gpu = installed_here(packages()), gpu or _gpu_of_torch()
+        environment, torch = installed_here(packages()), sys.modules.get("torch")
+        if gpu is None and torch is not None and torch.cuda.is_available():
+            gpu = torch.cuda.get_device_name(0)
     else:
         with reading(f"the software in {one_line(str(env), 200)}"):
             environment = read_environment(env)
@@ -67,29 +69,12 @@ def audited(
     return found, tuple(_counted(found))
 
 
-def _is_installed(package: str) -> bool:
-    from importlib.metadata import PackageNotFoundError
-
-    from rksp.ground.versions import version
-
-    try:
-        return bool(version(package))
-    except PackageNotFoundError:
-        return False
-
-
-def _gpu_of_torch() -> str | None:
-    """Return the name of the first GPU, if torch is loaded anyway."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None
-
-
 def _counted(found: Audit) -> Iterator[str]:
     """Yield a line for what is not shown: further findings, and what nobody can decide."""
     if found.more:
         yield f"{found.more} more advisories match; the five worst are shown."
     if found.unsettled:
-        lacks = Counter(key for match in found.unsettled for key in match.conditions.lacks)
+        lacks = Counter(key for _, lacking in found.unsettled for key in lacking)
         keys = ", ".join(key.replace("_", " ") for key, _ in lacks.most_common(_MOST_KEYS))
         more = " and more" if len(lacks) > _MOST_KEYS else ""
         yield (

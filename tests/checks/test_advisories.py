@@ -28,7 +28,7 @@ RECIPES = {
 
 def environment(**versions: str) -> Environment:
     releases = {name_of(name): Release(version) for name, version in versions.items()}
-    return Environment(releases=releases, where="a test", is_whole=False)
+    return Environment(releases=releases, is_whole=False)
 
 
 def advisory(**changes) -> Advisory:
@@ -172,8 +172,8 @@ def test_a_range_without_an_end_lapses_after_ninety_days(range_, days, expected)
 
 def test_what_is_unknown_never_warns_but_is_counted():
     result = found(advisory(), environment(trl="1.1"), {"objective": "lm"})
-    assert result.findings == () and result.unsettled[0].conditions.lacks == ("packing",)
-    unpinned = Environment(releases={"trl": Release(None)}, where="a test", is_whole=False)
+    assert result.findings == () and result.unsettled[0][1] == ("packing",)
+    unpinned = Environment(releases={"trl": Release(None)}, is_whole=False)
     result = found(advisory(), unpinned)
     assert (result.findings, result.unpinned) == ((), {"trl": 1})
     assert found(advisory(), environment(torch="2.9")).unpinned == {}

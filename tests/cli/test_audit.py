@@ -8,6 +8,8 @@ import pytest
 from support.commands import left_with
 from support.places import TESTS
 
+from rksp.checks.environment import Environment
+
 FREEZES = TESTS / "checks/freezes"
 LATE = str(FREEZES / "late_2024.txt")
 FILE = """\
@@ -21,6 +23,13 @@ gradient_accumulation_steps: 4
 max_steps: 100
 bf16: true
 """
+
+
+def _without_trl(monkeypatch):
+    monkeypatch.setattr(
+        "rksp.checks.environment.installed_here",
+        lambda names: Environment(releases={}, is_whole=True),
+    )
 
 
 @pytest.fixture
@@ -78,11 +87,9 @@ def test_a_gpu_and_a_model_decide(tmp_path, capsys):
 def test_this_python_is_judged_alone_or_where_the_trainer_is(file, capsys, monkeypatch):
     assert left_with(["audit"]) == 0
     assert "established" in capsys.readouterr().out
-    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: package != "trl")
+    _without_trl(monkeypatch)
     assert left_with(["audit", str(file)]) == 2
     assert "trl is not installed here; give --env" in capsys.readouterr().err
-    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: True)
-    assert left_with(["audit", str(file)]) == 0
 
 
 def test_a_score_has_the_findings_and_a_file_may_not_ask_for_another_environment(
@@ -99,7 +106,7 @@ def test_a_score_has_the_findings_and_a_file_may_not_ask_for_another_environment
     left_with([*args, "--env", LATE, "--select", "RKSA"])
     report = json.loads(capsys.readouterr().out)
     assert {one["code"][:4] for one in report["findings"]} == {"RKSA"}
-    monkeypatch.setattr("rksp.checks.software._is_installed", lambda package: package != "trl")
+    _without_trl(monkeypatch)
     left_with(args)
     out, err = capsys.readouterr()
     assert "RKSA" not in out and "trl is not installed here" in err

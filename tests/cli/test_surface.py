@@ -58,9 +58,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
-    "--env --gpu "
-    "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
-    "--set --slurm --target --timeout --top --where --workers",
+    "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
+    "--sample-seed --samples --set --slurm --target --timeout --top --where --workers",
     "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
@@ -73,9 +72,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
-    "--env --gpu "
-    "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
-    "--verbose",
+    "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
+    "--select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "

@@ -171,15 +171,6 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5, "peft": "lora"}),
     ),
-    "loss-normalization": (
-        healthy(
-            config={"transformers_version": "4.40.1"}, recipe={"gradient_accumulation_steps": 8}
-        ),
-        Level.NOTE,
-        healthy(
-            config={"transformers_version": "4.46.0"}, recipe={"gradient_accumulation_steps": 8}
-        ),
-    ),
     "warmup, fine-tuning": (
         healthy(recipe={"warmup_steps": 0, "learning_rate": 1e-3}, is_pretrained=True),
         Level.WARNING,
