@@ -17,8 +17,7 @@ from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.accelerate import loss_scale
-from rksp.watch.training.callbacks.plain import LoopWatch
-from rksp.watch.training.callbacks.replaced import Replaced
+from rksp.watch.training.callbacks.plain import LoopWatch, Replaced
 
 if TYPE_CHECKING:
     from transformers import Trainer

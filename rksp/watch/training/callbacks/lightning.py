@@ -13,8 +13,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.callbacks.plain import LoopWatch
-from rksp.watch.training.callbacks.replaced import Replaced
+from rksp.watch.training.callbacks.plain import LoopWatch, Replaced
 
 
 class WatchCallback(lightning.Callback):

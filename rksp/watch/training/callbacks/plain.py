@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,9 +24,76 @@ from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.callbacks.rate_scale import RateScale
 from rksp.watch.training.loop import is_first_rank, mean_over_ranks
 from rksp.watch.training.recorded import Recorded
+
+
+class Replaced:
+    """Replaces methods of objects and restores them."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def method(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
+        """Replace `owner.name` by `make(method)`; a method of the class stays in the class."""
+        original = getattr(owner, name)
+        if name in vars(owner):
+            self._undo.append(lambda: setattr(owner, name, original))
+        else:
+            self._undo.append(lambda: delattr(owner, name))
+        setattr(owner, name, functools.wraps(original)(make(original)))
+
+    def restore(self) -> None:
+        """Restore all methods, the last replaced first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class RateScale:
+    """Multiplies the rates of an optimizer's groups by `factor` while it steps.
+
+    Schedules read and write the group's rate, some as a multiple of the last one. The rate is
+    therefore restored after the step, bit for bit.
+
+    Attributes:
+        factor: Factor on the rate of every group; 1.0 changes nothing.
+
+    Args:
+        optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
+
+    Raises:
+        InputError: `optimizer` is not a `torch.optim.Optimizer`.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(
+                f"Interventions need a torch.optim.Optimizer, got {type(optimizer).__name__}; "
+                "use a torch optimizer, or train without interventions."
+            )
+        self.factor = 1.0
+        self._held: list[object] = []
+        self._handles = (
+            optimizer.register_step_pre_hook(self._lower),
+            optimizer.register_step_post_hook(self._restore),
+        )
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _lower(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._held = [group["lr"] for group in optimizer.param_groups]
+        if self.factor != 1.0:
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * self.factor
+
+    def _restore(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        for group, rate in zip(optimizer.param_groups, self._held, strict=True):
+            group["lr"] = rate
+        self._held = []
+
 
 _LOG = logging.getLogger("rksp")
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
