@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink, sentence
+from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.loop import is_first_rank, mean_over_ranks
@@ -333,3 +334,32 @@ def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> I
                 if keep_changes and p.grad is not None:
                     grad.copy_(p.grad * scale)
                 p.grad = grad
+
+
+class OfTrainer:
+    """What the callbacks of trainers share: sinks, and a loop that exists once training began.
+
+    Attributes:
+        loop: The monitored loop, from the start of training; `watch` is its watch.
+    """
+
+    begin: ClassVar[str]  # the call that starts training
+
+    def __init__(self, sinks: Iterable[Sink], *, log: bool, **options: Any) -> None:
+        self._latest = Latest() if log else None
+        self._sinks = (*sinks, self._latest) if self._latest else tuple(sinks)
+        self._options = options
+        self._replaced = Replaced()
+        self._losses: list[float] = []
+        self.loop: LoopWatch | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """Readings, alarms, costs and silent monitors.
+
+        Raises:
+            InputError: Training has not begun.
+        """
+        if self.loop is None:
+            raise InputError(f"Training has not begun; call {self.begin} first.")
+        return self.loop.watch
