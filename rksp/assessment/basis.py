@@ -80,7 +80,16 @@ class Basis:
         with_curve: bool = True,
         with_advice: bool = True,
     ) -> RiskAssessment:
-        """Return the answer at a rate, with the arguments of `assess`; advice is a better rate."""
+        """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
+
+        Args:
+            learning_rate: The recipe's peak rate; None asks only for the three rates.
+            threshold: Probability at which the verdict becomes `RISK`.
+            risk: Share of the edges that may lie below `do_not_exceed`.
+            with_curve: Compute the risk at every rate, which is most of the work, and what moves
+                it.
+            with_advice: Say which rate is better.
+        """
         estimate = self.estimate
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
@@ -111,36 +120,6 @@ class Basis:
             levers=self.levers,
             applied=self.applied,
         )
-
-
-def assess(
-    features: Features,
-    inputs: EdgeInputs,
-    model: EdgePredictor,
-    *,
-    learning_rate: float | None,
-    threshold: float = 0.5,
-    risk: float = 0.05,
-    doubts: Sequence[str] = (),
-    with_curve: bool = True,
-) -> RiskAssessment:
-    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
-
-    Args:
-        features: Measurements of the model.
-        inputs: The configuration.
-        model: The model of the edge.
-        learning_rate: The recipe's peak rate; None asks only for the three rates.
-        threshold: Probability at which the verdict becomes `RISK`.
-        risk: Share of the edges that may lie below `do_not_exceed`.
-        doubts: Reasons from the evidence to answer "cannot tell".
-        with_curve: Compute the risk at every rate, which is most of the work, and what moves it.
-
-    Returns:
-        The answer.
-    """
-    basis = Basis.of(features, inputs, model, doubts)
-    return basis.answer(learning_rate, threshold=threshold, risk=risk, with_curve=with_curve)
 
 
 def _strange(model: EdgePredictor, features: Features) -> list[str]:

@@ -75,8 +75,8 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold: See `rksp.assessment.basis.assess`.
-        risk: See `rksp.assessment.basis.assess`.
+        threshold: See `rksp.assessment.basis.Basis.answer`.
+        risk: See `rksp.assessment.basis.Basis.answer`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         store: Where an earlier measurement may be, and where this one is kept; None keeps none.
@@ -120,8 +120,8 @@ def judge(
     Args:
         evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.basis.assess`.
-        risk: See `rksp.assessment.basis.assess`.
+        threshold: See `rksp.assessment.basis.Basis.answer`.
+        risk: See `rksp.assessment.basis.Basis.answer`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.

@@ -101,9 +101,9 @@ def told(
         estimate: What the model that was asked says.
         tier: How much evidence was gathered.
         steps: Steps of the run.
-        learning_rate: See `assess`.
-        threshold: See `assess`.
-        risk: See `assess`.
+        learning_rate: See `Basis.answer`.
+        threshold: See `Basis.answer`.
+        risk: See `Basis.answer`.
         rates: Where the curve of the risk is wanted.
         more: The fields that only one of the models knows.
 
@@ -159,8 +159,8 @@ def certain_failure(
         tier: How much evidence was gathered.
         steps: Steps of the run.
         learning_rate: The recipe's rate, if it has one.
-        threshold: See `assess`.
-        risk: See `assess`.
+        threshold: See `Basis.answer`.
+        risk: See `Basis.answer`.
 
     Returns:
         The answer.
@@ -199,8 +199,8 @@ def untold(
         reasons: Why rksp cannot tell, clauses; at least one.
         tier: How much evidence was gathered.
         steps: Steps of the run.
-        threshold: See `assess`.
-        risk: See `assess`.
+        threshold: See `Basis.answer`.
+        risk: See `Basis.answer`.
         outside: Facts outside the range of the labelled runs, in decades.
         classifier_data: Digest of the data of the model that was asked, if one was.
 

@@ -10,13 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from rksp.checks import (
-    attention,
     coverage,
     fine_tuning,
+    forward,
     gradient,
-    initialization,
     memory,
-    output,
     precision,
     rate,
     router,
@@ -31,14 +29,12 @@ from rksp.ground.text import short
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (
-            *output.CHECKS,
-            *attention.CHECKS,
+            *forward.CHECKS,
             *precision.CHECKS,
             *gradient.CHECKS,
             *memory.CHECKS,
             *rate.CHECKS,
             *fine_tuning.CHECKS,
-            *initialization.CHECKS,
             *shape.CHECKS,
             *router.CHECKS,
             *coverage.CHECKS,

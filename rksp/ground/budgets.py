@@ -18,10 +18,9 @@ from rksp.ground.errors import ArtifactError, Incomplete, InputError
 
 MIB = 2**20
 # Bytes of a file, by what it holds.
-DEFAULTS, CONFIGURATION, RUN_FILE = MIB, 8 * MIB, 2 * MIB  # the largest run file seen has 164 kB
-TABLE, PAST_RUN, REPORT, PROBE = 64 * MIB, 64 * MIB, 64 * MIB, 64 * MIB
+DEFAULTS, RUN_FILE = MIB, 2 * MIB  # the largest run file seen has 164 kB
+TABLE, PAST_RUN, PROBE = 64 * MIB, 64 * MIB, 64 * MIB
 TOKENIZER = 64 * MIB  # the largest in use has 33 MB
-EDGE_MODEL = 2 * 10**6  # ours are a tenth of it or less
 # Seconds of the processor.
 READING, PAST_RUNS, QUERIES, ENCODING = 60.0, 300.0, 30.0, 30
 ENCODER = 2**31  # bytes that the process of a tokenizer may hold; the largest in use takes a third

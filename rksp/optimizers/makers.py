@@ -84,14 +84,14 @@ def nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
 
 def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build the cautious AdamW."""
-    from rksp.optimizers.adam_kin import Cautious
+    from rksp.optimizers.own import Cautious
 
     return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
 
 
 def mars(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build MARS over AdamW."""
-    from rksp.optimizers.adam_kin import Mars
+    from rksp.optimizers.own import Mars
 
     return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
 
@@ -116,7 +116,7 @@ def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
 
 def lion(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build Lion."""
-    from rksp.optimizers.lion import Lion
+    from rksp.optimizers.own import Lion
 
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     return Lion(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), betas=betas)
@@ -138,7 +138,7 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     """
     import torch
 
-    from rksp.optimizers.joint import JointOptimizer
+    from rksp.optimizers.own import JointOptimizer
 
     if not hasattr(torch.optim, "Muon"):
         raise InputError(

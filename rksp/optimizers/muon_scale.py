@@ -11,7 +11,7 @@ MuonScale = Literal["match_rms_adamw", "original", "spectral"]
 _MATCHED = 0.2  # Liu et al., 2025 (2502.16982), equation 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrainersScale:
     """The scale that one trainer gives Muon's update where its file says nothing.
 
@@ -27,46 +27,33 @@ class TrainersScale:
 # By the name of the reader of a trainer's files; the other names have no files of their own.
 TRAINERS: dict[str, TrainersScale] = {
     "torch": TrainersScale(
-        scale="original",
-        source="√max(1, rows/columns); torch 2.9, torch/optim/_muon.py, adjust_lr_fn=None",
+        "original", "√max(1, rows/columns); torch 2.9, torch/optim/_muon.py, adjust_lr_fn=None"
     ),
-    "keller-jordan": TrainersScale(
-        scale="original", source="√max(1, rows/columns); KellerJordan/Muon, muon.py"
-    ),
+    "keller-jordan": TrainersScale("original", "√max(1, rows/columns); KellerJordan/Muon, muon.py"),
     "moonlight": TrainersScale(
-        scale="match_rms_adamw",
-        source="0.2 √max(rows, columns); Liu et al., 2025 (2502.16982), equation 4",
+        "match_rms_adamw", "0.2 √max(rows, columns); Liu et al., 2025 (2502.16982), equation 4"
     ),
-    "modded-nanogpt": TrainersScale(
-        scale="original", source="√max(1, rows/columns); train_gpt2.py@01482e15"
-    ),
-    "nanochat": TrainersScale(
-        scale="original", source="√max(1, rows/columns); nanochat/muon.py@23c51711"
-    ),
+    "modded-nanogpt": TrainersScale("original", "√max(1, rows/columns); train_gpt2.py@01482e15"),
+    "nanochat": TrainersScale("original", "√max(1, rows/columns); nanochat/muon.py@23c51711"),
     "levanter": TrainersScale(
-        scale="original",
-        source="√max(1, rows/columns) without use_kimi_scaling; optim/muon.py@094aeccf",
+        "original", "√max(1, rows/columns) without use_kimi_scaling; optim/muon.py@094aeccf"
     ),
     "deepspeed": TrainersScale(
-        scale="original",
-        source="√max(1, rows/columns); deepspeed/runtime/zero/muon/original_muon.py@15e3bf4f",
+        "original", "√max(1, rows/columns); deepspeed/runtime/zero/muon/original_muon.py@15e3bf4f"
     ),
     "torchtitan": TrainersScale(
-        scale="original",
-        source="√max(1, rows/columns), as torch's; distributed_optimizers/muon.py@01e1814a",
+        "original", "√max(1, rows/columns), as torch's; distributed_optimizers/muon.py@01e1814a"
     ),
     "axolotl": TrainersScale(
-        scale="original",
-        source="√(rows/columns) of DistMuon; contribs/mit/muon, adjust_lr=spectral_norm",
+        "original", "√(rows/columns) of DistMuon; contribs/mit/muon, adjust_lr=spectral_norm"
     ),
     "llama-factory": TrainersScale(
-        scale="match_rms_adamw",
-        source="0.2 √max(rows, columns), as Moonlight's; src/llamafactory/third_party/muon",
+        "match_rms_adamw",
+        "0.2 √max(rows, columns), as Moonlight's; src/llamafactory/third_party/muon",
     ),
     "megatron": TrainersScale(
-        scale="spectral",
-        source="√max(rows, columns); optimizer_config.py, muon_scale_mode and "
-        "muon_extra_scale_factor=1",
+        "spectral",
+        "√max(rows, columns); optimizer_config.py, muon_scale_mode and muon_extra_scale_factor=1",
     ),
 }
 

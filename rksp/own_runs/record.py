@@ -8,7 +8,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, StrictStr, TypeAdapter, ValidationError
 
 from rksp.assessment.fine_tuning import tuned_facts, tuned_inputs
 from rksp.assessment.risk import declared_inputs, edge_inputs
@@ -22,11 +24,7 @@ from rksp.models.families import lineage_of
 from rksp.recipe import Recipe
 
 PREFIX = "rksp."  # of the columns of a record that hold the shape
-_SIZES = ("width", "depth", "vocabulary")
-_KINDS = (
-    *("is_parallel", "normalizes_branches", "normalizes_qk", "masks", "is_trained", "is_mixture"),
-)
-_TEXTS = ("family", "task", "kind")
+Size = Annotated[int, Field(gt=0, lt=2**40, strict=True)]
 # What is asked of trained weights alone, and is no fact of `EdgeInputs`.
 _OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture")
 
@@ -44,21 +42,21 @@ class Shape:
         is_mixture: Tokens are routed to experts.
     """
 
-    width: int
-    depth: int
-    vocabulary: int
+    width: Size
+    depth: Size
+    vocabulary: Size
     norm: Norm = "pre"
-    family: str = ""
-    is_parallel: bool = False
-    normalizes_branches: bool = False
-    normalizes_qk: bool = False
-    masks: bool = False
-    init_std: float | None = None
-    is_trained: bool = False
-    task: str = ""
-    kind: str = ""
-    parameters: int | None = None
-    is_mixture: bool = False
+    family: StrictStr = ""
+    is_parallel: StrictBool = False
+    normalizes_branches: StrictBool = False
+    normalizes_qk: StrictBool = False
+    masks: StrictBool = False
+    init_std: Annotated[float, Field(gt=0, lt=1e6, strict=True)] | None = None
+    is_trained: StrictBool = False
+    task: StrictStr = ""
+    kind: StrictStr = ""
+    parameters: Size | None = None
+    is_mixture: StrictBool = False
 
     @classmethod
     def of(cls, inputs: EdgeInputs) -> Shape:
@@ -76,21 +74,10 @@ class Shape:
             return None
         names = [field.name for field in fields(cls)]
         found = {n: said[f"{PREFIX}{n}"] for n in names if f"{PREFIX}{n}" in said}
-        sizes = [found.get(name) for name in _SIZES] + [found.get("parameters", 1)]
-        deviation = found.get("init_std")
-        is_whole = all(
-            isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**40
-            for size in sizes
-        )
-        is_said = all(isinstance(found.get(name, ""), str) for name in _TEXTS) and all(
-            isinstance(found.get(name, False), bool) for name in _KINDS
-        )
-        is_spread = deviation is None or (isinstance(deviation, float) and 0 < deviation < 1e6)
-        if found.get("norm", "pre") not in get_args(Norm) or not (
-            is_whole and is_said and is_spread
-        ):
-            raise InputError("its columns rksp.* do not describe a model")
-        return cls(**cast(dict[str, Any], found))
+        try:
+            return TypeAdapter(cls).validate_python(found)
+        except ValidationError:
+            raise InputError("its columns rksp.* do not describe a model") from None
 
     def columns(self) -> dict[str, object]:
         """Return the columns of a record."""

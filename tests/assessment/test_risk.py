@@ -9,7 +9,7 @@ from support.edge_cases import inputs
 
 from lab.fit.edge_ladder import LAB
 from lab.ladders.edge_ladders import edge_ladders
-from rksp.assessment.basis import assess
+from rksp.assessment.basis import Basis
 from rksp.assessment.risk import Verdict
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.spectra.features import FEATURES, Features, Tier, extract
@@ -19,7 +19,8 @@ REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000,
 
 def _assess(rate: float | None, given=REAL, **more):
     features = more.pop("features", extract())
-    return assess(features, given, load_edge_model(), learning_rate=rate, **more)
+    doubts = more.pop("doubts", ())
+    return Basis.of(features, given, load_edge_model(), doubts).answer(rate, **more)
 
 
 def test_the_verdict_goes_from_ok_over_caution_to_risk():

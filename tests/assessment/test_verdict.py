@@ -8,7 +8,7 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
-from rksp.assessment.basis import assess
+from rksp.assessment.basis import Basis
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
@@ -26,7 +26,7 @@ REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000,
 
 
 def _assess(rate: float):
-    return assess(extract(), REAL, load_edge_model(), learning_rate=rate)
+    return Basis.of(extract(), REAL, load_edge_model()).answer(rate)
 
 
 def _cell(rate: float, answer) -> str:

@@ -207,7 +207,7 @@ def test_a_thousand_runs_are_learned_within_a_moment():
 
 def test_a_ladder_of_the_model_itself_covers_it():
     """Where rksp cannot tell, a ladder of that very model answers, and one of another does not."""
-    from rksp.assessment.basis import assess
+    from rksp.assessment.basis import Basis
     from rksp.documents.verdict import Verdict
     from rksp.spectra.features import extract
 
@@ -217,7 +217,7 @@ def test_a_ladder_of_the_model_itself_covers_it():
     def verdict(*seen: Observed) -> Verdict:
         doubts = ("the labelled runs all have a residual stream",)
         model = informed(*seen)
-        return assess(extract(), asked, model, learning_rate=1e-3, doubts=doubts).verdict
+        return Basis.of(extract(), asked, model, doubts).answer(1e-3).verdict
 
     assert verdict() is Verdict.CANNOT_TELL
     assert verdict(team_ladder(0.0)) is Verdict.CANNOT_TELL

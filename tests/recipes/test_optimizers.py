@@ -14,8 +14,8 @@ from rksp.checks.coverage import not_covered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
-from rksp.optimizers.adam_kin import AdamKin, Mars
 from rksp.optimizers.muon_scale import matched_rate
+from rksp.optimizers.own import AdamKin, Mars
 from rksp.recipe import MuonScale, Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]

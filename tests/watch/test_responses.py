@@ -41,8 +41,7 @@ from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.training import run
-from rksp.watch.training.callbacks.plain import LoopWatch
-from rksp.watch.training.callbacks.rate_scale import RateScale
+from rksp.watch.training.callbacks.plain import LoopWatch, RateScale
 
 pytestmark = [
     # The libraries' own imports and advice; nothing of ours.

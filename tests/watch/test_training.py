@@ -16,8 +16,7 @@ from lab.zoo import build_member
 from rksp.batch import Batch
 from rksp.ground.errors import InputError
 from rksp.optimizers import make_optimizer
-from rksp.optimizers.joint import JointOptimizer
-from rksp.optimizers.lion import Lion
+from rksp.optimizers.own import JointOptimizer, Lion
 from rksp.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.training import gradient_norm, hopeless, train

@@ -46,6 +46,7 @@ class AttentionWatcher(Monitor):
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
         self._clear()
         self._has_attended = False
+        self.reset()
         if not anatomy.attention and not _may_attend(model):
             return "no attention layer was found"
         return None
@@ -237,11 +238,6 @@ class AttentionEntropy(LogitMonitor):
         """Forget which heads had collapsed at the first reading."""
         self._first: dict[str, Tensor] = {}
 
-    def bind(self, model):
-        """Find the attention layers."""
-        self.reset()
-        return super().bind(model)
-
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
@@ -412,11 +408,6 @@ class KeyNullSum(AttentionWatcher):
     default_every = 10
     quantities = ("key_null_sum", "key_null_drift")
     source = "rksp, for the fault of arXiv 2510.04212"
-
-    def bind(self, model):
-        """Find the attention layers."""
-        self.reset()
-        return super().bind(model)
 
     _sums: dict[str, tuple[Tensor, Tensor]]
 

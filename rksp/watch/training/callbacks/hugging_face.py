@@ -26,11 +26,9 @@ from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, run_facts
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Latest, Sink
-from rksp.watch.monitors.watch import Watch
+from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.accelerate import loss_scale
-from rksp.watch.training.callbacks.plain import LoopWatch
-from rksp.watch.training.callbacks.replaced import Replaced
+from rksp.watch.training.callbacks.plain import LoopWatch, OfTrainer
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class WatchCallback(TrainerCallback):
+class WatchCallback(OfTrainer, TrainerCallback):
     """All monitors, and interventions if asked for, in a `transformers.Trainer`.
 
         Trainer(model, args, callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
@@ -64,6 +62,8 @@ class WatchCallback(TrainerCallback):
             recipe of the record comes from the arguments.
     """
 
+    begin = "trainer.train()"
+
     def __init__(
         self,
         *,
@@ -72,23 +72,9 @@ class WatchCallback(TrainerCallback):
         log: bool = True,
         **options: Any,
     ) -> None:
-        self._rules, self._sinks, self._options = rules, tuple(sinks), options
-        self._latest = Latest() if log else None
-        self._replaced = Replaced()
+        super().__init__(sinks, log=log, **options)
+        self._rules = rules
         self._trainer: Trainer | None = None
-        self._losses: list[float] = []
-        self.loop: LoopWatch | None = None
-
-    @property
-    def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors.
-
-        Raises:
-            InputError: Training has not begun.
-        """
-        if self.loop is None:
-            raise InputError("Training has not begun; call trainer.train() first.")
-        return self.loop.watch
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
@@ -97,7 +83,6 @@ class WatchCallback(TrainerCallback):
         self._replaced.restore()
         self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
-        sinks = self._sinks + ((self._latest,) if self._latest else ())
         if self._options.get("record") is not None:
             self._options["recipe"] = _recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
@@ -110,7 +95,7 @@ class WatchCallback(TrainerCallback):
             kwargs["model"],
             kwargs["optimizer"],
             rules=rules,
-            sinks=sinks if state.is_world_process_zero else (),
+            sinks=self._sinks if state.is_world_process_zero else (),
             **self._options,
         )
         self._replaced.method(trainer, "training_step", self._watched)

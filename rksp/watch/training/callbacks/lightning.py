@@ -11,13 +11,11 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.watch.monitors.sinks import Latest, Sink
-from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.callbacks.plain import LoopWatch
-from rksp.watch.training.callbacks.replaced import Replaced
+from rksp.watch.monitors.sinks import Sink
+from rksp.watch.training.callbacks.plain import LoopWatch, OfTrainer
 
 
-class WatchCallback(lightning.Callback):
+class WatchCallback(OfTrainer, lightning.Callback):
     """All monitors, and interventions if asked for, in a `lightning.Trainer`.
 
         Trainer(callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
@@ -39,6 +37,8 @@ class WatchCallback(lightning.Callback):
             `LoopWatch`.
     """
 
+    begin = "trainer.fit()"
+
     def __init__(
         self,
         *,
@@ -47,24 +47,9 @@ class WatchCallback(lightning.Callback):
         log: bool = True,
         **options: Any,
     ) -> None:
+        super().__init__(sinks, log=log, **options)
         self._find = model or _only_child
-        self._sinks, self._options = tuple(sinks), options
-        self._latest = Latest() if log else None
-        self._replaced = Replaced()
-        self._losses: list[float] = []
         self._is_updated = False
-        self.loop: LoopWatch | None = None
-
-    @property
-    def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors.
-
-        Raises:
-            InputError: Training has not begun.
-        """
-        if self.loop is None:
-            raise InputError("Training has not begun; call trainer.fit() first.")
-        return self.loop.watch
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Build the monitored loop and wrap the module's `backward`.
@@ -77,11 +62,10 @@ class WatchCallback(lightning.Callback):
                 "WatchCallback needs automatic optimization with one optimizer; use LoopWatch in "
                 "the training_step of a module that optimizes by hand."
             )
-        sinks = self._sinks + ((self._latest,) if self._latest else ())
         self.loop = LoopWatch(
             self._find(module),
             trainer.optimizers[0],
-            sinks=sinks if trainer.is_global_zero else (),
+            sinks=self._sinks if trainer.is_global_zero else (),
             **self._options,
         )
         self._replaced.restore()

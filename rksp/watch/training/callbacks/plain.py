@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +22,79 @@ from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink, sentence
+from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.callbacks.rate_scale import RateScale
 from rksp.watch.training.loop import is_first_rank, mean_over_ranks
 from rksp.watch.training.recorded import Recorded
+
+
+class Replaced:
+    """Replaces methods of objects and restores them."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def method(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
+        """Replace `owner.name` by `make(method)`; a method of the class stays in the class."""
+        original = getattr(owner, name)
+        if name in vars(owner):
+            self._undo.append(lambda: setattr(owner, name, original))
+        else:
+            self._undo.append(lambda: delattr(owner, name))
+        setattr(owner, name, functools.wraps(original)(make(original)))
+
+    def restore(self) -> None:
+        """Restore all methods, the last replaced first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class RateScale:
+    """Multiplies the rates of an optimizer's groups by `factor` while it steps.
+
+    Schedules read and write the group's rate, some as a multiple of the last one. The rate is
+    therefore restored after the step, bit for bit.
+
+    Attributes:
+        factor: Factor on the rate of every group; 1.0 changes nothing.
+
+    Args:
+        optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
+
+    Raises:
+        InputError: `optimizer` is not a `torch.optim.Optimizer`.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(
+                f"Interventions need a torch.optim.Optimizer, got {type(optimizer).__name__}; "
+                "use a torch optimizer, or train without interventions."
+            )
+        self.factor = 1.0
+        self._held: list[object] = []
+        self._handles = (
+            optimizer.register_step_pre_hook(self._lower),
+            optimizer.register_step_post_hook(self._restore),
+        )
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _lower(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._held = [group["lr"] for group in optimizer.param_groups]
+        if self.factor != 1.0:
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * self.factor
+
+    def _restore(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        for group, rate in zip(optimizer.param_groups, self._held, strict=True):
+            group["lr"] = rate
+        self._held = []
+
 
 _LOG = logging.getLogger("rksp")
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
@@ -265,3 +334,32 @@ def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> I
                 if keep_changes and p.grad is not None:
                     grad.copy_(p.grad * scale)
                 p.grad = grad
+
+
+class OfTrainer:
+    """What the callbacks of trainers share: sinks, and a loop that exists once training began.
+
+    Attributes:
+        loop: The monitored loop, from the start of training; `watch` is its watch.
+    """
+
+    begin: ClassVar[str]  # the call that starts training
+
+    def __init__(self, sinks: Iterable[Sink], *, log: bool, **options: Any) -> None:
+        self._latest = Latest() if log else None
+        self._sinks = (*sinks, self._latest) if self._latest else tuple(sinks)
+        self._options = options
+        self._replaced = Replaced()
+        self._losses: list[float] = []
+        self.loop: LoopWatch | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """Readings, alarms, costs and silent monitors.
+
+        Raises:
+            InputError: Training has not begun.
+        """
+        if self.loop is None:
+            raise InputError(f"Training has not begun; call {self.begin} first.")
+        return self.loop.watch
