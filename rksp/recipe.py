@@ -436,3 +436,15 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     warmup = recipe.warmup_steps
     reached = min(1.0, recipe.max_steps / warmup) if warmup else 1.0
     return sum(map(recipe._share, steps)) / count / reached
+
+
+def fields_of(optimizer: Any) -> dict[str, object]:
+    """Return the fields of a recipe that an optimizer of torch shows in its first group."""
+    group, spec = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
+    fields: dict[str, object] = {} if spec is None else {"optimizer": spec.name}
+    if isinstance(group.get("betas"), tuple | list):
+        fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
+    for name, field in (("weight_decay", "weight_decay"), ("momentum", "momentum")):
+        if isinstance(group.get(name), int | float):
+            fields[field] = float(group[name])
+    return fields

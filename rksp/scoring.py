@@ -137,8 +137,8 @@ def _fields(recipe: object) -> dict[str, Any]:
         return recipe.model_dump(exclude_unset=True)
     if not isinstance(recipe, Mapping | None):
         raise InputError(
-            f"recipe is a {type(recipe).__name__}; give a Recipe, a mapping of its fields, or the "
-            "path of a run file."
+            f"recipe is of type {type(recipe).__name__}; it should be a Recipe, a mapping of its "
+            "fields, or the path of a run file."
         )
     return dict(recipe or {})
 

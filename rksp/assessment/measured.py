@@ -64,7 +64,7 @@ def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 def loss_doubts(seen: Profile) -> list[str]:
     """Return a clause where the model's own loss is none that a labelled run minimizes."""
     is_other = seen.forward.loss is not None and seen.forward.uniform_loss is None
-    return ["the labelled runs all minimize a cross-entropy, not this loss"] * is_other
+    return ["rksp does not recognize this loss as a cross-entropy"] * is_other
 
 
 def doubts_of(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:

@@ -64,9 +64,10 @@ def _columns(rates: Sequence[float]) -> list[float]:
 
 
 def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """Return the axes of the rows; the map averages over all others."""
+    """Return the axes of the rows; the map averages over all others, but not over optimizers."""
     varied = [n for n in axes if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
-    for kept in (varied, *([name] for name in varied)):
+    rules = [n for n in varied if canonical(n) == ("recipe", "optimizer")]
+    for kept in (varied, *([*rules, n] for n in varied if n not in rules), rules):
         if len({place(r, kept) for r in found}) <= _MOST_ROWS:
             return kept
     return []

@@ -29,7 +29,7 @@ RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --muon-scale --objective --optimizer --peft --precision --rows --schedule "
+    "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows --schedule "
     "--sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
@@ -43,28 +43,29 @@ OPTIONS = {
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
-    "--steps --task --text --threads --verbose",
+    "--steps --task --text --threads --verbose --help-all",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads "
+    "--help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format --rows",
-    "grid": RECIPE
+    "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
-    "--set --slurm --target --timeout --top --where --workers",
-    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
+    "--set --slurm --target --timeout --top --where --workers --help-all",
+    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task --help-all",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
-    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
+    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code --help-all",
     "schema": "",
     "score": RECIPE
     + "--steps "
@@ -76,7 +77,7 @@ OPTIONS = {
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
-    "--trust-remote-code",
+    "--trust-remote-code --help-all",
 }
 
 REPORT_KEYS = (
