@@ -420,11 +420,6 @@ class Recipe(Finite):
         """
         return _late_share(tuple((name, getattr(self, name)) for name in _SCHEDULE))
 
-    def _share(self, step: float) -> float:
-        if step < self.warmup_steps:
-            return step / self.warmup_steps
-        return self.share_after_warmup(step)
-
 
 @lru_cache(maxsize=4096)
 def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
@@ -435,7 +430,9 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     steps = (recipe.max_steps - span * (i + 0.5) / count for i in range(count))
     warmup = recipe.warmup_steps
     reached = min(1.0, recipe.max_steps / warmup) if warmup else 1.0
-    return sum(map(recipe._share, steps)) / count / reached
+    after = recipe.share_after_warmup
+    shares = (step / warmup if step < warmup else after(step) for step in steps)
+    return sum(shares) / count / reached
 
 
 def fields_of(optimizer: Any) -> dict[str, object]:

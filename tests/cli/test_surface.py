@@ -29,8 +29,8 @@ RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows --schedule "
-    "--sequence-length --warmup-steps --weight-decay --z-loss "
+    "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows "
+    "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
     "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
@@ -171,7 +171,12 @@ FOREIGN = {"--num-layers"}
 
 
 def test_every_option_that_a_message_names_exists():
-    known = {opt for c in commands().values() for p in getattr(c, "params", ()) for opt in p.opts}
+    known = {
+        option
+        for command in commands().values()
+        for parameter in getattr(command, "params", ())
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     known |= {"--help", "--no-config", "--version"} | FOREIGN
     named = {}
     for home in ("rksp", "cli"):
