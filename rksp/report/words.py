@@ -264,7 +264,8 @@ def to_give(report: ScoreReport) -> str:
     target = report.target
     if report.risk_verdict not in ("cannot tell", "not assessed"):
         return ""
-    if is_fine_tuned(report) and not target.is_pretrained:
+    is_elsewhere = is_fine_tuned(report) and not target.is_pretrained
+    if is_elsewhere and report.recipe.objective in ("lm", "mlm", "seq2seq"):
         return "give the folder of the trained weights, on which rksp calibrate can train"
     return "give past runs of such a model with --runs"
 
