@@ -263,3 +263,4 @@ MEASURED_COLUMNS: tuple[Column, ...] = (
 MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
     "family": "the model's family"
 }
+NO_WARMUP = "no warm-up"

@@ -314,7 +314,7 @@ function predict(model, run, facts) {
     interval,
     expectedExcess: (rate) => excess(Math.log10(rate)),
     contributions: [
-      ...contributionsOf(model.edge, features),
+      ...contributionsOf(model.edge, features).filter(([name]) => features[name]),
       ["family", offsetOf(model.kinds, run, "edge")],
     ],
     reasons: reasonsOf(outside, run, facts),

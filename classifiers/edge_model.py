@@ -160,7 +160,12 @@ class EdgeModel:
             best=best.around(log_best + unreached, self.weights),
             least_diverged=self.divergence.least(inputs),
             lapse=self.lapse,
-            contributions=self.edge.contributions(features) | {"family": offset.edge},
+            contributions={
+                name: decades
+                for name, decades in self.edge.contributions(features).items()
+                if features[name]  # what the run does not have is not named
+            }
+            | {"family": offset.edge},
             outside=outside,
             unlike={name: amount.edge for name, amount in unlike.items()},
             knots=np.asarray(self.knots),

@@ -10,7 +10,7 @@ import typer
 from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Given, Panel, with_options
+from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.output_options import ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
@@ -58,6 +58,11 @@ _MEASURE = measurement_panel(
 )
 
 
+@brief(
+    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
+    *("sequence_length", "optimizer", "overrides", "task", "data", "shrink", "steps", "record"),
+    *("output", "verbose"),
+)
 @with_options
 def calibrate(
     context: typer.Context,

@@ -9,7 +9,7 @@ import typer
 from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Given, Panel, with_options
+from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.output_options import ConfirmOutput, ExitZero
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
@@ -99,6 +99,11 @@ class TrialOptions(TrainingOptions):
 _PREDICTION = measurement_panel("How much the prediction may spend.", "The first seed.")
 
 
+@brief(
+    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
+    *("sequence_length", "optimizer", "overrides", "data", "shrink", "arms", "steps", "seeds"),
+    *("keep", "output"),
+)
 @with_options
 def confirm(
     context: typer.Context,

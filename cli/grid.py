@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,12 +18,13 @@ from rksp.cli.options import (
     NoCache,
     Panel,
     assignments,
+    brief,
     flag_names,
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
-from rksp.cli.rendering import conclude, emit, intact
+from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, say
 from rksp.ground.budgets import reading
 from rksp.ground.collector import collector_paused, loading
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
     from rksp.grid.engines.base import Engine
     from rksp.grid.plan import GridPlan
     from rksp.grid.run import GridResult
+    from rksp.report.formats import Output
     from rksp.report.gate import Gate
 
+_STORES = (".db", ".sqlite", ".sqlite3")
+_FILES = (*_STORES, ".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".toml", ".html")
 _STORE_MARK = b"SQLite format 3\x00"
 _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the second
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
@@ -57,6 +62,11 @@ _VIEW = Panel(
 )
 
 
+@brief(
+    *("source", "axes", "target", "warmup_steps", "max_steps", "batch_size"),
+    *("optimizer", "overrides", "evidence", "samples", "dry_run", "workers", "top", "where"),
+    *("output", "export", "fail_on"),
+)
 @with_options
 def grid(
     source: Annotated[
@@ -93,12 +103,15 @@ def grid(
         from rksp.report.gate import Gate
 
     _check(view)
+    store, files = _files(view.output)
     gate = Gate.parse(view.fail_on)
+    if Path(source).suffix in _FILES and not Path(source).exists():
+        raise InputError(f"{one_line(source, 200)}: there is no such file.")
     if _is_store(source, model.allow_hub):
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"), collector_paused():
                 stored = read_grid(Path(source))
-            return _shown(stored, gate, view)
+            return _shown(stored, gate, view, files)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, of)
     say(known_faults(plan.read, software.env, software.gpu) if plan.read is not None else ())
@@ -113,11 +126,16 @@ def grid(
         return 0
     groups = _announce(plan, options)
     try:
-        result = _worked(plan, options, work, groups)
+        with TemporaryDirectory() as folder:
+            kept = store or Path(folder) / "grid.db"
+            result = _worked(plan, options, work, groups, kept, has_store=store is not None)
     except KeyboardInterrupt:
-        say([f"finished cells are in {work.store}; the same command goes on from there"])
+        said = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
+        if store is not None:
+            said = f"finished cells are in {store}; the same command goes on from there"
+        say([said])
         raise
-    return _shown(result, gate, view)
+    return _shown(result, gate, view, files)
 
 
 def _plan(
@@ -150,21 +168,42 @@ def _plan(
     )
 
 
-def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) -> GridResult:
+def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
+    """Return the store among the values of `-o`, if there is one, and the reports.
+
+    Raises:
+        InputError: There are two stores, or a report cannot be written.
+    """
+    stores = [text for text in typed if Path(text).suffix in _STORES]
+    if len(stores) > 1:
+        raise InputError(f"-o names two stores, {stores[0]} and {stores[1]}; give one.")
+    reports = outputs("text", [text for text in typed if text not in stores], "grid")
+    return Path(stores[0]) if stores else None, reports
+
+
+def _worked(
+    plan: GridPlan,
+    options: Options,
+    work: EngineOptions,
+    groups: int,
+    store: Path,
+    *,
+    has_store: bool,
+) -> GridResult:
     """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
-    if work.store is None:
-        raise InputError("rksp grid stores its results in a file; give -o STORE, such as grid.db.")
+    if work.engine == "slurm" and not has_store:
+        raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     if options.classifier is not None:
         from rksp.classifiers.edge_model import load_edge_model
 
         load_edge_model(options.classifier)  # say that it cannot be read before the work
-    engine = _engine(work.engine, work.workers, work.address, work.slurm, work.store, groups)
+    engine = _engine(work.engine, work.workers, work.address, work.slurm, store, groups)
     with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
         return run_grid(
             plan,
-            work.store,
+            store,
             options=options,
             engine=engine,
             timeout=work.timeout,
@@ -263,7 +302,7 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
+def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output]) -> int:
     """Print and export the result; return the exit code."""
     with collector_paused():
         from rksp.report.grid.report import grid_report
@@ -274,7 +313,7 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
         document = grid_report(result, gate, conditions=view.where, top=top)
         for path in view.export:
             _export(result, gate, path)
-        emit(document, view.output_format, [])
+        emit(document, view.output_format, files)
     return conclude(document, exit_zero=view.exit_zero)
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from rksp.cli.output_options import ExitZero, FailOn, format_of
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
+from rksp.report.formats import suffixes_of
 
 
 class PlanOptions(Finite):
@@ -40,15 +41,6 @@ class PlanOptions(Finite):
 class EngineOptions(Finite):
     """Options of the workers."""
 
-    store: Annotated[
-        Path | None,
-        Flag(
-            "--output",
-            "File for the results; the same grid resumes from it.",
-            aliases=("-o",),
-            unit="store",
-        ),
-    ] = None
     engine: Annotated[
         Literal["local", "ray", "slurm"], Flag("--engine", "Where the workers run.")
     ] = "local"
@@ -79,6 +71,16 @@ class ViewOptions(Finite):
     fail_on: FailOn = ["0.5"]
     exit_zero: ExitZero = False
     output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
+    output: Annotated[
+        list[str],
+        Flag(
+            "--output",
+            f"Also write FILE ({suffixes_of('grid')}) or FORMAT=FILE; a FILE.db is the store, "
+            "from which the same grid resumes. Repeatable.",
+            aliases=("-o",),
+            unit="file",
+        ),
+    ] = []
     top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(
         default=None, ge=1
     )

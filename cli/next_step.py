@@ -25,19 +25,18 @@ _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this mac
 def next_command(context: typer.Context, report: ScoreReport) -> str:
     """Return the command that is most useful after this answer; empty where only -v says more.
 
-    The explanation of an error; another rate, if rksp knows a better one; a measurement, if there
-    was none; else a short run of the user's own recipe. Where rksp cannot tell it proposes no rate
-    of its own.
+    A ladder of short runs where rksp cannot tell; the explanation of an error; another rate, if
+    rksp knows a better one; a measurement, if there was none; else a short run of the user's own
+    recipe.
     """
     from rksp.report import words
     from rksp.report.issues import deciding
 
     seed, error = deciding(report), words.reason(report)
-    if report.target.kind == "factory":
-        return ""
+    if report.risk_verdict in ("cannot tell", "not assessed"):
+        return _trial(context, report, "calibrate")
     if seed.risk is None:
-        is_unmeasured = report.target.probe == "nothing"
-        return command_line(context, changed={"evidence": None}) if is_unmeasured else ""
+        return ""
     if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
@@ -45,41 +44,43 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     better = _better_rate(report, seed)
     if better is not None:
         return command_line(context, changed={"learning_rate": better})
-    if seed.risk.evidence == "config" and seed.risk.verdict != "cannot tell":
+    if seed.risk.evidence == "config":
         return command_line(context, changed={"evidence": None})
-    return _trial(context, report)
+    return _trial(context, report, "confirm")
 
 
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     """Return the rate to start with if the recipe has none or one that is at risk."""
     risk, rate = seed.risk, report.recipe.learning_rate
-    if definite(risk).verdict == "cannot tell" or definite(risk).start_here is None:
+    if definite(risk).start_here is None:
         return None
     start = short(definite(definite(risk).start_here), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
     return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
 
 
-def _trial(context: typer.Context, report: ScoreReport) -> str:
-    """Return the short run of the same recipe; empty where rksp cannot train it."""
+def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
+    """Return the command of short runs of the same recipe; empty where rksp cannot train it."""
     target, recipe = report.target, report.recipe
     size = math.inf if target.parameters is None else target.parameters
-    if recipe.learning_rate is None or recipe.peft != "none" or not recipe.can_be_stepped:
+    has_rate = recipe.learning_rate is not None or name == "calibrate"
+    if not has_rate or recipe.peft != "none" or not recipe.can_be_stepped:
         return ""
     if recipe.objective not in _LIKELIHOODS:
         return ""
     if target.starts_trained and not target.is_pretrained:
         return ""  # the weights are not at hand
     table = context.find_root().command
-    if target.task not in _TRAINED or not isinstance(table, CommandTable):
+    is_known = target.kind == "factory" or target.task in _TRAINED
+    if not is_known or not isinstance(table, CommandTable):
         return ""
-    confirm = table.commands["confirm"]
+    command = table.commands[name]
     changed: dict[str, object] = {"evidence": None}
-    limit: Any = next(p.default for p in confirm.params if p.name == "max_params")
+    limit: Any = next(p.default for p in command.params if p.name == "max_params")
     if size > limit and not target.is_pretrained and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:
         return ""
     elif size > limit:
         changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
-    return command_line(context, confirm, changed)
+    return command_line(context, command, changed)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Given, Panel, with_options
+from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.rendering import command_line
 from rksp.cli.run_options import RunOptions
 from rksp.recipe import Recipe
@@ -32,6 +32,10 @@ Output = Annotated[
 _MODEL = Panel(title="Model", leave_out=("max_params", "trust_remote_code"))
 
 
+@brief(
+    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
+    *("sequence_length", "optimizer", "overrides", "output"),
+)
 @with_options
 def playground(
     context: typer.Context,

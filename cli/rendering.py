@@ -197,7 +197,7 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
     from rich.console import Console
 
     is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(highlight=False, width=None if is_told else PLAIN_WIDTH).print(shown)
+    Console(highlight=False, width=None if is_told else PLAIN_WIDTH).print(shown, crop=False)
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:
@@ -245,8 +245,9 @@ def command_line(
         many = value if isinstance(value, list | tuple) else [value]
         if parameter.param_type_name == "argument":
             words += map(str, many)
-        elif value is True and parameter.is_flag:
-            words.append(_long(parameter))
+        elif parameter.is_flag and isinstance(value, bool):
+            names = parameter.opts if value else parameter.secondary_opts
+            words += names[:1] if value != defaults.get(parameter.name) else []
         elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
             words += [word for part in many for word in (_long(parameter), _typed(part))]
     return shlex.join(words)

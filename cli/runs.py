@@ -12,6 +12,7 @@ from rksp.cli.options import (
     Given,
     Panel,
     TextOrJson,
+    brief,
     flag_names,
     with_options,
 )
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from rksp.own_runs.history import Question
 
 
+@brief(
+    *("paths", "target", "metric", "recipe_file", "learning_rate", "warmup_steps", "max_steps"),
+    *("batch_size", "sequence_length", "optimizer", "overrides", "output_format"),
+)
 @with_options
 def runs(
     context: typer.Context,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Given, Panel, TextOrJson, with_options
+from rksp.cli.options import Given, Panel, TextOrJson, brief, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.run_options import RunOptions, learned
 from rksp.ground.errors import InputError
@@ -26,6 +26,11 @@ _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
 
 
+@brief(
+    *("small", "large", "learning_rate", "recipe_file", "warmup_steps", "max_steps"),
+    *("batch_size", "sequence_length", "optimizer", "overrides", "evidence", "past"),
+    "output_format",
+)
 @with_options
 def transfer(
     small: Annotated[str, typer.Argument(help=_SMALL)],

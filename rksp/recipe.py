@@ -420,11 +420,6 @@ class Recipe(Finite):
         """
         return _late_share(tuple((name, getattr(self, name)) for name in _SCHEDULE))
 
-    def _share(self, step: float) -> float:
-        if step < self.warmup_steps:
-            return step / self.warmup_steps
-        return self.share_after_warmup(step)
-
 
 @lru_cache(maxsize=4096)
 def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
@@ -435,4 +430,18 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     steps = (recipe.max_steps - span * (i + 0.5) / count for i in range(count))
     warmup = recipe.warmup_steps
     reached = min(1.0, recipe.max_steps / warmup) if warmup else 1.0
-    return sum(map(recipe._share, steps)) / count / reached
+    after = recipe.share_after_warmup
+    shares = (step / warmup if step < warmup else after(step) for step in steps)
+    return sum(shares) / count / reached
+
+
+def fields_of(optimizer: Any) -> dict[str, object]:
+    """Return the fields of a recipe that an optimizer of torch shows in its first group."""
+    group, spec = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
+    fields: dict[str, object] = {} if spec is None else {"optimizer": spec.name}
+    if isinstance(group.get("betas"), tuple | list):
+        fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
+    for name, field in (("weight_decay", "weight_decay"), ("momentum", "momentum")):
+        if isinstance(group.get(name), int | float):
+            fields[field] = float(group[name])
+    return fields

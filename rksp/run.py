@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import alternatives, assumed_line, origins_of_flags
+from rksp.recipe_files.said.assumptions import assumptions, left_out, line_of, phrase
 from rksp.recipe_files.said.origin import Origin, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # a run is read without what measures a model
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 _UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
 Notes = tuple[str, ...]  # a line each
+_DEVICES = (1, 8, 64, 1024)
+_LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
 
 
@@ -153,7 +155,7 @@ class Run:
     @property
     def assumed(self) -> str:
         """All assumptions in one line."""
-        return assumed_line(self.recipe, self.origins)
+        return line_of(assumptions(dict(self.recipe), self.origins))
 
     @property
     def unread_lines(self) -> list[str]:
@@ -338,10 +340,12 @@ class Question:
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.pipeline import evaluate
+        from rksp.assessment.gathering import gather
+        from rksp.assessment.pipeline import judge
 
-        recipe = self.run.recipe
-        return evaluate(self.source, recipe, options, **self._asked, store=store, progress=progress)
+        asked = self._asked
+        evidence = gather(self.source, options, store=store, progress=progress)
+        return judge(evidence, self.run.recipe, **asked, progress=progress)
 
     def known(
         self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
@@ -368,7 +372,7 @@ class Question:
         return self.run.written_in(report)
 
     @property
-    def _asked(self) -> dict[str, object]:
+    def _asked(self) -> dict[str, Any]:
         """What is asked of the evidence beside the recipe."""
         others = alternatives(self.run.recipe, self.run.origins)
         return {"classifier": self.classifier, "alternatives": others, **self.bars}
@@ -383,6 +387,57 @@ def refuse_unknown(read: RecipeFile) -> None:
     unknown = [str(one) for one in read.unread if not one.why]
     if unknown:
         raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
+
+
+def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:
+    """Return the origins of all fields if no file was read.
+
+    Args:
+        recipe: The recipe of the options.
+        typed: Field → its source (`--lr`); the other fields are rksp's defaults.
+    """
+    values = dict(recipe)
+    return {
+        name: Origin(kind=OriginKind.FLAG, text=typed[name])
+        if name in typed
+        else left_out(name, values)
+        for name in Recipe.model_fields
+    }
+
+
+def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
+    """Return other recipes that the same input could mean, each with its assumption.
+
+    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and a
+    warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
+    these.
+    """
+    found = []
+    roots = {root for origin in origins.values() for root in origin.assumes}
+    if "devices" in roots:
+        for count in _DEVICES[1:]:
+            changed = recipe.model_copy(update={"batch_size": recipe.batch_size * count})
+            found.append(
+                (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
+            )
+    steps = recipe.max_steps
+    for name, values in (
+        ("batch_size", (8, 256, 2048)),
+        ("sequence_length", (256, 2048, 8192)),
+        ("max_steps", [n for n in (100, 10_000, 100_000) if n > recipe.warmup_steps]),
+        ("warmup_steps", (0, steps // 100, steps // 10)),
+    ):
+        if name in roots:
+            found += [
+                (
+                    _LONG_PHRASES.get(name, "{}").format(phrase(name, value)),
+                    recipe.model_copy(update={name: value}),
+                )
+                for value in dict.fromkeys(values)
+                if value != getattr(recipe, name)
+            ]
+    return found
 
 
 def is_run_file(target: str) -> bool:

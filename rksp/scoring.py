@@ -87,7 +87,16 @@ def score(
         NotCovered: A target without a batch has no residual stream of constant width.
     """
     file = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
-    fields = _fields(None if file is not None else recipe)
+    fields: dict[str, Any] = {}
+    if isinstance(recipe, Recipe):
+        fields = recipe.model_dump(exclude_unset=True)
+    elif isinstance(recipe, Mapping):
+        fields = dict(recipe)
+    elif recipe is not None and file is None:
+        raise InputError(
+            f"recipe is of type {type(recipe).__name__}; it should be a Recipe, a mapping of its "
+            "fields, or the path of a run file."
+        )
     if lr is not None:
         fields["learning_rate"] = lr
     _check(apply, options, cache, runs)
@@ -125,22 +134,6 @@ def score(
     older = baseline.report if isinstance(baseline, Result) else baseline
     report = question.reported(evaluations)
     return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), older)[0])
-
-
-def _fields(recipe: object) -> dict[str, Any]:
-    """Return the fields that a recipe sets.
-
-    Raises:
-        InputError: It is neither a recipe nor a mapping.
-    """
-    if isinstance(recipe, Recipe):
-        return recipe.model_dump(exclude_unset=True)
-    if not isinstance(recipe, Mapping | None):
-        raise InputError(
-            f"recipe is a {type(recipe).__name__}; give a Recipe, a mapping of its fields, or the "
-            "path of a run file."
-        )
-    return dict(recipe or {})
 
 
 def _check(apply: object, options: object, cache: object, runs: object) -> None:

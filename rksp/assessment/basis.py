@@ -8,11 +8,12 @@ from typing import Any
 
 from rksp.assessment.risk import RATES, told, untold
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_inputs import MEANINGS, OPTIMIZERS, EdgeInputs
+from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS, EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.score import Contribution, LeverReport, RiskAssessment
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 from rksp.spectra.features import FEATURES, Features, Tier
 
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
@@ -34,6 +35,7 @@ class Basis:
         digest: Of the data that the model was fitted on.
         levers: What would raise the edge, the largest first.
         applied: Levers that the answers count with, by name.
+        is_warmed: The run has a warm-up, or an optimizer for which none counts.
     """
 
     estimate: EdgeEstimate
@@ -43,6 +45,7 @@ class Basis:
     digest: str
     levers: tuple[LeverReport, ...] = ()
     applied: tuple[str, ...] = ()
+    is_warmed: bool = True
 
     @classmethod
     def of(
@@ -69,6 +72,7 @@ class Basis:
             tier=features.tier,
             steps=inputs.steps,
             digest=str(model.card["digest"]),
+            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
         )
 
     def answer(
@@ -112,7 +116,7 @@ class Basis:
             rates=RATES if with_curve else (),
             start_excess=estimate.expected_excess(start),
             expected_excess=excess,
-            contributions=_contributions(estimate) if with_curve and with_rate else [],
+            contributions=self._contributions() if with_curve and with_rate else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
             counterfactual=_advice(estimate, rate_to_better, start, threshold),
             answered_by="random initializations",
@@ -120,6 +124,16 @@ class Basis:
             levers=self.levers,
             applied=self.applied,
         )
+
+    def _contributions(self) -> list[Contribution]:
+        """Return what moves the edge away from that of the average run, largest first."""
+        named = MEANINGS | ({} if self.is_warmed else {"warmup": NO_WARMUP})
+        parts = [
+            Contribution(meaning=named[name], decades=decades, feature=name)
+            for name, decades in self.estimate.contributions.items()
+            if decades
+        ]
+        return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 
 
 def _strange(model: EdgePredictor, features: Features) -> list[str]:
@@ -160,15 +174,6 @@ def open_at(estimate: EdgeEstimate, rate: float) -> list[str]:
         "teams differ by more than this learning rate lies from the likely edge, "
         f"{edge}: in some of them nearly all such runs fail, in others hardly any"
     ]
-
-
-def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
-    """Return what moves the edge away from that of the average run, largest first."""
-    parts = [
-        Contribution(meaning=MEANINGS[name], decades=decades, feature=name)
-        for name, decades in estimate.contributions.items()
-    ]
-    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 
 
 def _advice(

@@ -52,7 +52,12 @@ _MEANINGS = {
     "rank": "the rank of the adapters",
     "scale": "the scale of the adapters",
     "mixture": "the mixture of experts",
+    "batch": "the tokens of a batch",
+    "steps": "the length of the run",
+    "no warm-up": "no warm-up",
+    "final share": "the end of the schedule",
 }
+_LEVELS = {"objective": "the {} objective", "method": "training with {}"}
 _MEASURED = {
     "grad_norm": "gradient norm",
     "critical_rate": "critical rate",
@@ -231,7 +236,8 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         factor, _, level = name.rpartition(" ")
         if factor in _TAKEN_AS_USUAL:
             continue
-        meaning = _MEANINGS.get(factor, f"the {factor} {level.split('/')[-1]}")
+        said = level.split("/")[-1].replace("_", "-")
+        meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(said, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 

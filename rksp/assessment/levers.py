@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ def levers_of(
 ) -> tuple[LeverReport, ...]:
     """Return the levers that would raise the edge the most; none depends on the learning rate.
 
+    They are those that the data cover, that are not on, and whose shift is noticeable.
+
     Args:
         declared: The model.
         recipe: The recipe.
@@ -48,36 +50,25 @@ def levers_of(
         predict: Returns its estimate for another recipe, and with other fields of `EdgeInputs`.
         table: Sizes of the levers; default the shipped ones.
     """
-    found = _reports(declared, recipe, applied_in(model), predict, table or load_lever_table())
-    return tuple(sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST])
-
-
-def applied_in(model: EdgePredictor) -> tuple[str, ...]:
-    """Return the levers that a model of the edge counts with, by name."""
-    return model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
-
-
-def _reports(
-    declared: Declared,
-    recipe: Recipe,
-    applied: Sequence[str],
-    predict: Predict,
-    table: LeverTable,
-) -> Iterator[LeverReport]:
-    """Yield the levers that the data cover, that are not on, and that raise the edge."""
-    kind, spec = kind_of(declared), optimizer_spec(recipe.optimizer)
-    if not spec.is_adam_kin:
-        return  # every pair was trained with AdamW
+    table, found = table or load_lever_table(), []
+    if not optimizer_spec(recipe.optimizer).is_adam_kin:
+        return ()  # every pair was trained with AdamW
     for lever in LEVERS:
-        size = table.size(kind, lever.name)
-        if size is None or not size.is_sound or lever.name in applied:
+        size = table.size(kind_of(declared), lever.name)
+        if size is None or not size.is_sound or lever.name in applied_in(model):
             continue
         if lever.withheld(declared, recipe) or lever.blocked(declared, recipe) is not None:
             continue
         known = _modelled(lever, declared, recipe, predict)
         shift = size.shift if known is None else known
         if shift >= _NOTICEABLE:
-            yield _report(lever, size, declared, recipe, shift)
+            found.append(_report(lever, size, declared, recipe, shift))
+    return tuple(sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST])
+
+
+def applied_in(model: EdgePredictor) -> tuple[str, ...]:
+    """Return the levers that a model of the edge counts with, by name."""
+    return model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
 
 
 def _modelled(lever: Lever, declared: Declared, recipe: Recipe, predict: Predict) -> float | None:

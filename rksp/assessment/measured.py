@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
-from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.model import definite
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE
@@ -64,13 +64,15 @@ def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 def loss_doubts(seen: Profile) -> list[str]:
     """Return a clause where the model's own loss is none that a labelled run minimizes."""
     is_other = seen.forward.loss is not None and seen.forward.uniform_loss is None
-    return ["the labelled runs all minimize a cross-entropy, not this loss"] * is_other
+    return ["rksp does not recognize this loss as a cross-entropy"] * is_other
 
 
-def doubts_of(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
-    """Return the reasons why the evidence does not support an answer."""
+def doubts_of(
+    seen: Profile, response: ResponseProfile | None, of_recipe: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the reasons why the evidence does not support an answer, with those of the recipe."""
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
-    doubts += uncovered(recipe)
+    doubts += of_recipe
     doubts += loss_doubts(seen)
     if response is not None and response.reason is not None:
         doubts.append(f"the gradient could not be measured: {response.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rksp.checks.coverage import unseen_objective
+from rksp.checks.coverage import SEEN_OBJECTIVES, uncovered
 from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.recipe import USUAL_RANK, Recipe
 
@@ -20,10 +20,12 @@ class Choice:
     Attributes:
         model: The runs that it was fitted on; "none" if no model covers the run.
         reasons: Why no model does, clauses; empty if one does.
+        doubts: What the runs of random initializations do not cover, clauses.
     """
 
     model: Answers
     reasons: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
@@ -35,11 +37,13 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
         recipe: How the model is to be trained.
         is_pretrained: The weights were trained before.
     """
+    doubts = tuple(uncovered(recipe))
     if is_pretrained or recipe.starts_trained:
         return Choice(model="fine-tuning")
-    if (objective := unseen_objective(recipe)) is not None:
-        return Choice(model="none", reasons=(f"the labelled runs include no {objective}",))
-    return Choice(model="random initializations")
+    if recipe.objective not in SEEN_OBJECTIVES:
+        unseen = f"the labelled runs include no objective {recipe.objective}"
+        return Choice(model="none", reasons=(unseen,))
+    return Choice(model="random initializations", doubts=doubts)
 
 
 def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
@@ -53,14 +57,8 @@ def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 
-def shown_beside(recipe: Recipe, *, is_pretrained: bool) -> tuple[tuple[str, Recipe], ...]:
-    """Return LoRA as an alternative where someone asks only for the rate of trained weights.
-
-    Args:
-        recipe: How the model is to be trained.
-        is_pretrained: The weights were trained before.
-    """
-    is_asked = is_pretrained and recipe.learning_rate is None and recipe.peft == "none"
-    if not is_asked:
+def shown_beside(recipe: Recipe) -> tuple[tuple[str, Recipe], ...]:
+    """Return LoRA as an alternative where someone asks only for the rate of trained weights."""
+    if recipe.learning_rate is not None or recipe.peft != "none":
         return ()
     return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})),)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
 from rksp.assessment.risk import certain_failure, declared_inputs, untold
-from rksp.checks.coverage import uncovered, untuned
+from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -132,19 +133,22 @@ def judge(
     Returns:
         The evaluation.
     """
+    asked = [*alternatives, *(shown_beside(recipe) if evidence.is_trained else ())]
     response = response_of(evidence, recipe, progress)
-    missing, assessment, others = None, None, []
-
-    def answer(recipe: Recipe, known: Any = None, **more: Any) -> RiskAssessment:
-        bars = {"threshold": threshold, "risk": risk}
-        about, step = (evidence, response) if known is None else (known, None)
-        return _assess(about, recipe, step, classifier, bars, **more)
-
+    bars = {"threshold": threshold, "risk": risk}
+    assess = partial(_assess, classifier=classifier, bars=bars)
+    missing, assessment, others, configured = None, None, [], None
+    if with_details and evidence.measurement is not None and evidence.source.config is not None:
+        bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
+        with suppress(ArtifactError, NotCovered):
+            configured = ConfiguredReport.of(assess(bare, recipe, None))
     try:
         shown = {"with_curve": with_details, "with_advice": with_advice}
-        assessment = answer(recipe, rates=rates, with_levers=True, **shown)
-        asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
-        others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
+        assessment = assess(evidence, recipe, response, rates=rates, with_levers=True, **shown)
+        others = [
+            AlternativeReport.of(assess(evidence, other, response), assumption=text)
+            for text, other in asked
+        ]
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
@@ -158,7 +162,7 @@ def judge(
         risk=assessment,
         risk_missing=missing,
         alternatives=tuple(others),
-        configured=_configured(evidence, recipe, answer) if with_details else None,
+        configured=configured,
         findings=run_checks(checked, evidence.seen),
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
@@ -192,26 +196,13 @@ def _checked(
     return checked
 
 
-def _configured(
-    evidence: Evidence, recipe: Recipe, answer: Callable[..., RiskAssessment]
-) -> ConfiguredReport | None:
-    """Return what the configuration alone answers, where something else was measured too."""
-    if evidence.measurement is None or evidence.source.config is None:
-        return None
-    bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
-    try:
-        return ConfiguredReport.of(answer(recipe, known=bare))
-    except (ArtifactError, NotCovered):
-        return None
-
-
 def _assess(
     evidence: Evidence,
     recipe: Recipe,
     response: ResponseProfile | None,
+    *,
     classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
-    *,
     rates: Sequence[float] = (),
     with_curve: bool = False,
     with_advice: bool = False,
@@ -250,11 +241,17 @@ def _assess(
             is_measured=response is not None and response.reason is None,
         )
     model = classifier or load_edge_model()
-    make = partial(_basis, evidence, recipe, features, response, model, rates, with_levers)
+    make = partial(_basis, evidence, recipe, features, model, rates, with_levers)
+    key = (evidence.declared, recipe.but_for_rate, with_levers)
+    doubts = choice.doubts
+    if seen is not None:
+        from rksp.assessment.measured import doubts_of
+
+        doubts = doubts_of(seen, response, doubts)
     if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
-        basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
+        basis = model.once(key, partial(make, doubts))
     else:
-        basis = make()
+        basis = make(doubts)
     return basis.answer(rate, **bars, with_curve=with_curve, with_advice=with_advice)
 
 
@@ -262,20 +259,13 @@ def _basis(
     evidence: Evidence,
     recipe: Recipe,
     features: Features,
-    response: ResponseProfile | None,
     model: EdgePredictor,
     rates: Sequence[float],
     with_levers: bool,
+    doubts: Sequence[str],
 ) -> Basis:
     """Return what the model of the edge says of a recipe, and if asked of it with each lever."""
-    inputs, seen = inputs_of(evidence, recipe), evidence.profile
-    if seen is None:
-        doubts = tuple(uncovered(recipe))
-    else:
-        from rksp.assessment.measured import doubts_of
-
-        doubts = doubts_of(seen, response, recipe)
-    basis = Basis.of(features, inputs, model, doubts)
+    basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
     if basis.reasons or not with_levers:
         return basis
     predict = lambda other, changed: model.predict(

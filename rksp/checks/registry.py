@@ -74,7 +74,9 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
     if limits and evidence.start_here is not None:
         limits.append(evidence.start_here)
-    advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
+    limit = min(limits, default=0.0)
+    is_start = limit == evidence.start_here  # one rate a page, as it is printed
+    advice = _lower(evidence.recipe.learning_rate, limit, is_start=is_start) if limits else ""
     found = [
         check.report(observation, _advice(observation, advice)) for check, observation in observed
     ]
@@ -155,10 +157,10 @@ def _advice(seen: Observation, lower: str) -> str | None:
     return f"{lower}." if seen.fix is None else f"{seen.fix}, or {lower[0].lower()}{lower[1:]}."
 
 
-def _lower(rate: float | None, limit: float) -> str:
+def _lower(rate: float | None, limit: float, *, is_start: bool) -> str:
     """Name a lower rate within the limit, with two digits, or the limit itself if it is as near."""
     unit = 10.0 ** (math.floor(math.log10(limit)) - 1)
-    advised = math.floor(limit / unit * (1 + 1e-9)) * unit
+    advised = limit if is_start else math.floor(limit / unit * (1 + 1e-9)) * unit
     if rate is not None and advised > _CLEARLY_LOWER * rate:
         return f"Lower the learning rate below {short(min(limit, rate), 3)}"
     return f"Lower the learning rate to {short(advised, 2)}"

@@ -53,7 +53,8 @@ class GridReport(Document):
         cells_in_grid: Number of cells, with those that are not shown.
         axes: What varies, by the names that the user gave.
         best_safe: For each model its safe cell of the least expected loss, or None.
-        pareto: For each model the cells that no other beats in rate and risk.
+        pareto: For each model, and each optimizer where they vary, the cells that no other beats in
+            rate and risk.
         failing: Positions of the shown cells that fail the gate.
         profiles_made: Models that were measured; everything else follows from these.
         made_by: Versions.

@@ -19,8 +19,9 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
-from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
+from rksp.recipe_files.said.assumptions import assumptions
 from rksp.recipe_files.said.origin import RecipeFile
+from rksp.run import origins_of_flags
 
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would make one a cell
 
@@ -248,7 +249,9 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe=recipe,
         starts_trained=starts_trained,
         labels=dict(point),
-        assumed=assumptions(recipe, origins) if origins else _assumed(recipe, frozenset(fields)),
+        assumed=assumptions(dict(recipe), origins)
+        if origins
+        else _assumed(recipe, frozenset(fields)),
     )
 
 
@@ -265,7 +268,8 @@ def _assumptions(
 ) -> Mapping[str, str]:
     known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
     recipe = Recipe.model_construct(**known)
-    return assumptions(recipe, origins_of_flags(recipe, dict.fromkeys(typed, "the grid")))
+    origins = origins_of_flags(recipe, dict.fromkeys(typed, "the grid"))
+    return assumptions(dict(recipe), origins)
 
 
 def seed_of(value: object) -> int:

@@ -219,11 +219,17 @@ def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
 
 
 def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
-    """Return each model's cells that no other cell beats in both rate (higher) and risk (lower)."""
+    """Return each model's cells that no other cell beats in both rate (higher) and risk (lower).
+
+    Where optimizers vary, each has its own, since their rates are not comparable; it is named
+    behind the model.
+    """
     fronts: dict[str, list[Record]] = {}
+    has_rules = len({r.get("optimizer") for r in found}) > 1
     usable = [r for r in found if r.get("learning_rate") and r["probability_failed"] is not None]
     for record in sorted(usable, key=lambda r: (-r["learning_rate"], r["probability_failed"])):
-        front = fronts.setdefault(str(record["model"]), [])
+        rule = f" {record['optimizer']}" if has_rules else ""
+        front = fronts.setdefault(f"{record['model']}{rule}", [])
         if not front or record["probability_failed"] < front[-1]["probability_failed"]:
             front.append(record)
     return fronts
@@ -293,9 +299,10 @@ def _least_rates(rates: Sequence[float]) -> list[float]:
 
 
 def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """Return the axes of the rows; the map averages over all others."""
+    """Return the axes of the rows; the map averages over all others, but not over optimizers."""
     varied = [n for n in axes if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
-    for kept in (varied, *([name] for name in varied)):
+    rules = [n for n in varied if canonical(n) == ("recipe", "optimizer")]
+    for kept in (varied, *([*rules, n] for n in varied if n not in rules), rules):
         if len({place(r, kept) for r in found}) <= _MOST_ROWS:
             return kept
     return []

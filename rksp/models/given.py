@@ -20,7 +20,14 @@ from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.auto import choose_class
-from rksp.models.given_loss import GivenLoss, Loss, split_batch, tokens_of
+from rksp.models.given_loss import (
+    GivenLoss,
+    Loss,
+    is_lightning,
+    own_optimizer,
+    split_batch,
+    tokens_of,
+)
 from rksp.models.module_facts import (
     adapters_of,
     is_trained,
@@ -29,6 +36,7 @@ from rksp.models.module_facts import (
     unwrapped,
 )
 from rksp.models.source import Kind, ModelSource, Task, hash_config
+from rksp.recipe import fields_of
 
 _MAX_PARAMS = 2e9
 _NEW_STATISTICS = (
@@ -216,6 +224,11 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
 def _shown_by(model: nn.Module) -> dict[str, Any]:
     """Return the fields of the recipe that a module shows, by name."""
     shown = {"precision": precision_of(model), "peft": adapters_of(model)}
+    optimizer = own_optimizer(model) if is_lightning(model) else None
+    if optimizer is not None:
+        group = optimizer.param_groups[0]  # a schedule has already scaled its rate
+        shown |= {"learning_rate": float(group.get("initial_lr", group["lr"]))}
+        shown |= fields_of(optimizer)
     return {name: value for name, value in shown.items() if value is not None}
 
 

@@ -74,6 +74,23 @@ def is_lightning(model: nn.Module) -> bool:
     return any(kind.__name__ == "LightningModule" for kind in type(model).__mro__)
 
 
+def own_optimizer(model: Any) -> Any | None:
+    """Return the optimizer that a LightningModule configures; None if it is not a single one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = model.configure_optimizers()
+    except Exception:  # code of the user, which may need a trainer
+        return None
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], list):
+        found = found[0]
+    if isinstance(found, Mapping):
+        found = found.get("optimizer")
+    if isinstance(found, list | tuple):
+        found = found[0] if len(found) == 1 else None
+    return found if isinstance(found, torch.optim.Optimizer) else None
+
+
 def call(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor, positional arguments or keyword arguments, without a cache."""
     args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
@@ -173,7 +190,9 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
 def tokens_of(inputs: Any) -> Tensor | None:
     """Return the token ids `[batch, length]` if the inputs are tokens."""
     if isinstance(inputs, Mapping):
-        inputs = next((inputs[name] for name in _TOKENS if name in inputs), None)
+        named = [inputs[name] for name in _TOKENS if name in inputs]
+        found = named[:1] or list(inputs.values())
+        inputs = found[0] if len(found) == 1 else None
     is_tokens = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.dim() == 2
     return inputs if is_tokens else None
 

@@ -21,6 +21,7 @@ from rksp.assessment.risk import declared_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import (
     MEANINGS,
+    NO_WARMUP,
     OPTIMIZERS,
     EdgeInputs,
 )
@@ -160,6 +161,7 @@ def _document(start: Playground, model: EdgeModel, rate: float) -> dict[str, Any
         "facts": {
             "optimizers": {spec.name: _facts(spec.name) for spec in TABLE},
             "meanings": MEANINGS,
+            "no_warmup": NO_WARMUP,
         },
         "settings": settings,
         "command": start.command,

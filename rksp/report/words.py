@@ -47,13 +47,24 @@ def size_and_weights(report: ScoreReport) -> str:
     """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
-    if target.starts_trained and not target.is_pretrained:
+    if is_fine_tuned(report) and not target.is_pretrained:
         weights = "random weights in place of the trained ones"
     if target.kind in ("factory", "module"):
         weights = "weights as given"
     if target.parameters is None:
         return weights
     return f"{count(target.parameters)} parameters, {weights}"
+
+
+def is_fine_tuned(report: ScoreReport) -> bool:
+    """Tell whether the run starts from trained weights."""
+    target = report.target
+    return target.is_pretrained or target.starts_trained or report.recipe.starts_trained
+
+
+def training(report: ScoreReport, name: str) -> str:
+    """Return what is trained and from where: `gpt2 from scratch`, or `fine-tuning gpt2`."""
+    return f"fine-tuning {name}" if is_fine_tuned(report) else f"{name} from scratch"
 
 
 def blocks(report: ScoreReport) -> str:
@@ -254,6 +265,17 @@ def open_gate(report: ScoreReport) -> str:
     if report.risk_verdict not in ("cannot tell", "not assessed") or gate is None or gate.failed:
         return ""
     return "the gate is open: this exits with 0; --fail-on unknown makes it exit with 4"
+
+
+def to_give(report: ScoreReport) -> str:
+    """Say what would let rksp answer where no command does; empty where it has answered."""
+    target = report.target
+    if report.risk_verdict not in ("cannot tell", "not assessed"):
+        return ""
+    is_elsewhere = is_fine_tuned(report) and not target.is_pretrained
+    if is_elsewhere and report.recipe.objective in ("lm", "mlm", "seq2seq"):
+        return "give the folder of the trained weights, on which rksp calibrate can train"
+    return "give past runs of such a model with --runs"
 
 
 def sentence(text: str) -> str:

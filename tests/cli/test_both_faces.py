@@ -155,3 +155,74 @@ def test_other_questions_have_other_documents(place):
     command = typed("gpt2", "--lr", "6e-4", *CONFIG)
     found = different(command, called("gpt2", lr=7e-4, evidence="config"))
     assert {"recipe", "seeds"} <= found.keys()
+
+
+def test_a_reason_names_what_the_run_has():
+    """An absent feature is no reason, and neither is a warm-up that the run does not have."""
+    parts = {
+        warmup: {
+            part.feature: part.meaning
+            for part in rksp.score(
+                "gpt2", recipe={"lr": 6e-4, "warmup": warmup}, evidence="config"
+            ).to_dict()["contributions"]
+        }
+        for warmup in (0, 100)
+    }
+    assert parts[0]["warmup"] == "no warm-up" and parts[100]["warmup"] == "the warm-up"
+    assert "parallel" not in parts[0] and "muon" not in parts[0] and "width" in parts[0]
+    neox = rksp.score("gpt_neox", lr=6e-4, evidence="config").to_dict()["contributions"]
+    assert "parallel" in {part.feature for part in neox}
+
+
+@pytest.mark.parametrize("words", [[], ["--pretrained"]])
+def test_the_first_line_says_from_which_weights(words):
+    done = run_rksp("score", "gpt2", "--lr", "1e-4", *words, *CONFIG)
+    first = done.stdout.splitlines()[0]
+    assert ("from scratch" in first, "fine-tuning" in first) == (not words, bool(words))
+
+
+def test_the_optimizer_of_a_lightning_module_is_its_recipe():
+    class LightningModule(torch.nn.Module):
+        def training_step(self, batch, index):
+            return torch.nn.functional.cross_entropy(self.head(batch[0]), batch[1])
+
+    class Mine(LightningModule):
+        def __init__(self, *, needs_a_trainer: bool = False) -> None:
+            super().__init__()
+            self.head, self.needs_a_trainer = torch.nn.Linear(8, 4), needs_a_trainer
+
+        def configure_optimizers(self):
+            if self.needs_a_trainer:
+                raise RuntimeError("no trainer")
+            return torch.optim.AdamW(self.parameters(), lr=3e-3, betas=(0.8, 0.9), weight_decay=0.1)
+
+    batch = (torch.randn(8, 8), torch.randint(0, 4, (8,)))
+    recipe = rksp.score(Mine(), batch).report.recipe
+    assert (recipe.learning_rate, recipe.adam_beta2, recipe.weight_decay) == (3e-3, 0.9, 0.1)
+    assert rksp.score(Mine(), batch, lr=1e-4).report.recipe.learning_rate == 1e-4
+    assert rksp.score(Mine(needs_a_trainer=True), batch).report.recipe.learning_rate is None
+
+
+def test_tokens_of_any_name_show_that_a_loss_is_a_cross_entropy():
+    class Dict(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16)
+
+        def forward(self, x):
+            return {"logits": self.head(self.embed(x))}
+
+    def own(output, batch):
+        logits, token = output["logits"][:, :-1], batch["x"][:, 1:]
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), token.flatten())
+
+    tokens = {"x": torch.randint(0, 16, (4, 8))}
+    known = rksp.score(Dict(), tokens, loss=own, lr=1e-3)
+    assert not any("cross-entropy" in reason for reason in known.to_dict()["reasons"])
+    images = {"x": torch.randn(4, 8), "z": torch.randn(4, 8)}
+    other = rksp.score(torch.nn.Linear(8, 8), tuple(images.values()), lr=1e-3, loss=_mean)
+    assert any("cross-entropy" in reason for reason in other.to_dict()["reasons"])
+
+
+def _mean(output, target):
+    return (output - target.mean()).square().mean()

@@ -29,8 +29,8 @@ RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --muon-scale --objective --optimizer --peft --precision --rows --schedule "
-    "--sequence-length --warmup-steps --weight-decay --z-loss "
+    "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows "
+    "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
     "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
@@ -43,29 +43,30 @@ OPTIONS = {
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
-    "--steps --task --text --threads --verbose",
+    "--steps --task --text --threads --verbose --help-all",
     "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads "
+    "--help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format --rows",
-    "grid": RECIPE
+    "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
-    "--sample-seed --samples --set --slurm --target --timeout --top --where --workers",
-    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
+    "--sample-seed --samples --set --slurm --target --timeout --top --where --workers --help-all",
+    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task --help-all",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
-    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
+    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code --help-all",
     "schema": "",
     "score": RECIPE
     + "--steps "
@@ -77,7 +78,7 @@ OPTIONS = {
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
-    "--trust-remote-code",
+    "--trust-remote-code --help-all",
 }
 
 REPORT_KEYS = (
@@ -152,7 +153,7 @@ def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
     others = {one for flag in flags_of(Recipe).values() for one in flag.options[1:]}
     names = {n for n in OPTIONS["score"].split() if n not in others}
     listed = {name for name in names if f"{name} " in short or f"{name}," in short}
-    assert len(listed) == 14  # thirteen that people use, and --help-all
+    assert len(listed) == 15  # fourteen that people use, and --help-all
     assert all(f"{name} " in whole or f"{name}," in whole for name in names)
     assert "--help-all" in short
     assert len(short.splitlines()) < len(whole.splitlines()) / 2
@@ -171,7 +172,12 @@ FOREIGN = {"--num-layers"}
 
 
 def test_every_option_that_a_message_names_exists():
-    known = {opt for c in commands().values() for p in getattr(c, "params", ()) for opt in p.opts}
+    known = {
+        option
+        for command in commands().values()
+        for parameter in getattr(command, "params", ())
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     known |= {"--help", "--no-config", "--version"} | FOREIGN
     named = {}
     for home in ("rksp", "cli"):

@@ -25,7 +25,8 @@ from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
+from rksp.recipe_files.said.assumptions import assumptions
+from rksp.run import origins_of_flags
 from rksp.spectra.features import Tier
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
@@ -134,7 +135,7 @@ def test_cells_assume_what_their_recipe_does(point):
         names |= {"adam_beta1"} if "beta1" in point else set()
         names |= {"warmup_steps"} if "warmup" in point else set()
         origins = origins_of_flags(cell.recipe, dict.fromkeys(names, "the grid"))
-        assert dict(cell.assumed) == assumptions(cell.recipe, origins)
+        assert dict(cell.assumed) == assumptions(dict(cell.recipe), origins)
 
 
 _COST = """

@@ -22,14 +22,14 @@ from rksp.documents.score import DiffReport, ScoreReport, Verdict
 from rksp.ground.errors import InputError
 from rksp.kernels.dispatch import THRESHOLDS
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumed_line, origins_of_flags
+from rksp.recipe_files.said.assumptions import assumed_line
 from rksp.recipe_files.said.origin import OriginKind
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
-from rksp.run import Run
+from rksp.run import Run, origins_of_flags
 from rksp.spectra.spectrum import VARIANTS
 from rksp.spectra.status import Status
 from rksp.watch.faults.registry import FAULTS

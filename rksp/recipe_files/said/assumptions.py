@@ -31,8 +31,6 @@ _PHRASES = {
     "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
-_LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
-_DEVICES = (1, 8, 64, 1024)
 
 
 def flag_of(name: str) -> str:
@@ -67,22 +65,6 @@ def _is_used(name: str, optimizer: str, schedule: str) -> bool:
         "decay_factor": schedule == "step",
     }
     return meanings.get(name, True)
-
-
-def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:
-    """Return the origins of all fields if no file was read.
-
-    Args:
-        recipe: The recipe of the options.
-        typed: Field → its source (`--lr`); the other fields are rksp's defaults.
-    """
-    values = dict(recipe)
-    return {
-        name: Origin(kind=OriginKind.FLAG, text=typed[name])
-        if name in typed
-        else left_out(name, values)
-        for name in Recipe.model_fields
-    }
 
 
 def left_out(name: str, values: Mapping[str, object]) -> Origin:
@@ -124,7 +106,7 @@ def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
 
     The consequences of an assumption follow it: `one replica, so a batch of 16`.
     """
-    return line_of(assumptions(recipe, origins))
+    return line_of(assumptions(dict(recipe), origins))
 
 
 def line_of(parts: Mapping[str, str]) -> str:
@@ -135,26 +117,25 @@ def line_of(parts: Mapping[str, str]) -> str:
     return f"assumed: {said}; pass {', '.join(map(flag_of, parts))}"
 
 
-def assumptions(recipe: Recipe, origins: Mapping[str, Origin]) -> dict[str, str]:
+def assumptions(values: Mapping[str, object], origins: Mapping[str, Origin]) -> dict[str, str]:
     """Return each assumption in words by the field (or `devices`) that would replace it.
 
     What moves the verdict most comes first.
     """
     rests: dict[str, list[str]] = {}
-    values = dict(recipe)
     for name, origin in origins.items():
         if origin.kind is OriginKind.ASSUMED and is_used(name, values):
             for root in origin.assumes:
                 rests.setdefault(root, []).append(name)
     said: set[str] = set()
-    return {root: _part(root, rests[root], recipe, said) for root in sorted(rests, key=_weight)}
+    return {root: _part(root, rests[root], values, said) for root in sorted(rests, key=_weight)}
 
 
-def _part(root: str, names: list[str], recipe: Recipe, said: set[str]) -> str:
+def _part(root: str, names: list[str], values: Mapping[str, object], said: set[str]) -> str:
     follows = [name for name in names if name != root and name not in said]
     said.update(follows)
-    head = "one replica" if root == "devices" else phrase(root, getattr(recipe, root))
-    tail = ", ".join(phrase(name, getattr(recipe, name)) for name in follows)
+    head = "one replica" if root == "devices" else phrase(root, values[root])
+    tail = ", ".join(phrase(name, values[name]) for name in follows)
     return f"{head}, so {tail}" if tail else head
 
 
@@ -172,38 +153,3 @@ def phrase(name: str, value: object) -> str:
         return "no warm-up"
     shown = short(value, 6) if isinstance(value, float) else str(value)
     return _PHRASES.get(name, name.replace("_", " ") + " {}").format(shown)
-
-
-def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
-    """Return other recipes that the same input could mean, each with its assumption.
-
-    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
-    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and a
-    warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
-    these.
-    """
-    found = []
-    roots = {root for origin in origins.values() for root in origin.assumes}
-    if "devices" in roots:
-        for count in _DEVICES[1:]:
-            changed = recipe.model_copy(update={"batch_size": recipe.batch_size * count})
-            found.append(
-                (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
-            )
-    steps = recipe.max_steps
-    for name, values in (
-        ("batch_size", (8, 256, 2048)),
-        ("sequence_length", (256, 2048, 8192)),
-        ("max_steps", [n for n in (100, 10_000, 100_000) if n > recipe.warmup_steps]),
-        ("warmup_steps", (0, steps // 100, steps // 10)),
-    ):
-        if name in roots:
-            found += [
-                (
-                    _LONG_PHRASES.get(name, "{}").format(phrase(name, value)),
-                    recipe.model_copy(update={name: value}),
-                )
-                for value in dict.fromkeys(values)
-                if value != getattr(recipe, name)
-            ]
-    return found

@@ -30,11 +30,13 @@ def render(report: GridReport) -> str:
     fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
         lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
-    for model, front in fronts.items():
+    for name, front in fronts.items():
+        model = str(front[0]["model"])
         points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
         step = -(-len(points) // _MOST_POINTS)
         rest = f" (every {_ordinal(step)} of {len(points)})" if step > 1 else ""
-        lines.append(f"  {called[model]}: {', '.join(points[::step])}{rest}")
+        rule = name.removeprefix(model)
+        lines.append(f"  {called[model]}{rule}: {', '.join(points[::step])}{rest}")
     heat = _heat(report.risk_map)
     lines += ["", *heat] if heat else []
     lines += ["", line_of(report.assumed)] if report.assumed else []

@@ -120,25 +120,29 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         left = len(others) - 1
         more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
         of_risk = f"{words.TITLES[report.risk_verdict].lower()}: {first}"
-        said = f"{because} for {target.name}{size}; otherwise {of_risk}"
-        yield _line(Text.assemble(title, said if because else f"  {target.name}{size}: {first}"))
+        whole = words.training(report, f"{target.name}{size}")
+        said = f"{because} for {whole}; otherwise {of_risk}"
+        yield _line(Text.assemble(title, said if because else f"  {whole}: {first}"))
         if others:
             yield _line(f"  {others[0]}{more}")
         if said := words.open_gate(report):
             yield _line(Text(f"  {said}", style="yellow"))
         return
+    name = target.name
+    whole, brief = (words.training(report, said) for said in (f"{name}{size}", name))
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "
     if rate is None or risk.probability_failed is None:
-        forms: tuple[str, ...] = (f"{target.name}{size} {steps}; no learning rate was given",)
+        forms: tuple[str, ...] = (f"{whole} {steps}; no learning rate was given",)
     else:
         odds, at = words.odds(risk), f"at {short(rate, 6)} {steps}"
         diverging = words.diverging(risk) if risk.verdict == "risk" else ""
         forms = (
-            f"{odds}{diverging} for {target.name}{size} {at}",
-            f"{odds} for {target.name}{size} {at}",
-            f"{odds} for {target.name} {at}",
-            f"{odds} {at} for {target.name}",
+            f"{odds}{diverging} for {whole} {at}",
+            f"{odds} for {whole} {at}",
+            f"{odds} for {brief} {at}",
+            f"{odds} for {words.training(report, 'it')} {at}",
+            f"{odds} {at} for {name}",
             f"{odds} {at}",
         )
     yield _line(*(Text.assemble(title, f"{start}{form}") for form in forms))
@@ -231,7 +235,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 def _next(report: ScoreReport) -> Iterator[Line]:
     """Yield the next command, whole: a line that is cut could not be run."""
-    command = report.next_command or "the same command with -v"
+    command = report.next_command or words.to_give(report) or "the same command with -v"
     forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     yield Line([Text(form, style="dim") for form in forms], is_whole=True)
 

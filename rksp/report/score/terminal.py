@@ -78,7 +78,7 @@ def render_comparison(changed: ComparisonReport) -> Group:
 def _headline(report: ScoreReport) -> Text:
     target = report.target
     return Text.assemble(
-        (target.name, "bold"),
+        (words.training(report, target.name), "bold"),
         f", {words.size_and_weights(report)}\n",
         (f"{words.stream(report)}; probe: {target.probe}\n", "dim"),
     )

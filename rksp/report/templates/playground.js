@@ -244,7 +244,8 @@ function showReasons(contributions) {
       const row = document.createElement("div");
       row.className = "row";
       row.innerHTML = '<span></span><span class="bar" aria-hidden="true"><i></i></span><span class="share"></span>';
-      row.children[0].textContent = DATA.facts.meanings[name];
+      row.children[0].textContent =
+        name === "warmup" && !run.warmup_steps ? DATA.facts.no_warmup : DATA.facts.meanings[name];
       row.querySelector("i").className = decades > 0 ? "up" : "down";
       row.querySelector("i").style.setProperty("--w", `${(100 * Math.abs(decades)) / longest}%`);
       row.children[2].textContent = (decades > 0 ? "+" : "−") + Math.abs(decades).toFixed(2);

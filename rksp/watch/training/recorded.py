@@ -13,11 +13,10 @@ from torch.optim import Optimizer
 
 from rksp.assessment.evidence import LEARNED
 from rksp.ground.files import check_writable
-from rksp.optimizers.table import optimizer_of_class
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.own_runs.labels import Ended
 from rksp.own_runs.record import append_row, row_of, shape_of
-from rksp.recipe import Recipe
+from rksp.recipe import Recipe, fields_of
 
 
 class Recorded:
@@ -86,12 +85,5 @@ class Recorded:
 
     def _recipe(self, planned: int) -> Recipe:
         fields: dict[str, object] = {"learning_rate": self._peak, "max_steps": planned}
-        spec = None if self._optimizer is None else optimizer_of_class(type(self._optimizer))
-        if spec is not None:
-            fields["optimizer"] = spec.name
-        group = {} if self._optimizer is None else self._optimizer.param_groups[0]
-        if isinstance(group.get("betas"), tuple | list):
-            fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
-        if isinstance(group.get("weight_decay"), int | float):
-            fields["weight_decay"] = float(group["weight_decay"])
-        return Recipe.parse(fields | self._fields | {"max_steps": planned})
+        shown = {} if self._optimizer is None else fields_of(self._optimizer)
+        return Recipe.parse(shown | fields | self._fields | {"max_steps": planned})
