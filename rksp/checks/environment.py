@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rksp.ground.budgets import RUN_FILE, SETTINGS
+from rksp.ground.budgets import SETTINGS, SOFTWARE
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
 from rksp.recipe_files.parse.document import parse_yaml
@@ -130,7 +130,7 @@ def read_environment(path: Path) -> Environment:
     Raises:
         InputError: The file cannot be read, or it names no package.
     """
-    text = read_text(path, RUN_FILE)
+    text = read_text(path, SOFTWARE)
     SETTINGS.check(text.count("\n"), path)
     suffix = path.suffix.lower()
     is_lock = suffix in (".lock", ".toml")

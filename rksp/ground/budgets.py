@@ -18,7 +18,7 @@ from rksp.ground.errors import ArtifactError, Incomplete, InputError
 
 MIB = 2**20
 # Bytes of a file, by what it holds.
-DEFAULTS, RUN_FILE = MIB, 2 * MIB  # the largest run file seen has 164 kB
+DEFAULTS, SOFTWARE, RUN_FILE = MIB, 8 * MIB, 2 * MIB  # the largest run file seen has 164 kB
 TABLE, PAST_RUN, PROBE = 64 * MIB, 64 * MIB, 64 * MIB
 TOKENIZER = 64 * MIB  # the largest in use has 33 MB
 # Seconds of the processor.
