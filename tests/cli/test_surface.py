@@ -41,15 +41,15 @@ OPTIONS = {
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
-    "--steps --task --text --threads --verbose",
+    "--steps --strict --task --text --threads --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
-    "explain-config": "--as --devices --format --rows",
+    "explain-config": "--as --devices --format --rows --strict",
     "grid": RECIPE
     + "--steps "
     + MEASURE
@@ -70,7 +70,7 @@ OPTIONS = {
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
     "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
-    "--verbose",
+    "--strict --verbose",
     "transfer": RECIPE
     + "--steps ".replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
@@ -80,7 +80,7 @@ OPTIONS = {
 REPORT_KEYS = (
     "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
-    "target timings verdict"
+    "target timings unread verdict"
 )
 
 
