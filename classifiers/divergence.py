@@ -19,13 +19,19 @@ class Divergence:
     Attributes:
         line: log10 of that rate.
         families: What to add to it for a family of the lab, in decades: the posterior's mean.
+        bare: Share of the failures that are divergence where no block normalizes.
         short, long: How far it is off for a new source, as in `edge_model.Horizon`.
     """
 
     line: Line
     families: Mapping[str, float]
+    bare: float
     short: Spread
     long: Spread
+
+    def least(self, inputs: EdgeInputs) -> float:
+        """Return the least share of P(failed) that P(diverged) is."""
+        return self.bare if inputs.norm == "none" else 0.0
 
     def at(self, inputs: EdgeInputs, features: Mapping[str, float]) -> float:
         """Return log10 of the rate that is reached when runs begin to diverge."""
@@ -42,9 +48,13 @@ class Divergence:
         families = {name: number(x) for name, x in stored["families"].items()}
         if not all(abs(x) < SENSELESS for x in families.values()):
             raise ValueError("an offset is beyond all sense")
+        bare = number(stored["bare"])
+        if not 0 <= bare <= 1:
+            raise ValueError("a share is none")
         return cls(
             line=Line.of_stored(stored["line"]),
             families=families,
+            bare=bare,
             short=Spread.of_stored(stored["short"], weights),
             long=Spread.of_stored(stored["long"], weights),
         )

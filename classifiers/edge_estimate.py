@@ -36,6 +36,7 @@ class EdgeEstimate(EdgeAndBest):
         edge: Of the rate from which a run fails.
         best: Of the best rate.
         diverging: Of the rate from which a run diverges, as a multiple of the median edge.
+        least_diverged: Least share of P(failed) that P(diverged) is.
         lapse: Chance that a run ends against what its rate and the edge say.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
@@ -47,6 +48,7 @@ class EdgeEstimate(EdgeAndBest):
     edge: RateMixture
     best: RateMixture
     diverging: RateMixture
+    least_diverged: float
     lapse: Lapse
     contributions: Mapping[str, float]
     outside: Mapping[str, float]
@@ -69,7 +71,9 @@ class EdgeEstimate(EdgeAndBest):
 
         A loss or a gradient that is not finite, or beyond the thresholds of `OutcomePolicy`.
         """
-        return min(self.failed(rate), self.diverging.below(rate / 10**self.log_edge))
+        failed = self.failed(rate)
+        told = self.diverging.below(rate / 10**self.log_edge)
+        return min(failed, max(told, self.least_diverged * failed))
 
     def rate_of(self, probability: float) -> float | None:
         """Return the rate at which `failed` is this; None where no rate has so small a chance."""

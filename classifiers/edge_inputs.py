@@ -25,6 +25,8 @@ _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in lon
 _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 _TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
+_SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text
+_SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
 _DEPTH = 4  # blocks, from which the depth counts apart where no branch is normalized before
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
@@ -52,7 +54,9 @@ class EdgeInputs:
         is_parallel: Attention and feed-forward read the same state and are added together.
         normalizes_branches: A norm follows every branch, before the sum.
         init_std: Standard deviation of the initial weights; None where it is not known.
-        predicts_next: The objective is the next token, as that of every public ladder.
+        normalizes_qk: Queries and keys are normalized.
+        predicts_next: The objective is the next token, as that of most public ladders.
+        masks: The objective is masked or replaced text, as an encoder's.
         is_made_up: The task is an algorithmic one of the lab, no text and no images.
         steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
         batch_tokens: Tokens an optimizer step.
@@ -78,8 +82,10 @@ class EdgeInputs:
     family: str = ""
     is_parallel: bool = False
     normalizes_branches: bool = False
+    normalizes_qk: bool = False
     init_std: float | None = None
     predicts_next: bool = True
+    masks: bool = False
     is_made_up: bool = False
 
     @property
@@ -92,8 +98,8 @@ class EdgeInputs:
 
     @property
     def climbing(self) -> float:
-        """1 if the run ends within its warm-up, so that its rate rises to the end, else 0."""
-        return float(self.warmup_steps >= self.steps)
+        """The share of the second half of the run in which the rate still rises."""
+        return min(1.0, max(0.0, 2 * self.warmup_steps / self.steps - 1))
 
     @property
     def narrowness(self) -> float:
@@ -101,6 +107,16 @@ class EdgeInputs:
         short, long = _NARROWEST
         narrowest = short * (long / short) ** horizon_share(self.steps)
         return max(0.0, math.log10(narrowest / self.width))
+
+    @property
+    def lack_of_tokens(self) -> float:
+        """Decades by which a batch holds fewer tokens than a run that sees much text needs.
+
+        It grows with what the run sees: the lab's runs, of batches as small, show no price.
+        """
+        few, many = _SEEN
+        seen = math.log(self.batch_tokens * self.steps / few) / math.log(many / few)
+        return min(1.0, max(0.0, seen)) * max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
 
     @property
     def peak_share(self) -> float:
@@ -144,6 +160,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
     looks_ahead = first is not None and spec.looks_ahead
     lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
+    long = horizon_share(inputs.steps)
     features = {
         "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
@@ -167,9 +184,12 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     features |= {
         "parallel": inputs.kind_share * inputs.is_parallel,
         "branch_norm": inputs.kind_share * inputs.normalizes_branches,
-        "large_init": (1 - horizon_share(inputs.steps)) * _large_init(inputs),
-        "other_objective": horizon_share(inputs.steps) * (not inputs.predicts_next),
+        "large_init": (1 - long) * _large_init(inputs),
+        "other_objective": long * (not inputs.predicts_next and not inputs.masks),
         "made_up": float(inputs.is_made_up),
+        "masked": long * inputs.masks,
+        "qk_norm": long * inputs.normalizes_qk,
+        "small_batch": -inputs.lack_of_tokens,
     }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
 
@@ -188,6 +208,7 @@ class Column:
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
         of_edge: The edge depends on it; every column serves the best rate.
         prior: Standard deviation of its coefficient before the data; None leaves that to the ridge.
+        mean: Of its coefficient before the data.
     """
 
     name: str
@@ -195,10 +216,16 @@ class Column:
     sign: int = 0
     of_edge: bool = True
     prior: float | None = None
+    mean: float = 0.0
 
 
 _CLIMBING = 1.0  # decades: what a rate that never stops rising does, which one source shows
 _LENGTH = 0.3  # decades: by how much the best rate of long runs differs, beside all else
+_BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one ladder shows
+# Decades: what normalized queries and keys add in long runs, and how far that is known. Pairs of
+# the lab say 0.3; DCLM's runs, which all trained, lie higher, and no other public edge is known.
+_QK_NORM, _QK_KNOWN = 0.3, 0.1
+_MASKED = 0.3  # decades: what masked text does, which one public team shows from both sides
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
@@ -221,6 +248,9 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=_KIND),
     Column(name="large_init", meaning="a large initial deviation", prior=_KIND),
     Column(name="other_objective", meaning="another objective", prior=_KIND),
+    Column(name="masked", meaning="masked text", prior=_MASKED),
+    Column(name="qk_norm", meaning="normalized queries and keys", prior=_QK_KNOWN, mean=_QK_NORM),
+    Column(name="small_batch", meaning="a batch of few tokens", sign=1, prior=_BATCH),
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )

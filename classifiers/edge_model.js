@@ -10,6 +10,8 @@ const FEW_STEPS = 100;
 const KEPT = 0.5; // share of what toy runs show of a kind of model that counts in long runs
 const CRITICAL_BATCH = 1e6;
 const TOY_BATCH = 3e4;
+const SMALL_BATCH = 4000;
+const SEEN = [3e6, 3e7]; // tokens of a run, from the lab's to public ones
 const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
 const KINDS = ["parallel", "branch_norm"];
 const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
@@ -23,6 +25,7 @@ const LONG = 5000;
 const DO_NOT_EXCEED = 0.05;
 const FAR = 0.7;
 const LONG_STEPS = 1000; // of a model without normalization
+const SURE = 0.005; // chance below which pages print no number
 const HALVINGS = 60;
 const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
 
@@ -115,8 +118,14 @@ function lateShare(run) {
 
 const horizonShare = (steps) => clip(Math.log(steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
 
-// `EdgeInputs.climbing` and `narrowness`.
-const climbing = (run) => Number(run.warmup_steps >= run.max_steps);
+// `EdgeInputs.climbing`, `lack_of_tokens` and `narrowness`.
+const climbing = (run) => clip((2 * run.warmup_steps) / run.max_steps - 1, 0, 1);
+
+function lackOfTokens(run) {
+  const batch = run.batch_size * run.sequence_length;
+  const seen = Math.log((batch * run.max_steps) / SEEN[0]) / Math.log(SEEN[1] / SEEN[0]);
+  return clip(seen, 0, 1) * Math.max(0, Math.log10(SMALL_BATCH / batch));
+}
 
 function narrowness(run) {
   const narrowest = 32 * (256 / 32) ** horizonShare(run.max_steps);
@@ -169,7 +178,10 @@ function featuresOf(run, optimizers, measured) {
     parallel: kindShare(run) * run.is_parallel,
     branch_norm: kindShare(run) * run.normalizes_branches,
     large_init: (1 - horizonShare(steps)) * largeInit(run),
-    other_objective: horizonShare(steps) * !run.predicts_next,
+    other_objective: horizonShare(steps) * (!run.predicts_next && !run.masks),
+    masked: horizonShare(steps) * run.masks,
+    qk_norm: horizonShare(steps) * run.normalizes_qk,
+    small_batch: -lackOfTokens(run),
     made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {
@@ -240,7 +252,7 @@ function wideningsOf(model, run, facts, features, outside, of) {
     found.push(unlike.optimizer[of]);
   }
   for (const [name, over] of outside) if (IN_DECADES.includes(name)) found.push(BEYOND * over);
-  found.push(BEYOND * narrowness(run), BEYOND * climbing(run));
+  found.push(BEYOND * narrowness(run), BEYOND * climbing(run), BEYOND * lackOfTokens(run));
   return found;
 }
 
@@ -342,6 +354,15 @@ function reasonsOf(outside, run, facts) {
     );
   }
   return found;
+}
+
+// `rksp.assessment.basis.open_at`; `edge` as pages print it.
+function openAt(low, high, edge) {
+  if (!(low < SURE && high > 1 - SURE)) return [];
+  return [
+    `teams differ by more than this learning rate lies from the likely edge, ${edge}: in some of ` +
+      "them nearly all such runs fail, in others hardly any",
+  ];
 }
 
 // `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 ARTIFACT = Artifact(
-    noun="model of the edge", schema="rksp-edge-5", file="edge.json", command="python -m lab fit"
+    noun="model of the edge", schema="rksp-edge-6", file="edge.json", command="python -m lab fit"
 )
 
 
@@ -158,6 +158,7 @@ class EdgeModel:
             diverging=begins.wider(x.edge for x in unlike.values()).around(above, self.weights),
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
+            least_diverged=self.divergence.least(inputs),
             lapse=self.lapse,
             contributions=self.edge.contributions(features) | {"family": offset.edge},
             outside=outside,

@@ -19,6 +19,7 @@ WIDENED_BY = {
     "kind": "the kind of its blocks, known from short runs alone",
     "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
+    "few_tokens": "a batch of few tokens",
     "narrow": "the width, narrower than in any run so long",
 }
 
@@ -93,6 +94,7 @@ class Kinds:
             found["optimizer"] = self.unlike["optimizer"]
         beyond = {name: over for name, over in outside.items() if name in _IN_DECADES}
         beyond |= {"narrow": inputs.narrowness, "climbing": inputs.climbing}
+        beyond |= {"few_tokens": inputs.lack_of_tokens}
         for name, decades in beyond.items():
             found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}

@@ -13,6 +13,7 @@ from rksp.classifiers.artifacts import number
 SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 _NORMAL = NormalDist()
+_SURE = 0.005  # chance below which, and above one less which, pages print no number
 _HALVINGS = 60  # of the search for a quantile
 
 
@@ -195,6 +196,11 @@ def failed_interval(
     ends = [lapsing(low, lapse.low), lapsing(low, lapse.high)]
     tops = [lapsing(high, lapse.low), lapsing(high, lapse.high)]
     return min(*ends, point), max(*tops, point)
+
+
+def says_nothing(low: float, high: float) -> bool:
+    """Return whether an interval of P(failed) is printed as from <1 % to >99 %."""
+    return low < _SURE and high > 1 - _SURE
 
 
 def lapsing(chance: float, lapse: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +10,12 @@ import typer
 from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, Strict, with_options
+from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
-from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import emit, made_with, outputs
+from rksp.cli.run_options import RunOptions, learned, say
 from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
@@ -29,6 +28,7 @@ from rksp.recipe import Recipe
 if TYPE_CHECKING:
     from rksp.confirm.calibrate import Ladder
     from rksp.documents.score import ScoreReport
+    from rksp.run import Run
 
 _RECORD = Path("runs.jsonl")
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
@@ -63,28 +63,26 @@ def calibrate(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A target, as for rksp score.")],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _MEASURE],
     model: Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})],
     ladder: Annotated[LadderOptions, Panel(title="Runs")],
     output: Annotated[ScoreOutput, Panel(title="Output")],
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
-    strict: Strict = False,
 ) -> int:
     """Train a short ladder of rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
-    run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
-    run.tell_unread()
+    run = of.run(target, recipe)
+    say(run.unread_lines)
     with stdout_for_us_alone():
         try:
             is_first = _train(run, recipe, measure, model, ladder, record)
         except KeyboardInterrupt:
-            print(
-                f"rksp: finished runs are in {record}; the same command with --record {record} "
-                "goes on from there",
-                file=sys.stderr,
+            say(
+                [
+                    f"finished runs are in {record}; the same command with --record {record} goes "
+                    "on from there"
+                ]
             )
             raise
         if not is_first:
@@ -114,7 +112,7 @@ def _record(typed: Path | None) -> Path:
 
 
 def _train(
-    run: RequestedRun,
+    run: Run,
     given: Given[Recipe],
     measure: MeasureOptions,
     model: ModelOptions,
@@ -164,33 +162,24 @@ def _announce(ladder: Ladder, processes: int) -> None:
     rates = ladder.first_rates()
     minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
     recipe = ladder.recipe
-    print(
-        f"rksp: {len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
-        f"{recipe.sequence_length} tokens) of {one_line(ladder.source.target, 60)}, width "
-        f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
-        f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
-        f"{f' in each of {processes} processes' if processes > 1 else ''}",
-        file=sys.stderr,
+    say(
+        [
+            f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
+            f"{recipe.sequence_length} tokens) of {one_line(ladder.source.target, 60)}, width "
+            f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
+            f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
+            f"{f' in each of {processes} processes' if processes > 1 else ''}"
+        ]
     )
 
 
-def _answer(
-    run: RequestedRun, measure: MeasureOptions, model: ModelOptions, record: Path
-) -> ScoreReport:
+def _answer(run: Run, measure: MeasureOptions, model: ModelOptions, record: Path) -> ScoreReport:
     """Return the score of the target that knows the ladder."""
-    from rksp.assessment.pipeline import evaluate
-    from rksp.assessment.report import score_report
-    from rksp.cli.own_runs import learned_from
-    from rksp.recipe_files.said.reported import with_origins
+    from rksp.run import Question
 
     # Of the recipe that was trained, so not of what the model shows beside it.
     source = run.started(model.resolve(run.target, run.overrides, counts=False))
     if source.config is None and measure.evidence == "config":
         measure = measure.model_copy(update={"evidence": "gradient"})
-    classifier, own_runs = learned_from([record], source, run.recipe, None)
-    evaluation = evaluate(
-        source, run.recipe, measure, classifier=classifier, alternatives=run.alternatives
-    )
-    report = score_report(run.recipe, [evaluation])
-    report = report.model_copy(update={"own_runs": own_runs}).finite()
-    return with_origins(report, run.origins, run.keys)
+    question = learned(Question(run=run, source=source), [record])
+    return question.reported([question.evaluated(measure)])

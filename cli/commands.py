@@ -28,6 +28,8 @@ _SUMMARIES = {
     "and how well rksp predicts them.",
     "report": "Show a stored report in any format.",
     "diff": "Show which issues are new, worse, better, fixed or unchanged.",
+    "audit": "Name the known faults of the software that trains; exit with 1 at one of level "
+    "error.",
     "checks": "List all checks with their codes, worst levels, names and titles.",
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",

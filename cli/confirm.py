@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,30 +9,22 @@ import typer
 from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import (
-    AsFormat,
-    Devices,
-    Given,
-    Panel,
-    RecipeFile,
-    Strict,
-    with_options,
-)
+from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ExitZero
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
-from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
+from rksp.cli.run_options import RunOptions, say
 from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.budgets import SEEDS
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
-from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport
+    from rksp.run import Run
 
 
 class TrialOptions(TrainingOptions):
@@ -47,8 +38,7 @@ class TrialOptions(TrainingOptions):
                 "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60, "
                 "optimizer=muon), or an intervention (qk_norm, clip=0.5, zclip+clip=1); "
                 "repeatable. The default is baseline, the predicted learning rate to start with "
-                "(rate=0.3 where there is none below), and the first lever of rksp score, if it "
-                "has one."
+                "(rate=0.3 where there is none below), and step_clip."
             ),
             unit="arm",
         ),
@@ -114,28 +104,25 @@ def confirm(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A target, as for rksp score.")],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _PREDICTION],
     model: Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})],
     trials: Annotated[TrialOptions, Panel(title="Runs")],
     output: Annotated[ConfirmOutput, Panel(title="Output")],
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
-    strict: Strict = False,
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
     files = outputs(output.output_format, output.output, "confirm")
     if trials.record is not None:
         check_writable(trials.record, "--record")
-    run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
-    run.tell_unread()
+    run = of.run(target, recipe)
+    say(run.unread_lines)
     if run.assumed:
-        print(f"rksp: {one_line(run.assumed)}", file=sys.stderr)
+        say([run.assumed])
     with stdout_for_us_alone():
         try:
             report = _confirmed(run, measure, model, trials)
         except KeyboardInterrupt:
-            print(f"rksp: {_how_to_go_on(trials.keep)}", file=sys.stderr)
+            say([_how_to_go_on(trials.keep)])
             raise
     command = made_with(context)
     report = report.model_copy(update={"provenance": report.provenance | command})
@@ -144,7 +131,7 @@ def confirm(
 
 
 def _confirmed(
-    run: RequestedRun, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
+    run: Run, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
 ) -> ConfirmReport:
     # Here and not above: --help must not wait for torch.
     from rksp.assessment.store import MeasurementStore

@@ -21,8 +21,9 @@ def explain(
     word: Annotated[
         str,
         typer.Argument(
-            help="Any word that rksp prints: a check (RKSP101, initial-loss), a column, a verdict, "
-            "a field of the recipe, a lever, a monitor, an arm or a fault."
+            help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory "
+            "(RKSA-2026-0036), a column, a verdict, a field of the recipe, a lever, a monitor, an "
+            "arm or a fault."
         ),
     ],
 ) -> int:
@@ -52,6 +53,8 @@ def explained(word: str) -> tuple[str, Rows]:
     from rksp.checks.registry import find_check
     from rksp.report.glossary import find_word
 
+    if word.upper().startswith("RKSA"):
+        return _advisory(word)
     word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
     for look_up in (
         _check,
@@ -101,6 +104,13 @@ def _check(word: str) -> tuple[str, Rows] | None:
         return None
     title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
     return title, list(found.explanation)
+
+
+def _advisory(word: str) -> tuple[str, Rows]:
+    from rksp.checks.advisories import find_advisory
+
+    found = find_advisory(word)
+    return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
 
 def _glossary(word: str) -> tuple[str, Rows] | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import AsFormat, Devices, Strict, TextOrJson, as_count
-from rksp.cli.recipe_source import refuse_unknown
+from rksp.cli.options import Panel, TextOrJson, as_count, with_options
+from rksp.cli.run_options import RunOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from rksp.recipe_files.said.origin import RecipeFile
 
 
+@with_options
 def explain_config(
     file: Annotated[
         Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
     ],
-    trainer: AsFormat = None,
-    devices: Devices = None,
-    strict: Strict = False,
+    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
     rows: Annotated[
         int | None,
         typer.Option(
@@ -39,12 +38,13 @@ def explain_config(
 ) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
     from rksp.recipe_files.registry import read_recipe_file
+    from rksp.run import refuse_unknown
 
     given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
-        read = read_recipe_file(file, trainer=trainer, devices=devices, given=given)
-        if strict:
-            refuse_unknown(read.path, read.unread)
+        read = read_recipe_file(file, trainer=of.as_format, devices=of.devices, given=given)
+        if of.is_strict:
+            refuse_unknown(read)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rksp.ground.text import short
 
 if TYPE_CHECKING:
-    from rksp.classifiers.levers.lever import Lever
+    from rksp.classifiers.levers.catalogue import Lever
 
 
 def lever_rows(word: str) -> list[tuple[str, str]]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli.audit import known_faults
 from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
-    AsFormat,
-    Devices,
     Given,
     NoCache,
     Panel,
@@ -25,6 +23,7 @@ from rksp.cli.options import (
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
+from rksp.cli.run_options import RunOptions, SoftwareOptions, say
 from rksp.ground.budgets import reading
 from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
@@ -70,6 +69,9 @@ def grid(
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
     measure: Annotated[MeasureOptions, _MEASURE],
     model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
@@ -80,8 +82,8 @@ def grid(
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
+    *,
+    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
@@ -98,7 +100,8 @@ def grid(
                 stored = read_grid(Path(source))
             return _shown(stored, gate, view)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
-        plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
+        plan = _plan(source, axes or [], recipe, cells, model, of)
+    say(known_faults(plan.read, software.env, software.gpu) if plan.read is not None else ())
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task"}),
@@ -112,7 +115,7 @@ def grid(
     try:
         result = _worked(plan, options, work, groups)
     except KeyboardInterrupt:
-        _say(f"finished cells are in {work.store}; the same command goes on from there")
+        say([f"finished cells are in {work.store}; the same command goes on from there"])
         raise
     return _shown(result, gate, view)
 
@@ -123,8 +126,7 @@ def _plan(
     recipe: Given[Recipe],
     options: PlanOptions,
     model: ModelOptions,
-    devices: int | None,
-    as_format: str | None,
+    of: RunOptions,
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
@@ -141,8 +143,8 @@ def _plan(
         samples=options.samples,
         seed=options.sample_seed,
         ignore=options.ignore,
-        devices=devices,
-        trainer=as_format,
+        devices=of.devices,
+        trainer=of.as_format,
         max_cells=options.max_cells,
         allow_hub=model.allow_hub,
     )
@@ -173,8 +175,7 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
 
 def _check(view: ViewOptions) -> None:
     """Check the conditions and exports before the work starts."""
-    from rksp.grid.export import check_export
-    from rksp.grid.table import Condition
+    from rksp.grid.table import Condition, check_export
 
     for condition in view.where:
         Condition.parse(condition)
@@ -198,10 +199,9 @@ def _announce(plan: GridPlan, options: Options) -> int:
     """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
-    for note in plan.notes:
-        _say(note)
+    say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    _say(f"cells: {len(plan.cells)}; distinct initializations: {groups}")
+    say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
     return groups
 
 
@@ -211,15 +211,15 @@ def _list(plan: GridPlan, options: Options) -> None:
     Raises:
         InputError: No cell can run.
     """
+    from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
-    from rksp.grid.names import check_names
     from rksp.recipe_files.said.assumptions import line_of
 
     notes = check_names(plan.cells)
     _announce(plan, options.model_copy(update={"allow_hub": False}))
     for note in (*notes, line_of(plan.assumed)):
         if note:
-            _say(note)
+            say([note])
     for cell in plan.cells:
         settings = unnamed_settings(cell.overrides, cell.labels)
         print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
@@ -280,9 +280,8 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
     """Write all cells as a table, or those that pass the gate as a sweep."""
-    from rksp.grid.export import TABLES, export
     from rksp.grid.sweeps import export_sweep
-    from rksp.grid.table import JUDGED
+    from rksp.grid.table import JUDGED, TABLES, export
 
     found = result.records(gate.bar)
     if path.suffix in TABLES:
@@ -293,8 +292,4 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )
-    _say(note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate.")
-
-
-def _say(line: str) -> None:
-    print(f"rksp: {one_line(line)}", file=sys.stderr)
+    say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])

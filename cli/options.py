@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -55,40 +54,6 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
     return parse
 
 
-RecipeFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--recipe",
-        help="A trainer's run file; options override its settings.",
-        rich_help_panel="Recipe",
-    ),
-]
-Devices = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of devices in the run; needed where a run file gives the batch per device.",
-        parser=as_count(),
-        metavar="DEVICES",
-        rich_help_panel="Recipe",
-    ),
-]
-AsFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        help="Read the run file as this trainer's; the default is to recognize the trainer.",
-        metavar="TRAINER",
-        rich_help_panel="Recipe",
-    ),
-]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Refuse a run file with a setting that rksp does not know.",
-        rich_help_panel="Recipe",
-    ),
-]
 NoCache = Annotated[
     bool,
     typer.Option(

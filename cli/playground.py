@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
-from rksp.cli.recipe_source import requested_run
+from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.rendering import command_line
+from rksp.cli.run_options import RunOptions
 from rksp.recipe import Recipe
 
 Target = Annotated[
@@ -36,11 +36,9 @@ _MODEL = Panel(title="Model", leave_out=("max_params", "trust_remote_code"))
 def playground(
     context: typer.Context,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
     model: Annotated[ModelOptions, _MODEL],
     target: Target = "gpt2",
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
     output: Output = None,
 ) -> int:
     """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
@@ -52,7 +50,7 @@ def playground(
 
     if output is not None:
         check_writable(output)
-    run = requested_run(target, recipe, recipe_file, devices, as_format)
+    run = of.run(target, recipe)
     run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
     table: Any = context.find_root().command
     command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))

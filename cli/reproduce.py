@@ -23,6 +23,7 @@ SHIPPED = {
     "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
     "cost": "What interventions add to a step.",
     "kss-frontier": "What settings of Koopman Spectral Shaping and MSign save, and at which loss.",
+    "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
 }
 
 

@@ -9,18 +9,15 @@ import typer
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
-    AsFormat,
-    Devices,
     Given,
     Panel,
-    RecipeFile,
     TextOrJson,
     flag_names,
     with_options,
 )
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.recipe_source import requested_run
 from rksp.cli.rendering import emit, made_with
+from rksp.cli.run_options import RunOptions
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
@@ -42,14 +39,12 @@ def runs(
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
     model: Annotated[ModelOptions, Panel(title="Model", leave_out=("max_params",))],
     target: Annotated[
         str | None,
         typer.Option(help="The model that the runs trained, as for rksp score, if they name none."),
     ] = None,
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
     metric: Annotated[
         str | None,
         typer.Option(help="The loss, by its tracker's name; the default knows the usual names."),
@@ -62,7 +57,7 @@ def runs(
     from rksp.own_runs.history import read_history
     from rksp.own_runs.scorecard import history_report, scorecard
 
-    question = _question(target, recipe, model, recipe_file, devices, as_format)
+    question = _question(target, recipe, model, of)
     shown = one_line(", ".join(map(str, paths)), 200)
     with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
         history = read_history(paths, question, metric=metric)
@@ -83,17 +78,15 @@ def _question(
     target: str | None,
     recipe: Given[Recipe],
     model: ModelOptions,
-    file: Path | None,
-    devices: int | None,
-    as_format: str | None,
+    of: RunOptions,
 ) -> Question:
     """Return the model and the recipe that fill in what the runs do not say."""
     from rksp.own_runs.history import Question
 
     quiet_transformers()
-    if target is None and file is None:
+    if target is None and of.recipe_file is None:
         return Question(source=None, recipe=Recipe.parse(recipe.values, flag_names(Recipe)))
-    run = requested_run(target or "", recipe, file, devices, as_format)
+    run = of.run(target or "", recipe)
     if target is None:
         return Question(source=None, recipe=run.recipe)
     with stdout_for_us_alone():

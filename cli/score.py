@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,24 +15,19 @@ from rksp.cli.first_answer import FirstAnswerStands, standing, terminal_of_stdou
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
-    AsFormat,
-    Devices,
     Given,
     NoCache,
     Panel,
-    RecipeFile,
-    Strict,
     as_count,
     assignments,
     brief,
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.own_runs import learned_from
 from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
-from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
+from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.budgets import SEEDS, reading
 from rksp.ground.collector import collector_paused, loading
@@ -46,12 +40,10 @@ from rksp.report.formats import rendering
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rksp.assessment.pipeline import Evaluation
-    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.classifiers.edge_model import EdgeModel
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
-    from rksp.report.gate import Gate
+    from rksp.run import Question, Run
 
 Target = Annotated[
     str,
@@ -86,23 +78,21 @@ _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 @brief(
     *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
-    *("sequence_length", "optimizer", "precision", "overrides", "evidence", "output", "fail_on"),
-    "verbose",
+    *("sequence_length", "optimizer", "precision", "overrides", "is_pretrained", "evidence"),
+    *("output", "fail_on", "verbose"),
 )
 @with_options
 def score(
     context: typer.Context,
     target: Target,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
     model: Annotated[ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
+    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
     gate: Annotated[GateOptions, Panel(title="Output")],
     output: Annotated[ScoreOutput, Panel(title="Output")],
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
-    as_format: AsFormat = None,
-    strict: Strict = False,
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
@@ -116,44 +106,49 @@ def score(
         bar = Gate.parse(gate.fail_on)
         older = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
-        run = requested_run(target, recipe, recipe_file, devices, as_format, strict=strict)
+        run = of.run(target, recipe)
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         try:
-            source, run = _met(run, model)
-            prior = _classifier(risk.classifier)
-            classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
-            run, classifier = _with_levers(run, source, apply, classifier)
-            finished = partial(_finished, context, run, gate, assignments(model.overrides))
-            asked = _Asked(
-                name=target,
-                run=run,
-                source=source,
-                measure=measure,
-                answer={"risk": risk.risk, "classifier": classifier, "threshold": bar.bar},
-                seeds=seeds,
-                is_cached=not no_cache,
-                shown=lambda report: rendering(finished(report), "text"),
-            )
-            result = _scored(asked, terminal)
-            result = result.model_copy(update={"own_runs": own_runs}).finite()
+            question = _question(run, model, risk, bar.bar, apply)
+            question, faults = question.audited(software.env, software.gpu)
+            say(faults)
+            finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
+            shown = lambda report: rendering(finish(report), "text")
+            measured = counted_threads(measure).at_seeds(seeds)
+            if measure.evidence == "config" and seeds > 1:
+                say(["A configuration has no seed, so there is one answer."])
+            result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
         except FirstAnswerStands:
             raise
         except KeyboardInterrupt:
-            print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
+            say([_how_to_go_on(measure)])
             raise
     with collector_paused():
-        result = finished(result, older, is_last=True)
+        result = finish(result, older, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 
+def _question(
+    run: Run, model: ModelOptions, risk: RiskOptions, threshold: float, apply: str | None
+) -> Question:
+    """Return the question, of the model as its configuration shows it."""
+    from rksp.run import Question
+
+    with collector_paused():
+        source = model.resolve(run.target, run.overrides, counts=False)
+        question = Question.of(run, source, threshold=threshold, risk=risk.risk)
+    levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
+    return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+
+
 def _finished(
     context: typer.Context,
-    run: RequestedRun,
+    run: Run,
     gate: GateOptions,
     overrides: Mapping[str, str],
     report: ScoreReport,
@@ -161,46 +156,27 @@ def _finished(
     *,
     is_last: bool = False,
 ) -> ScoreReport:
-    """Return a report as the options and the run file want it: findings, exit code, next command.
+    """Return a report as the options want it: findings, exit code, next command.
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.recipe_files.said.reported import with_origins
+    from rksp.report.finish import finished
     from rksp.report.gate import Gate
 
-    report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
-    bar = Gate.parse(gate.fail_on)
-    report, refused = _as_the_file_asks(report, run, bar)
-    for said in refused if is_last else ():
-        print(f"rksp: {one_line(said)}", file=sys.stderr)
-    changed = None
-    if older is not None:
-        from rksp.report.diff import compare
-
-        changed = compare(older, report, strict=True)
-    report = report.model_copy(
-        update={
-            "provenance": report.provenance | made_with(context),
-            "gate": bar.judge(report, changed),
-            "baseline": changed,
-        }
+    levels = assignments(gate.levels, "--level")
+    target = report.target.model_copy(update={"overrides": sorted(overrides)})
+    report, refused = finished(
+        report.model_copy(update={"target": target}),
+        run,
+        Gate.parse(gate.fail_on),
+        older,
+        select=gate.select,
+        ignore=gate.ignore,
+        levels=levels,
     )
-    report = with_origins(report, run.origins, run.keys, run.unread, run.file)
+    say(refused if is_last else ())
+    report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     return report.model_copy(update={"next_command": next_command(context, report)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What was asked for: the run, how it is measured and judged, and how a page of it is drawn."""
-
-    name: str
-    run: RequestedRun
-    source: ModelSource
-    measure: MeasureOptions
-    answer: Mapping[str, Any]
-    seeds: int
-    is_cached: bool
-    shown: Callable[[ScoreReport], Any]
 
 
 def _how_to_go_on(measure: MeasureOptions) -> str:
@@ -209,95 +185,51 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
     return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
-def _silent(done: float, total: float, step: str) -> None:
-    """Report no progress."""
-
-
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
     report(f"{title}: {step}", done, total)
 
 
-def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
+def _scored(
+    question: Question,
+    seeds: Sequence[MeasureOptions],
+    terminal: Console | None,
+    shown: Callable[[ScoreReport], Any],
+    name: str,
+    *,
+    is_cached: bool,
+) -> ScoreReport:
     """Measure every seed, or read what was kept of it, and report them together.
 
     On a terminal the configuration's answer stands there meanwhile.
     """
-    seeds = asked.seeds
-    if asked.measure.evidence == "config" and seeds > 1:
-        print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
-        seeds = 1
-    measure, run, source = counted_threads(asked.measure), asked.run, asked.source
-    at_seeds = [
-        measure.model_copy(update={"seed": seed})
-        for seed in range(measure.seed, measure.seed + seeds)
-    ]
+    first = seeds[0]
     store = None
-    if measure.evidence != "config":
+    if first.evidence != "config":
         from rksp.assessment.store import MeasurementStore  # not for --help
 
-        store = MeasurementStore.of(asked.is_cached)
+        store = MeasurementStore.of(is_cached)
     with collector_paused():
-        from rksp.assessment.gathering import known
-        from rksp.assessment.pipeline import evaluate, judge
-        from rksp.assessment.report import score_report
-
-    def evaluated(options: MeasureOptions, progress: Progress = _silent) -> Evaluation:
-        return evaluate(
-            source,
-            run.recipe,
-            options,
-            **asked.answer,
-            alternatives=run.alternatives,
-            store=store,
-            progress=progress,
-        )
-
-    evidence = [known(source, options, run.recipe, store) for options in at_seeds]
-    if all(evidence):
-        judged = [
-            judge(definite(one), run.recipe, **asked.answer, alternatives=run.alternatives)
-            for one in evidence
-        ]
-        return score_report(run.recipe, judged)
+        kept = question.known(seeds, store)
+    if kept is not None:
+        return kept
     page = None
-    if terminal is not None and source.config is not None:
-        configured = evaluated(measure.model_copy(update={"evidence": "config"}))
+    if terminal is not None and question.source.config is not None:
+        configured = question.evaluated(first.model_copy(update={"evidence": "config"}))
         if configured.risk is not None:
-            page = asked.shown(score_report(run.recipe, [configured]))
-    with live_progress() if page is None else standing(page, definite(terminal)) as report:
-        source, memory = _ready(source, measure)
-        evaluations = []
+            page = shown(question.reported([configured]))
+    with live_progress() if page is None else standing(page, definite(terminal)) as progress:
+        source, memory = _ready(question.source, first)
+        question = replace(question, source=source)
         with memory:
-            for options in at_seeds:
-                label = f"{one_line(asked.name, 60)} seed {options.seed}"
-                evaluations.append(evaluated(options, partial(_told, report, label)))
-    return score_report(run.recipe, evaluations)
-
-
-def _met(run: RequestedRun, model: ModelOptions) -> tuple[ModelSource, RequestedRun]:
-    """Return the model as its configuration shows it, and the run with what it shows of it."""
-    with collector_paused():
-        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
-        return source, run
-
-
-def _with_levers(
-    run: RequestedRun, source: ModelSource, asked: str | None, classifier: EdgePredictor | None
-) -> tuple[RequestedRun, EdgePredictor | None]:
-    """Return the run and the model of the edge with the levers that were asked for."""
-    if asked is None:
-        return run, classifier
-    from rksp.assessment.applied import apply_levers
-    from rksp.models.declared import Declared
-
-    applied = apply_levers(
-        [one for one in map(str.strip, asked.split(",")) if one],
-        Declared(source.config, source.task),
-        run.recipe,
-        is_pretrained=source.holds_trained,
-        model=classifier,
-    )
-    return run.changed(applied.recipe, applied.said), applied.model
+            evaluations = [
+                question.evaluated(
+                    options,
+                    store,
+                    partial(_told, progress, f"{one_line(name, 60)} seed {options.seed}"),
+                )
+                for options in seeds
+            ]
+    return question.reported(evaluations)
 
 
 def _ready(
@@ -315,70 +247,6 @@ def _ready(
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
-
-
-def _as_asked(
-    report: ScoreReport,
-    gate: GateOptions,
-    levels: Mapping[str, str],
-    overrides: Mapping[str, str],
-) -> ScoreReport:
-    """Keep the selected findings, and say which checks were left out and which settings typed."""
-    from rksp.checks.selection import left_out, select_findings
-    from rksp.documents.score import NotRunReport
-    from rksp.documents.verdict import combined
-
-    found = select_findings(report.findings, gate.select, gate.ignore, levels)
-    dropped = {check.code: check for check in left_out(gate.select, gate.ignore)}
-    not_run = [check for check in report.not_run if check.code not in dropped]
-    not_run += [NotRunReport.of(check) for check in dropped.values()]
-    target = report.target.model_copy(update={"overrides": sorted(overrides)})
-    return report.model_copy(
-        update={
-            "findings": list(found),
-            "verdict": combined(report.risk_verdict, found),
-            "not_run": not_run,
-            "target": target,
-        }
-    )
-
-
-def _as_the_file_asks(
-    report: ScoreReport, run: RequestedRun, gate: Gate
-) -> tuple[ScoreReport, list[str]]:
-    """Leave out the findings that comments of the run file silence, and say which.
-
-    They silence no error, and nothing that fails the gate.
-
-    Returns:
-        The report, and a sentence for each comment that cannot silence what it names.
-    """
-    from rksp.checks.registry import CHECKS
-    from rksp.documents.score import NotRunReport
-    from rksp.documents.verdict import combined
-    from rksp.recipe_files.said.ignored import apply_comments
-
-    fields = {check.code: check.field for check in CHECKS}
-    found = apply_comments(report.findings, fields, run.origins, run.file, gate.reaches)
-    refused = [
-        f"{place} cannot ignore {finding.code}, {_held(finding.level)}; "
-        f"type --ignore {finding.code}"
-        for finding, place in found.refused
-    ]
-    silenced = [
-        NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
-        for finding, place in found.silenced
-    ]
-    changes = {
-        "findings": found.kept,
-        "not_run": [*report.not_run, *silenced],
-        "verdict": combined(report.risk_verdict, found.kept),
-    }
-    return report.model_copy(update=changes), refused
-
-
-def _held(level: str) -> str:
-    return "an error" if level == "error" else f"a {level}, which fails the gate"
 
 
 def _classifier(file: Path | None) -> EdgeModel | None:

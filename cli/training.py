@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Panel
-from rksp.cli.recipe_source import RequestedRun
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
@@ -15,6 +14,7 @@ from rksp.options import MeasureOptions
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
+    from rksp.run import Run
 
 
 class TrainingOptions(Finite):
@@ -28,7 +28,7 @@ class TrainingOptions(Finite):
     ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
 
-    def source(self, run: RequestedRun, model: ModelOptions) -> ModelSource:
+    def source(self, run: Run, model: ModelOptions) -> ModelSource:
         """Return the model that is trained: the target, or its tiny twin.
 
         Raises:

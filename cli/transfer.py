@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, RecipeFile, TextOrJson, with_options
-from rksp.cli.own_runs import learned_from
+from rksp.cli.options import Given, Panel, TextOrJson, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.recipe_source import requested_run
+from rksp.cli.run_options import RunOptions, learned
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
-    from rksp.cli.recipe_source import RequestedRun
-    from rksp.models.source import ModelSource
+    from rksp.run import Question
 
 _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
@@ -33,13 +31,12 @@ def transfer(
     small: Annotated[str, typer.Argument(help=_SMALL)],
     large: Annotated[str, typer.Argument(help=_LARGE)],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("as_format",))],
     model: Annotated[ModelOptions, Panel(title="Model")],
-    recipe_file: RecipeFile = None,
-    devices: Devices = None,
     evidence: Annotated[
-        Literal["config", "response"],
+        Literal["config", "gradient"],
         typer.Option(
-            help="config: build neither model; response: measure both as a score does, which "
+            help="config: build neither model; gradient: measure both as a score does, which "
             "takes a minute and is no more accurate."
         ),
     ] = "config",
@@ -57,27 +54,27 @@ def transfer(
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.transfer import CONFIGURED
     from rksp.classifiers.transfer import transfer as carry
+    from rksp.run import Question
 
-    runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
+    runs = [of.run(name, recipe) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
     if rate is None:
         raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
-        met = [run.met(model.resolve(run.target, run.overrides, counts=False)) for run in runs]
-        runs, sources = [run for run, _ in met], [source for _, source in met]
-        inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
-        origin, aim = inputs
+        asked = [
+            Question.of(run, model.resolve(run.target, run.overrides, counts=False)) for run in runs
+        ]
+        origin, aim = inputs = [_inputs(question) for question in asked]
         doubts = {
             reason
-            for source, run in zip(sources, runs, strict=True)
-            for reason in uncarried(run.recipe, is_pretrained=source.holds_trained)
+            for one in asked
+            for reason in uncarried(one.run.recipe, is_pretrained=one.source.holds_trained)
         }
         is_cheap = evidence == "config" or bool(doubts)
-        measured: Any = ({}, {}) if is_cheap else _measured(sources, runs)
-    prior = load_edge_model()
-    learned, own_runs = learned_from(past or (), sources[1], runs[1].recipe, prior)
-    edges = learned or prior
+        measured: Any = ({}, {}) if is_cheap else _measured(asked)
+    informed = learned(asked[1], past or ())
+    edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
     found = carry(edges, origin, aim, rate, measured)
     answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
@@ -113,15 +110,13 @@ def transfer(
     return 0
 
 
-def _measured(
-    sources: Sequence[ModelSource], runs: Sequence[RequestedRun]
-) -> tuple[Mapping[str, float], Mapping[str, float]]:
+def _measured(asked: Sequence[Question]) -> tuple[Mapping[str, float], Mapping[str, float]]:
     from rksp.assessment.transfer import measured_pair
     from rksp.cli.process import with_threads
     from rksp.cli.progress import live_progress
     from rksp.options import MeasureOptions
 
-    small, large = zip(sources, (run.recipe for run in runs), strict=True)
+    small, large = ((one.source, one.run.recipe) for one in asked)
     options = with_threads(MeasureOptions())
     try:
         with live_progress() as report:
@@ -132,14 +127,15 @@ def _measured(
         raise InputError(f"{error} Or carry the rate unmeasured: --evidence config.") from None
 
 
-def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:
+def _inputs(asked: Question) -> EdgeInputs:
     from rksp.assessment.risk import declared_inputs
     from rksp.models.declared import Declared
 
+    declared = Declared(asked.source.config, asked.source.task)
     try:
-        return declared_inputs(Declared(source.config, source.task), run.recipe)
+        return declared_inputs(declared, asked.run.recipe)
     except InputError as error:
-        raise InputError(f"{run.target}: {error}; a rate cannot be carried to it.") from None
+        raise InputError(f"{asked.run.target}: {error}; a rate cannot be carried to it.") from None
 
 
 def _row(

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lab.bench.commands import app as bench
+from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
 from rksp.cli.progress import counted
 from rksp.ground.budgets import reading
@@ -27,6 +28,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(bench)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and leave with its exit code, as `rksp` does."""
+    run_program(arguments, program=app, name="python -m lab")
 
 
 @app.command()
@@ -327,3 +333,18 @@ def house(
     from lab.house import report
 
     typer.echo(report(shows_walk=walk))
+
+
+@app.command()
+def advisory(
+    facts: Annotated[Path, typer.Argument(help="TOML: the entry and its two recipes.")],
+) -> None:
+    """Draft an advisory and its two recipes from facts given by hand: two lines of JSON.
+
+    The file has summary, severity, references, fix, symptom, established, and a table `when`; one
+    `[[affected]]` for each package, with a range or versions; and the tables `match` and `near`.
+    """
+    from lab.advisories import draft
+
+    for line in draft(facts):
+        typer.echo(line)

@@ -99,6 +99,11 @@ class MeasureOptions(Finite):
         Flag("--threads", "Threads; default half of the cores.", unit="threads", from_file=True),
     ] = Field(default=None, ge=1, le=1024)
 
+    def at_seeds(self, count: int) -> list[MeasureOptions]:
+        """Return the options at this many seeds, beginning with their own; one for a config."""
+        seeds = range(self.seed, self.seed + (1 if self.evidence == "config" else count))
+        return [self.model_copy(update={"seed": seed}) for seed in seeds]
+
     @property
     def workers(self) -> int:
         """The number of threads."""

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
+from importlib.metadata import distributions
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,7 +17,7 @@ from support.cpu_time import judge, stopwatch
 from support.places import ROOT
 
 # With the dependencies alone, without an installation of rksp, the checkout itself is tested.
-if (_found := find_spec("rksp")) is None or _found.origin is None:
+if not [*distributions(name="rksp")]:
     os.environ["PYTHONPATH"] = str(ROOT)  # of the processes that tests start
 sys.path.append(str(ROOT))  # for `lab`; last: its names hide no package
 

@@ -1,37 +1,111 @@
-"""The one table of levers: to add one, write its row in `LEVERS`.
+"""Levers: changes of a recipe or model whose effect on the edge was measured in pairs of ladders.
 
-The same rows name the levers of the lab's plans, of pages, of `--apply` and of `rksp confirm`.
+One table, `LEVERS`: to add a lever, write its row. The same rows name the levers of the lab's
+plans, of pages, of `--apply` and of `rksp confirm`.
 """
 
 from __future__ import annotations
 
-from rksp.classifiers.edge_inputs import SHORT
-from rksp.classifiers.levers.conditions import (
-    clips,
-    clips_low,
-    decays_rate,
-    decays_weights,
-    fixed,
-    forgets_fast,
-    forgets_squares_fast,
-    has_z_loss,
-    initialized,
-    is_optimizer,
-    is_parallel,
-    is_ramped,
-    is_unknown,
-    is_untied,
-    is_warmed,
-    is_warmed_long,
-    lacks_attention,
-    normalizes_branches,
-    normalizes_qk,
-    scales_by_depth,
-)
-from rksp.classifiers.levers.lever import Lever, Measured
-from rksp.ground.option_lines import known_name
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
+from rksp.classifiers.edge_inputs import SHORT
+from rksp.ground.model import definite
+from rksp.ground.option_lines import known_name
+from rksp.models.declared import Declared
+from rksp.optimizers.table import optimizer_spec
+from rksp.recipe import Recipe
+
+Kind = Literal["decoder", "encoder", "encoder-decoder", "vision"]
+_KINDS: dict[str, Kind] = {
+    "causal-lm": "decoder",
+    "masked-lm": "encoder",
+    "seq2seq": "encoder-decoder",
+    "image-classification": "vision",
+}
+SHARED = ("batch_size",)  # fields that all runs of a comparison have in common
 _WARMED = 0.1  # of the run: the warm-up that a run without one is given
+# Why a lever does not apply → whether it is so, of a model and a recipe.
+Reasons = dict[str, Callable[[Declared, Recipe], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One lever.
+
+    Attributes:
+        name: Its name in `--apply`, in the arms of `rksp confirm` and in documents.
+        title: What it adds, with `{value}` where it has one: `{value} steps of warm-up`.
+        sentence: What it does, one or two plain sentences.
+        measured: The pairs that show its size: plan in `datasets/plans` → name of the lever there.
+        is_inverted: The plans take away what the lever adds.
+        field: The field of the recipe that it sets; empty where it changes the model.
+        value: The value of the field, or of the setting, that it was measured at; a function where
+            it depends on the model and the recipe.
+        part: The field of `EdgeInputs` that it sets, where the model of the edge may know it.
+        settings: Names that a model's configuration may give it.
+        intervention: The line that applies it in a run; empty where only a new run can have it.
+        reasons: Why it may be on already or not apply, clauses with `{optimizer}`; the first that
+            is so counts.
+        is_sequential: Only pairs of models whose blocks are not parallel count, and pages of them
+            name it: parallel blocks gain nothing by it.
+        longest: Steps of the longest run for which a page names it; None for any.
+        held_back: Why no page names it, whatever the pairs say.
+    """
+
+    name: str
+    title: str
+    sentence: str
+    measured: Mapping[str, str]
+    is_inverted: bool = False
+    field: str = ""
+    value: object = None
+    part: str = ""
+    settings: tuple[str, ...] = ()
+    intervention: str = ""
+    reasons: Reasons = dataclasses.field(default_factory=dict)
+    is_sequential: bool = False
+    longest: int | None = None
+    held_back: str = ""
+
+    @property
+    def arm_name(self) -> str:
+        """Its name in an arm that sets its field: `warmup=60`, `optimizer=muon`."""
+        return self.field if self.field == "optimizer" else self.name
+
+    def value_for(self, declared: Declared, recipe: Recipe) -> object:
+        """Return the value that the lever has for this model and recipe; None without one."""
+        return self.value(declared, recipe) if callable(self.value) else self.value
+
+    def blocked(self, declared: Declared, recipe: Recipe) -> str | None:
+        """Say why it is on already or does not apply, a clause; None where it applies."""
+        found = (why for why, is_so in self.reasons.items() if is_so(declared, recipe))
+        return next((why.format(optimizer=recipe.optimizer) for why in found), None)
+
+    def withheld(self, declared: Declared, recipe: Recipe) -> str:
+        """Say why no page of this model and recipe names it; empty where one may."""
+        if self.is_sequential and declared.is_parallel:
+            return "parallel blocks gain nothing by it"
+        if self.longest is not None and recipe.max_steps > self.longest:
+            return f"no data show it in runs of more than {self.longest} steps"
+        return self.held_back
+
+    def applied(self, declared: Declared, recipe: Recipe) -> Recipe:
+        """Return the recipe with the lever; one that changes the model leaves it as it is."""
+        if not self.field:
+            return recipe
+        return recipe.model_copy(update={self.field: self.value_for(declared, recipe)})
+
+    def changed(self, declared: Declared, recipe: Recipe) -> dict[str, object]:
+        """Return what it sets in the inputs of the model of the edge besides the recipe's."""
+        return {self.part: self.value_for(declared, recipe)} if self.part else {}
+
+
+def kind_of(declared: Declared) -> Kind | None:
+    """Return the kind of model that a lever's size is known for; None for any other."""
+    return _KINDS.get(declared.task)
 
 
 def find_lever(name: str) -> Lever:
@@ -43,326 +117,319 @@ def find_lever(name: str) -> Lever:
     return BY_NAME[known_name(BY_NAME, name, noun="lever")]
 
 
-def _levers(name: str, *, is_inverted: bool = False) -> Measured:
-    return Measured(plan="levers", lever=name, is_inverted=is_inverted)
-
-
-def _families(name: str, *, is_inverted: bool = False) -> Measured:
-    return Measured(plan="families", lever=name, is_inverted=is_inverted)
-
-
-def _models(name: str, *, is_inverted: bool = False) -> Measured:
-    return Measured(plan="models", lever=name, is_inverted=is_inverted)
-
-
-_OTHER_SCALE = "the rates of another optimizer are on a scale of their own"
+_UNKNOWN: Reasons = {"the model's configuration is not known": lambda m, r: m.config is None}
+_IS_NORMED: Reasons = _UNKNOWN | {
+    "the model normalizes its branches already": lambda m, r: m.family.branch_norm
+}
+_UNPROTECTED: Reasons = {
+    "a warm-up does not protect {optimizer}": lambda m, r: not optimizer_spec(r.optimizer).is_warmed
+}
+_NO_MEMORY: Reasons = {
+    "{optimizer} has no such memory": lambda m, r: not optimizer_spec(r.optimizer).has_memories
+}
 _LARGE_INIT = (
     "large runs failed at an initial deviation 3.4 times the usual one (RKSP601), and the lab's "
     "models are small"
 )
 _OTHER_MODEL = "it is another architecture, and a trained one cannot be given it"
+
+
+def _initialized(factor: float, times: str, held_back: str = "") -> Lever:
+    """Return the lever that multiplies the model's initial deviation, 0.02 where it states none."""
+    return Lever(
+        f"init_x{factor:g}",
+        "an initial deviation of {value}",
+        f"The initial weights are {times} as large.",
+        {"models": f"init_x{factor:g}"},
+        value=lambda m, r: float(f"{factor * (m.init_std or 0.02):.3g}"),
+        part="init_std",
+        settings=("initializer_range", "init_std"),
+        reasons=_UNKNOWN,
+        held_back=held_back,
+    )
+
+
 LEVERS: tuple[Lever, ...] = (
     Lever(
-        name="qk_norm",
-        title="QK-norm",
-        sentence=(
-            "Queries and keys are normalized per head before their product, so that attention "
-            "logits cannot grow without end (Dehghani et al., 2023; Wortsman et al., 2023)."
-        ),
-        measured=(_levers("qk_norm_added"), _families("qk_norm_added"), _models("qk_norm")),
-        value=fixed(True),
+        "qk_norm",
+        "QK-norm",
+        "Queries and keys are normalized per head before their product, so that attention "
+        "logits cannot grow without end (Dehghani et al., 2023; Wortsman et al., 2023).",
+        {"levers": "qk_norm_added", "families": "qk_norm_added", "models": "qk_norm"},
+        value=True,
         settings=("use_qk_norm", "qk_norm", "qk_layernorm"),
         intervention="qk_norm",
-        blocked=normalizes_qk,
+        reasons=_UNKNOWN
+        | {
+            "queries and keys are normalized already": lambda m, r: m.normalizes_qk,
+            "the model has no attention": lambda m, r: not m.heads,
+        },
     ),
     Lever(
-        name="warmup",
-        title="{value} steps of warm-up",
-        sentence="The rate climbs three times as long before it reaches its peak.",
-        measured=(_levers("warmup_x3"), _families("warmup_x3")),
+        "warmup",
+        "{value} steps of warm-up",
+        "The rate climbs three times as long before it reaches its peak.",
+        {"levers": "warmup_x3", "families": "warmup_x3"},
         field="warmup_steps",
-        value=lambda declared, recipe: 3 * recipe.warmup_steps,
-        blocked=is_warmed_long,
+        value=lambda m, r: 3 * r.warmup_steps,
+        reasons={
+            "the recipe has no warm-up": lambda m, r: r.warmup_steps == 0,
+            "three times the warm-up is more than half of the run": lambda m, r: (
+                3 * r.warmup_steps > r.max_steps / 2
+            ),
+        }
+        | _UNPROTECTED,
     ),
     Lever(
-        name="first_warmup",
-        title="{value} steps of warm-up",
-        sentence="The rate climbs to its peak over a tenth of the run instead of starting there.",
-        measured=(_levers("no_warmup", is_inverted=True),),
+        "first_warmup",
+        "{value} steps of warm-up",
+        "The rate climbs to its peak over a tenth of the run instead of starting there.",
+        {"levers": "no_warmup"},
+        is_inverted=True,
         field="warmup_steps",
-        value=lambda declared, recipe: max(1, round(_WARMED * recipe.max_steps)),
-        blocked=is_warmed,
+        value=lambda m, r: max(1, round(_WARMED * r.max_steps)),
+        reasons={"the recipe has a warm-up": lambda m, r: r.warmup_steps} | _UNPROTECTED,
     ),
     Lever(
-        name="clip",
-        title="clipping at {value}",
-        sentence="Gradients are clipped at a tenth of the usual norm, so at nearly every step.",
-        measured=(_levers("clip_at_0.1"),),
+        "clip",
+        "clipping at {value}",
+        "Gradients are clipped at a tenth of the usual norm, so at nearly every step.",
+        {"levers": "clip_at_0.1"},
         field="max_grad_norm",
-        value=fixed(0.1),
-        blocked=clips_low,
+        value=0.1,
+        reasons={
+            "the recipe does not clip": lambda m, r: r.max_grad_norm is None,
+            "the recipe clips as low already": lambda m, r: definite(r.max_grad_norm) <= 0.1,
+        },
     ),
     Lever(
-        name="clipping",
-        title="clipping at {value}",
-        sentence="Gradients are clipped at the usual norm, where the recipe does not clip at all.",
-        measured=(_levers("no_clipping", is_inverted=True),),
+        "clipping",
+        "clipping at {value}",
+        "Gradients are clipped at the usual norm, where the recipe does not clip at all.",
+        {"levers": "no_clipping"},
+        is_inverted=True,
         field="max_grad_norm",
-        value=fixed(1.0),
-        blocked=clips,
+        value=1.0,
+        reasons={"the recipe clips already": lambda m, r: r.max_grad_norm is not None},
     ),
     Lever(
-        name="beta1",
-        title="a beta1 of {value}",
-        sentence="Adam's first moment forgets faster: its memory is five steps instead of ten.",
-        measured=(_levers("beta1_0.8"),),
+        "beta1",
+        "a beta1 of {value}",
+        "Adam's first moment forgets faster: its memory is five steps instead of ten.",
+        {"levers": "beta1_0.8"},
         field="adam_beta1",
-        value=fixed(0.8),
-        blocked=forgets_fast,
+        value=0.8,
+        reasons={"beta1 is as low already": lambda m, r: r.adam_beta1 <= 0.8} | _NO_MEMORY,
     ),
     Lever(
-        name="beta2",
-        title="a beta2 of {value}",
-        sentence="Adam's second moment forgets faster: in twenty steps instead of a thousand.",
-        measured=(
-            _levers("beta2_0.999", is_inverted=True),
-            _families("beta2_0.999", is_inverted=True),
-        ),
+        "beta2",
+        "a beta2 of {value}",
+        "Adam's second moment forgets faster: in twenty steps instead of a thousand.",
+        {"levers": "beta2_0.999", "families": "beta2_0.999"},
+        is_inverted=True,
         field="adam_beta2",
-        value=fixed(0.95),
-        blocked=forgets_squares_fast,
+        value=0.95,
+        reasons={"beta2 is as low already": lambda m, r: r.adam_beta2 <= 0.95} | _NO_MEMORY,
     ),
     Lever(
-        name="batch",
-        title="batches of {value} sequences",
-        sentence="Four times the batch: less noise in every gradient, at four times the work.",
-        measured=(_levers("batch_x4"),),
+        "batch",
+        "batches of {value} sequences",
+        "Four times the batch: less noise in every gradient, at four times the work.",
+        {"levers": "batch_x4"},
         field="batch_size",
-        value=lambda declared, recipe: 4 * recipe.batch_size,
-        blocked=is_ramped,
+        value=lambda m, r: 4 * r.batch_size,
+        reasons={"the batch is ramped": lambda m, r: r.batch_ramp},
         held_back="public ladders of 57 M to 1 B parameters show no edge that rises with the batch",
     ),
     Lever(
-        name="weight_decay",
-        title="a weight decay of {value}",
-        sentence="Weights are pulled toward zero at every step, which bounds their size.",
-        measured=(_levers("no_decay", is_inverted=True), _families("no_decay", is_inverted=True)),
+        "weight_decay",
+        "a weight decay of {value}",
+        "Weights are pulled toward zero at every step, which bounds their size.",
+        {"levers": "no_decay", "families": "no_decay"},
+        is_inverted=True,
         field="weight_decay",
-        value=fixed(0.1),
-        blocked=decays_weights,
+        value=0.1,
+        reasons={"the recipe decays its weights": lambda m, r: r.weight_decay},
     ),
     Lever(
-        name="decayed_rate",
-        title="a {value} schedule",
-        sentence="The rate falls after the warm-up instead of staying at its peak to the end.",
-        measured=(_levers("constant_rate", is_inverted=True),),
+        "decayed_rate",
+        "a {value} schedule",
+        "The rate falls after the warm-up instead of staying at its peak to the end.",
+        {"levers": "constant_rate"},
+        is_inverted=True,
         field="schedule",
-        value=fixed("cosine"),
-        blocked=decays_rate,
+        value="cosine",
+        reasons={"the rate decays already": lambda m, r: r.schedule != "constant"},
     ),
     Lever(
-        name="z_loss",
-        title="a z-loss of {value}",
-        sentence=(
-            "A penalty on log²Z keeps the output logits from drifting (Chowdhery et al., 2022)."
-        ),
-        measured=(_levers("z_loss"),),
+        "z_loss",
+        "a z-loss of {value}",
+        "A penalty on log²Z keeps the output logits from drifting (Chowdhery et al., 2022).",
+        {"levers": "z_loss"},
         field="z_loss",
-        value=fixed(1e-4),
-        blocked=has_z_loss,
+        value=1e-4,
+        reasons={"the recipe has a z-loss": lambda m, r: r.z_loss},
     ),
     Lever(
-        name="qk_clip",
-        title="QK-clip at 20",
-        sentence=(
-            "Query and key weights of a head shrink whenever its attention logits pass a bound "
-            "(MuonClip, Kimi K2, arXiv 2507.20534)."
-        ),
-        measured=(_levers("qk_clip"),),
+        "qk_clip",
+        "QK-clip at 20",
+        "Query and key weights of a head shrink whenever its attention logits pass a bound "
+        "(MuonClip, Kimi K2, arXiv 2507.20534).",
+        {"levers": "qk_clip"},
         intervention="qk_clip:tau=20",
-        blocked=lacks_attention,
+        reasons={"the model is not known to have attention": lambda m, r: not m.heads},
     ),
     Lever(
-        name="zclip",
-        title="ZClip",
-        sentence="Only gradients that are large for this run are clipped (arXiv 2504.02507).",
-        measured=(_levers("zclip"),),
+        "zclip",
+        "ZClip",
+        "Only gradients that are large for this run are clipped (arXiv 2504.02507).",
+        {"levers": "zclip"},
         intervention="zclip",
     ),
     Lever(
-        name="adagc",
-        title="AdaGC",
-        sentence="Every tensor's gradient is clipped at its own running norm (arXiv 2502.11034).",
-        measured=(_levers("adagc"),),
+        "adagc",
+        "AdaGC",
+        "Every tensor's gradient is clipped at its own running norm (arXiv 2502.11034).",
+        {"levers": "adagc"},
         intervention="adagc",
     ),
     Lever(
-        name="backoff",
-        title="back-off with rollback",
-        sentence="After an alarm the run goes back and trains on at a lower rate.",
-        measured=(_levers("backoff"),),
+        "backoff",
+        "back-off with rollback",
+        "After an alarm the run goes back and trains on at a lower rate.",
+        {"levers": "backoff"},
         intervention="backoff",
     ),
     Lever(
-        name="spectral_smoothing",
-        title="spectral smoothing every 20 steps",
-        sentence="Singular values that stand out in a weight are lowered (rksp's own).",
-        measured=(_levers("spectral_smoothing"),),
+        "spectral_smoothing",
+        "spectral smoothing every 20 steps",
+        "Singular values that stand out in a weight are lowered (rksp's own).",
+        {"levers": "spectral_smoothing"},
         intervention="spectral_smoothing:every=20",
     ),
     Lever(
-        name="msign",
-        title="MSign every 20 steps",
-        sentence=(
-            "Every 20 steps all singular values of a weight become equal, at equal norm "
-            "(arXiv 2602.01734)."
-        ),
-        measured=(_levers("msign"),),
+        "msign",
+        "MSign every 20 steps",
+        "Every 20 steps all singular values of a weight become equal, at equal norm "
+        "(arXiv 2602.01734).",
+        {"levers": "msign"},
         intervention="msign:every=20",
     ),
     Lever(
-        name="kss",
-        title="KSS",
-        sentence=(
-            "A penalty on blocks that amplify the energy of the residual stream: rksp's form of "
-            "Koopman spectral shaping (arXiv 2602.22988, Theorem 1). The paper reports 50 to 150 % "
-            "higher rates; of 40 settings none saved more runs than clipping at 0.1 (rksp "
-            "reproduce kss-frontier --stored)."
-        ),
-        measured=(_levers("kss"),),
+        "kss",
+        "KSS",
+        "A penalty on blocks that amplify the energy of the residual stream: rksp's form of "
+        "Koopman spectral shaping (arXiv 2602.22988, Theorem 1). The paper reports 50 to 150 % "
+        "higher rates. With a gradient that was wrong up to rksp 0.10, of 40 settings none saved "
+        "more runs than clipping at 0.1 (rksp reproduce kss-frontier --stored); --arm step_clip "
+        "bounds the update itself.",
+        {"levers": "kss"},
         intervention="kss",
     ),
     Lever(
-        name="kss_published",
-        title="KSS as published",
-        sentence=(
-            "A penalty pulls the eigenvalues of each block's fitted map toward a target: Koopman "
-            "spectral shaping with the paper's own penalty (arXiv 2602.22988)."
-        ),
-        measured=(_levers("kss_published"),),
+        "kss_published",
+        "KSS as published",
+        "A penalty pulls the eigenvalues of each block's fitted map toward a target: Koopman "
+        "spectral shaping with the paper's own penalty (arXiv 2602.22988).",
+        {"levers": "kss_published"},
         intervention="kss:form=published",
     ),
     Lever(
-        name="muon",
-        title="Muon",
-        sentence=(
-            "Updates of matrices are orthogonalized momentum (Jordan et al., 2024), scaled so that "
-            "AdamW's rates fit (Liu et al., 2025)."
-        ),
-        measured=(_levers("muon"), _families("muon")),
+        "muon",
+        "Muon",
+        "Updates of matrices are orthogonalized momentum (Jordan et al., 2024), scaled so that "
+        "AdamW's rates fit (Liu et al., 2025).",
+        {"levers": "muon", "families": "muon"},
         field="optimizer",
-        value=fixed("muon"),
-        blocked=is_optimizer("muon"),
+        value="muon",
+        reasons={"the optimizer is muon already": lambda m, r: r.optimizer == "muon"},
         is_sequential=True,
         longest=SHORT,  # public ladders of 1,500 steps and more do not show it
     ),
     Lever(
-        name="lion",
-        title="Lion",
-        sentence="Updates are the sign of a momentum (Chen et al., 2023).",
-        measured=(_levers("lion"),),
+        "lion",
+        "Lion",
+        "Updates are the sign of a momentum (Chen et al., 2023).",
+        {"levers": "lion"},
         field="optimizer",
-        value=fixed("lion"),
-        blocked=is_optimizer("lion"),
-        held_back=_OTHER_SCALE,
+        value="lion",
+        reasons={"the optimizer is lion already": lambda m, r: r.optimizer == "lion"},
+        held_back="the rates of another optimizer are on a scale of their own",
     ),
     Lever(
-        name="untied",
-        title="an output layer of its own",
-        sentence="The output layer no longer is the embedding.",
-        measured=(_models("tied", is_inverted=True),),
-        value=fixed(False),
+        "untied",
+        "an output layer of its own",
+        "The output layer no longer is the embedding.",
+        {"models": "tied"},
+        is_inverted=True,
+        value=False,
         settings=("tie_word_embeddings",),
-        blocked=is_untied,
+        reasons={"the output layer is no embedding": lambda m, r: not m.is_tied},
     ),
+    _initialized(4, "four times", _LARGE_INIT),
+    _initialized(10, "ten times", _LARGE_INIT),
+    _initialized(0.25, "a quarter"),
     Lever(
-        name="init_x4",
-        title="an initial deviation of {value}",
-        sentence="The initial weights are four times as large.",
-        measured=(_models("init_x4"),),
-        value=initialized(4),
-        part="init_std",
-        settings=("initializer_range", "init_std"),
-        blocked=is_unknown,
-        held_back=_LARGE_INIT,
-    ),
-    Lever(
-        name="init_x10",
-        title="an initial deviation of {value}",
-        sentence="The initial weights are ten times as large.",
-        measured=(_models("init_x10"),),
-        value=initialized(10),
-        part="init_std",
-        settings=("initializer_range", "init_std"),
-        blocked=is_unknown,
-        held_back=_LARGE_INIT,
-    ),
-    Lever(
-        name="init_x0.25",
-        title="an initial deviation of {value}",
-        sentence="The initial weights are a quarter as large.",
-        measured=(_models("init_x0.25"),),
-        value=initialized(0.25),
-        part="init_std",
-        settings=("initializer_range", "init_std"),
-        blocked=is_unknown,
-    ),
-    Lever(
-        name="depth_scaled",
-        title="depth-scaled output layers",
-        sentence="The last matrix of every branch starts smaller by the root of twice the depth.",
-        measured=(_models("depth_scaled"),),
-        value=fixed(True),
+        "depth_scaled",
+        "depth-scaled output layers",
+        "The last matrix of every branch starts smaller by the root of twice the depth.",
+        {"models": "depth_scaled"},
+        value=True,
         settings=("scale_residual_init",),
-        blocked=scales_by_depth,
+        reasons=_UNKNOWN
+        | {
+            "the output layers are scaled already": lambda m, r: (
+                m.get("scale_residual_init") is True or m.name == "gpt2"
+            )
+        },
     ),
     Lever(
-        name="residual_scale",
-        title="a residual scale of {value}",
-        sentence="Every branch is multiplied by a tenth before it is added.",
-        measured=(_models("residual_x0.1"),),
-        value=fixed(0.1),
+        "residual_scale",
+        "a residual scale of {value}",
+        "Every branch is multiplied by a tenth before it is added.",
+        {"models": "residual_x0.1"},
+        value=0.1,
         settings=("residual_multiplier",),
-        blocked=is_unknown,
+        reasons=_UNKNOWN,
     ),
     Lever(
-        name="parallel",
-        title="parallel blocks",
-        sentence="Attention and feed-forward read the same input and are added at once.",
-        measured=(_models("parallel"),),
-        value=fixed(True),
+        "parallel",
+        "parallel blocks",
+        "Attention and feed-forward read the same input and are added at once.",
+        {"models": "parallel"},
+        value=True,
         part="is_parallel",
         settings=("use_parallel_residual", "parallel_attn", "parallel_blocks"),
-        blocked=is_parallel,
+        reasons=_UNKNOWN | {"the blocks are parallel already": lambda m, r: m.is_parallel},
     ),
     Lever(
-        name="norm_after_branch",
-        title="a norm after each branch",
-        sentence="Blocks normalize what a branch adds instead of what it reads, as OLMo 2 does.",
-        measured=(_models("norm_after_branch"),),
-        value=fixed(True),
+        "norm_after_branch",
+        "a norm after each branch",
+        "Blocks normalize what a branch adds instead of what it reads, as OLMo 2 does.",
+        {"models": "norm_after_branch"},
+        value=True,
         part="normalizes_branches",
-        blocked=normalizes_branches,
+        reasons=_IS_NORMED,
         held_back=_OTHER_MODEL,
     ),
     Lever(
-        name="norm_around_branch",
-        title="a norm before and after each branch",
-        sentence="Blocks normalize what a branch reads and what it adds, as Gemma 2 does.",
-        measured=(_models("norm_around_branch"),),
-        value=fixed(True),
+        "norm_around_branch",
+        "a norm before and after each branch",
+        "Blocks normalize what a branch reads and what it adds, as Gemma 2 does.",
+        {"models": "norm_around_branch"},
+        value=True,
         part="normalizes_branches",
-        blocked=normalizes_branches,
+        reasons=_IS_NORMED,
         held_back=_OTHER_MODEL,
     ),
     Lever(
-        name="norm_after_sum",
-        title="a norm after the residual sum",
-        sentence="Blocks normalize the residual stream itself, as the first transformers did.",
-        measured=(_models("norm_after_sum"),),
-        value=fixed("post"),
+        "norm_after_sum",
+        "a norm after the residual sum",
+        "Blocks normalize the residual stream itself, as the first transformers did.",
+        {"models": "norm_after_sum"},
+        value="post",
         part="norm",
-        blocked=is_unknown,
+        reasons=_UNKNOWN,
         held_back=_OTHER_MODEL,
     ),
 )

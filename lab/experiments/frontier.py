@@ -25,6 +25,8 @@ _HEADER = ("setting", "models", "saved", "loss at equal rate", "edge", "time a s
 def shipped_runs(name: str) -> dict[str, LadderRun]:
     """Return the ladders of a plan that rksp ships, by id."""
     path = Path(str(files("rksp.datasets") / "runs" / f"{name}.parquet"))
+    if not path.is_file():
+        return {}
     return {run.spec.id: run for run in read_collection(path)}
 
 

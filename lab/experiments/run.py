@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import cost, frontier, table_1, tables
+from lab.experiments import cost, frontier, shaping, table_1, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -106,9 +106,20 @@ def _frontier(stored: bool, output: Path | None) -> str:
     return frontier.table()
 
 
+def _shaping(stored: bool, output: Path | None) -> str:
+    if not stored or output is not None:
+        raise InputError(
+            "shaping is made of ladders: train datasets/plans/step_clip.yaml and "
+            "step_clip_long.yaml with rksp lab run, pack them, and give --stored for what rksp "
+            "ships."
+        )
+    return shaping.shipped()
+
+
 # Experiments that are no plan of trials.
 SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
     "cost": _cost,
     "kss-frontier": _frontier,
+    "shaping": _shaping,
     "table-1": _table_1,
 }

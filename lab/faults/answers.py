@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from lab.faults.commands import rksp
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.cli import main as rksp
 
 DRY = ("--dry-run", "--max-cells", "500")
 EXPECTED = (0, 1, 2)
@@ -32,7 +32,7 @@ class Case:
     """A command and the files that it finds in its folder.
 
     Attributes:
-        command: Words after `rksp`.
+        command: Words after `rksp`, or `lab` and words of the lab.
         files: Content by name.
         writes: Names that the command may add to the folder.
     """

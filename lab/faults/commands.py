@@ -7,7 +7,8 @@ import io
 import os
 from collections.abc import Sequence
 
-from rksp.cli import main as rksp
+from lab.commands import main as lab
+from rksp.cli import main
 
 SHAPE = ("n_layer=1", "n_embd=16", "n_head=2", "vocab_size=300")
 PLAN = {
@@ -39,6 +40,13 @@ def short(steps: int = 4, seeds: int = 1) -> tuple[str, ...]:
     """Return the words for a training run of few steps."""
     batch = ("--batch-size", "2", "--sequence-length", "16")
     return ("--steps", str(steps), "--seeds", str(seeds), *batch)
+
+
+def rksp(words: list[str]) -> None:
+    """Run a command of rksp, or of the lab behind the word `lab`, and leave with its exit code."""
+    if words[:1] == ["lab"]:
+        lab(words[1:])
+    main(words)
 
 
 def said(words: Sequence[str], allowed: Sequence[int] = (0, 1)) -> tuple[int, str]:

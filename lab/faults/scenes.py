@@ -15,20 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.faults import cheap
-from lab.faults.commands import PLAN, RATE, TINY, gpt2, short
+from lab.faults.commands import PLAN, RATE, TINY, gpt2, rksp, short
 from lab.faults.equal import untimed
 from lab.faults.processes import fork_workers
 from lab.ladders import run as lab_run
 from lab.ladders.ladder import run_ladder
 from lab.ladders.plan import Plan
-from rksp.cli import main as rksp
 from rksp.grid.cell import Options
-from rksp.grid.drive import drive
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.ray import RayEngine
 from rksp.grid.evaluate import load_evaluator
 from rksp.grid.plan import make_plan
+from rksp.grid.run import drive
 from rksp.grid.store import GridStore
 
 CHEAP, MEASURED = "lab.faults.cheap:evaluate", "lab.faults.cheap:measure"

@@ -20,13 +20,12 @@ import torch
 from torch import nn
 
 from lab.faults import counts
-from lab.faults.commands import CONFIG, JSON, PLAN, RATE, said
+from lab.faults.commands import CONFIG, JSON, PLAN, RATE, rksp, said
 from lab.faults.originals import made
 from lab.faults.processes import code_of, exit_code, forked
 from lab.ladders.ladder import run_ladder
 from lab.ladders.plan import Plan
 from lab.ladders.store import write_ladder
-from rksp.cli import main as rksp
 from rksp.ground.errors import RkspError
 from rksp.ground.files import ResultFolder, atomic_write
 from rksp.watch.training.checkpoints import Checkpoints

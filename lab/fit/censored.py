@@ -46,6 +46,7 @@ def fit_censored(
     group_spread: float,
     ridge: float = 1.0,
     priors: Sequence[float | None] = (),
+    means: Sequence[float] = (),
 ) -> CensoredFit:
     """Maximize the penalized likelihood of normal values seen as intervals.
 
@@ -64,11 +65,15 @@ def fit_censored(
         group_spread: Standard deviation of the offsets.
         priors: `[columns]`: standard deviation of a coefficient, which replaces the ridge; None
             keeps it. Empty keeps all.
+        means: `[columns]`: of the coefficients before the data; empty for 0.
     """
     from scipy.optimize import minimize  # only fitting needs it
 
     centers = np.average(x, axis=0, weights=weights)
     scales = np.sqrt(np.average((x - centers) ** 2, axis=0, weights=weights)) + 1e-9
+    expected = np.array(means) if len(means) else np.zeros(x.shape[1])
+    known = (x - centers) @ expected  # what is left is around 0
+    low, high = low - known, high - known
     z = (x - centers) / scales
     stiff = np.array(
         [
@@ -111,7 +116,7 @@ def fit_censored(
     ).x
     return CensoredFit(
         intercept=float(theta[0]),
-        coefficients=theta[middle] / scales,
+        coefficients=theta[middle] / scales + expected,
         centers=centers,
         spreads=np.exp(theta[-kind_count:]),
         groups=dict(zip(names, theta[offsets].tolist(), strict=True)),

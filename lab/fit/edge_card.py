@@ -18,6 +18,7 @@ from lab.fit.edge_left_out import (
     optimizers_left_out,
     pair_table,
     predicted,
+    teams_table,
 )
 from lab.fit.edge_lengths import bridge, horizons, warmups
 from lab.fit.edge_predictors import predictors_table
@@ -57,7 +58,9 @@ def edge_markdown(
     """
     in_fold = keys(ladders)["ladders of the lab"]
     judged = [x for x in ladders if in_fold(x) and x.best is not None]
+    public = any(x.source not in (LAB, PUBLISHED) for x in ladders)
     lead = [
+        teams_table(ladders, model) if public else "",
         left_out_table(ladders, model),
         ceiling_table(ladders, judged, repeats, pairs),
         pair_table(ladders, pairs),
@@ -65,7 +68,7 @@ def edge_markdown(
     parts = [_lab(ladders, model), predictors_table(ladders, model)]
     if deployed:
         parts.append(_probes(ladders, model, deployed))
-    if any(x.source not in (LAB, PUBLISHED) for x in ladders):
+    if public:
         by_source = dict(unseen(ladders, model, "source"))
         lead.append(optimizers_left_out(ladders, model))
         by_source = {name: read for name, read in by_source.items() if _adam(read)}

@@ -31,7 +31,7 @@ def family_offsets(
         noise: Standard deviation of a ladder's edge and of its best rate around the lines.
     """
     found: dict[str, FamilyOffset] = {}
-    for family in sorted({x.inputs.family for x in ladders} - {""}):
+    for family in _known(ladders):
         edges, bests = [], []
         for x in (x for x in ladders if x.inputs.family == family and x.source == LAB):
             said, share = model.lines(x.inputs, x.measured), x.inputs.kind_share
@@ -59,12 +59,20 @@ def divergence_offsets(
         ladders: Of the lab.
         noise: Standard deviation of a ladder's around the line.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
-    for x in ladders:
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in _known(ladders)}
+    for x in (x for x in ladders if x.inputs.family in found):
         said = model.divergence.at(x.inputs, model.features(x.inputs, x.measured))
         low, high = ((end - said) / x.inputs.kind_share for end in x.divergence)
-        found.setdefault(x.inputs.family, []).append((low, high))
-    return {name: _posterior(np.array(found[name]), noise)[0] for name in sorted(found) if name}
+        found[x.inputs.family].append((low, high))
+    return {name: _posterior(np.array(found[name]), noise)[0] for name in found}
+
+
+def _known(ladders: Sequence[EdgeLadder]) -> list[str]:
+    """Return the families that have an offset: one seed would tell its own noise."""
+    seeds: dict[str, set[int]] = {}
+    for x in ladders:
+        seeds.setdefault(x.inputs.family, set()).add(x.seed)
+    return sorted(name for name, of in seeds.items() if name and len(of) > 1)
 
 
 def _posterior(ranges: np.ndarray, noise: float) -> tuple[float, float]:

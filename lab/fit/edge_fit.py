@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.fit.censored import CensoredFit, fit_censored
 from lab.fit.edge_families import divergence_offsets, family_offsets
-from lab.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import (
     HeldOut,
     Left,
@@ -104,6 +104,7 @@ def fit_edge_model(
         divergence=Divergence(
             line=divergence,
             families={},
+            bare=_bare(ladders),
             short=even_spread(float(divergence_fit.spreads[0])),
             long=even_spread(float(divergence_fit.spreads[-1])),
         ),
@@ -206,6 +207,7 @@ def _fit_line(
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
         priors=[c.prior for c in columns],
+        means=[c.mean if of != "best" else 0.0 for c in columns],
         group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
     )
 
@@ -225,17 +227,21 @@ def _row(
 def ladder_weights(ladders: Sequence[EdgeLadder], pair_ladders: float = _EDGE_PAIRS) -> np.ndarray:
     """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most.
 
-    The lab's pairs count as `pair_ladders` at most.
+    The lab's pairs count as `pair_ladders` at most, and ladders of a source that are one experiment
+    over and over as one. Every published recipe counts.
     """
     counts = Counter((x.source, bool(x.changed)) for x in ladders)
+    alike = Counter((x.source, x.inputs) for x in ladders if not x.changed or x.changed in BOUNDS)
     pairs = sum(x.group == PAIRS for x in ladders)
 
     def weight(x: EdgeLadder) -> float:
         if x.source == LAB:
             return min(1.0, pair_ladders / pairs) if x.group == PAIRS else 1.0
         count = counts[x.source, bool(x.changed)]
-        singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
-        return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count
+        if x.source == PUBLISHED:
+            return 1.0
+        most = _SINGLE_RUNS if x.changed else _SOURCE_LADDERS
+        return min(most, count) / count / max(1, alike[x.source, x.inputs])
 
     return np.array([weight(x) for x in ladders])
 
@@ -286,6 +292,14 @@ def _ranges(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> dict[str, tuple[
         name: (rounded(min(r[name] for r in rows)), rounded(max(r[name] for r in rows)))
         for name in model.best.weights
     }
+
+
+def _bare(ladders: Sequence[EdgeLadder]) -> float:
+    """Return the share of the failures without norms that diverged."""
+    bare = [x for x in ladders if x.source == LAB and x.inputs.norm == "none"]
+    failed = sum(int(x.failed.sum()) for x in bare)
+    diverged = sum(int(x.diverged.sum()) for x in bare if x.diverged is not None)
+    return rounded(diverged / failed) if failed else 0.0
 
 
 def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:

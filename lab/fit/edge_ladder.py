@@ -13,6 +13,8 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
 OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
 PAIRS = "pairs"  # the group of the lab's ladders of plans of pairs
+# What `changed` says of runs of a team that bound its edge: rates that trained, one that failed.
+BOUNDS = TRAINED, FAILED = ("rates that trained", "a rate that failed")
 BRIDGE = "bridge"  # the group of the lab's ladders of ten times the steps
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
 
@@ -43,6 +45,8 @@ class EdgeLadder:
         diverged: Which of them diverged, and did not just end on a bad plateau; None if not known.
         measured: Features at rate 1; empty where nothing was measured.
         changed: For a single run, the setting that it changes; else "".
+        seed: Of the lab's models; 0 elsewhere.
+        block: The design that several sources share, such as a course's; "" where none.
         team: Whose ladders may inform one another: the repository, of which a source, such as a
             course, may have several; "" where that is the source.
     """
@@ -62,6 +66,8 @@ class EdgeLadder:
     measured: Mapping[str, float] = field(default_factory=dict)
     changed: str = ""
     task: str = ""
+    seed: int = 0
+    block: str = ""
     team: str = ""
 
     @property

@@ -166,7 +166,7 @@ class PublishedRecipe:
 def _kind(inputs: EdgeInputs) -> str:
     if inputs.optimizer not in ADAM_FAMILY:
         return inputs.optimizer
-    return "decoder" if inputs.predicts_next else definite(family_of((inputs.family,)).kind)
+    return "decoder" if inputs.predicts_next else family_of((inputs.family,)).kind or "other"
 
 
 def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[PublishedRecipe]:

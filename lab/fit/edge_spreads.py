@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from lab.fit.censored import log_chance
-from lab.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, FAILED, LAB, PUBLISHED, EdgeLadder
 from lab.fit.lapses import lapse_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.kinds import Amount
 from rksp.classifiers.rates import Lapse, Spread
-from rksp.ground.model import definite
 
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed
 _DECIMALS = 5
 BEST_HALF = 0.15  # decades on either side of the best rate of a ladder, half a step of most
+_BLOCK = 3.0  # sources that those count as which share a design, such as the teams of a course
 _COUNTED = 10.0  # ladders that a source counts as at most: it shows its own noise, not all noise
 # Optimizers that are no kin of Adam and stand in the lab and in a public source.
 _ELSEWHERE = ("muon", "lion")
@@ -48,10 +49,10 @@ class HeldOut:
 def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     """Measure the spreads on what was left out.
 
-    Short runs have the spread of the lab's tasks, long ones that of the public sources; another
-    objective than theirs, which is the next token, adds that of the tasks there. An unknown
-    family adds the spread between families of the lab, whose tasks are known. An optimizer that is
-    no kin of Adam adds the part of its spread between sources that goes beyond that of the others.
+    Short runs have the spread of the lab's tasks, long ones that of the public sources. An unknown
+    family adds the spread between families of the lab, whose tasks are known, and another objective
+    than the next token that between its tasks. An optimizer that is no kin of Adam adds the part of
+    its spread between sources that goes beyond that of the others.
     Lapses are counted with these spreads.
 
     Args:
@@ -89,28 +90,53 @@ def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], ...]:
     """Return the errors of the edges, the best rates and of divergence by what was left out."""
     kinds = ("source", "family", "task", "optimizer")
     edge, best, divergence = ({name: list[Miss]() for name in kinds} for _ in range(3))
+    shares = _shares(held_out)
     for part in held_out:
-        whole = [x for x in part.ladders if x.best is not None]
-        for x in whole:
-            kind: str = part.left
-            name, count = part.name, len(whole)
-            if not _is_ordinary(x):
-                if x.inputs.norm == "none" or x.inputs.optimizer not in _ELSEWHERE:
-                    continue
-                kind, name = "optimizer", f"{name} {x.inputs.optimizer}"
-                count = sum(y.inputs.optimizer == x.inputs.optimizer for y in whole)
+        # Rates that all trained show no error below, of which *do not exceed* is a quantile.
+        told = [x for x in part.ladders if x.best is not None or x.changed == FAILED]
+        for x in told:
+            kind, name, mine = _kind(part.left, part.name, x), part.name, told
+            if kind is None:
+                continue
+            if kind == "optimizer":
+                name = f"{name} {x.inputs.optimizer}"
+                mine = [y for y in told if y.inputs.optimizer == x.inputs.optimizer]
             read, reached = part.seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
-            said, weight = read.log_edge + reached, min(1.0, _COUNTED / count)
-            edge[kind].append(
-                Miss(source=name, low=x.low - said, high=x.high - said, weight=weight)
+            said = read.log_edge + reached
+            miss = partial(
+                Miss,
+                source=name,
+                weight=min(1.0, _COUNTED / len(mine)),
+                share=shares.get(part.name, 1.0) if part.left == "source" else 1.0,
             )
-            off = definite(x.best) - read.log_best - reached
-            best[kind].append(
-                Miss(source=name, low=off - BEST_HALF, high=off + BEST_HALF, weight=weight)
-            )
+            edge[kind].append(miss(low=x.low - said, high=x.high - said))
+            if x.best is None:
+                continue
+            off = x.best - read.log_best - reached
+            best[kind].append(miss(low=off - BEST_HALF, high=off + BEST_HALF))
             low, high = (end - said - read.diverging.location for end in x.divergence)
-            divergence[kind].append(Miss(source=name, low=low, high=high, weight=weight))
+            divergence[kind].append(miss(low=low, high=high))
     return edge, best, divergence
+
+
+def _kind(left: Left, name: str, ladder: EdgeLadder) -> str | None:
+    """Return what an error on a ladder of this part is an error of; None where of nothing known."""
+    if _is_ordinary(ladder):
+        return left
+    inputs = ladder.inputs
+    is_usual = inputs.climbing < 1 and inputs.lack_of_tokens == 0 and inputs.predicts_next
+    if inputs.norm == "none" or not is_usual:
+        return None
+    return "optimizer" if inputs.optimizer in _ELSEWHERE else None
+
+
+def _shares(held_out: Sequence[HeldOut]) -> dict[str, float]:
+    """Return by how much each source of a block counts, which shares a design, in the spread."""
+    blocks: dict[str, set[str]] = {}
+    for part in held_out:
+        if part.left == "source" and part.ladders and part.ladders[0].block:
+            blocks.setdefault(part.ladders[0].block, set()).add(part.name)
+    return {name: min(1.0, _BLOCK / len(names)) for names in blocks.values() for name in names}
 
 
 def _beyond(misses: Sequence[Miss], usual: Spread) -> float:
@@ -140,13 +166,14 @@ class Miss:
     """Where the truth lies above a prediction for an unseen source, in decades.
 
     The truth lies between `low` and `high`, one of which may be infinite. `weight` is how much the
-    ladder counts.
+    ladder counts, and `share` how much its source does.
     """
 
     source: str
     low: float
     high: float
     weight: float
+    share: float = 1.0
 
 
 def posterior(misses: Iterable[Miss]) -> Spread:
@@ -172,7 +199,7 @@ def posterior(misses: Iterable[Miss]) -> Spread:
         weight = np.array([m.weight for m in mine])[:, None]
         for n, within in enumerate(_WITHIN):
             likely = log_chance((low - _OFFSETS) / within, (high - _OFFSETS) / within)
-            found[:, n] += _log_sum(around + (weight * likely).sum(axis=0))
+            found[:, n] += mine[0].share * _log_sum(around + (weight * likely).sum(axis=0))
     chance = np.exp(found - found.max())
     chance /= chance.sum()
     inside = math.sqrt(float(chance.sum(axis=0) @ _WITHIN**2))
@@ -208,7 +235,7 @@ def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
     for part in held_out:
         seen = with_spreads_of(part.seen, model)
         for x in part.ladders:
-            if x.source == PUBLISHED or not _is_ordinary(x):
+            if x.source == PUBLISHED or x.changed in BOUNDS or not _is_ordinary(x):
                 continue
             read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
             said = np.array([read.edge.below(10 ** (rate - reached)) for rate in x.rates])
@@ -221,12 +248,14 @@ def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
 def _is_ordinary(ladder: EdgeLadder) -> bool:
     """Say whether a source left out could be known: what it is of stands elsewhere too.
 
-    One public source each has no norms, or a rate that rises to the end.
+    One public source each has no norms, a rate that rises to the end, or a batch of few tokens.
     """
     if ladder.source == LAB:
         return True
-    has_kin = ladder.inputs.optimizer in ADAM_FAMILY and ladder.inputs.norm != "none"
-    return has_kin and ladder.inputs.climbing == 0
+    inputs = ladder.inputs
+    has_kin = inputs.optimizer in ADAM_FAMILY and inputs.norm != "none"
+    is_usual = inputs.climbing < 1 and inputs.lack_of_tokens == 0
+    return has_kin and is_usual and inputs.predicts_next
 
 
 def rounded(value: float | np.ndarray) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,44 +18,44 @@ from lab.fit.edge_ladder import (
     bracket,
     log_rates,
 )
-from rksp.classifiers.edge_inputs import OPTIMIZERS, EdgeInputs, Norm
+from lab.fit.stated import (
+    BYTES_A_TOKEN,
+    MANY_TOKENS,
+    SEQUENCE,
+    inputs_of,
+    norm_of,
+    optimizer_of,
+)
+from lab.fit.team_ladders import block_of, failed_run, team_ladder, whole_recipe
+from rksp.classifiers.edge_inputs import OPTIMIZERS
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
-from rksp.recipe import Recipe
 
-_OPTIMIZERS = {
-    "mini": "adam_mini",
-    "soape": "soap",
-    "muon+adam": "muon",
-    "muon+adamw": "muon",
-}
-# What `pretrain_more` does not say: the tokens of a sequence, which hardly count, and a number of
-# tokens above the one up to which the vocabulary counts.
-_SEQUENCE = 1024
-_MANY_TOKENS = 32_000
-_BYTES_A_TOKEN = 2.4  # of a vocabulary of 1,024, to read bits a byte as nats a token
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
-_MUON_SCALE = "original"  # of public runs that do not say it: their Muon is that of Jordan et al.
 _LARGEST = 256 * 2**20  # bytes of a file of runs
 _SHORTEST = 2  # rates of a ladder
-_STEPS = 1000  # of a schedule whose shape alone counts
 _OF_SCHEDULE = ("decay", "min_lr_ratio", "lr_schedule")  # settings whose change undoes a decay
 
 
 def read_real_ladders(
-    paths: Iterable[Path], measured: Mapping[str, Mapping[str, float]] | None = None
+    paths: Iterable[Path],
+    measured: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    unfinished: bool = False,
 ) -> list[EdgeLadder]:
     """Read the ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
     one setting, one with a list of `warmup_steps` several runs that differ in the warm-up alone,
-    one with `trained_well` a published recipe. Rows without a full model and recipe are left out,
-    and so are parametrizations that move the edge on purpose (μP).
+    one with `trained_well` a published recipe, one with a `cause` a run that failed. Rows
+    without a full model and recipe are left out, and so are parametrizations that move the edge on
+    purpose (μP).
 
     Args:
         paths: The files.
         measured: Features at rate 1 by the name that `shape_name` gives.
+        unfinished: Recipes count of which nobody knows yet how they ended.
 
     Raises:
         InputError: A file cannot be read.
@@ -66,7 +65,10 @@ def read_real_ladders(
     for path in paths:
         for number, line in enumerate(read_text(path, _LARGEST).splitlines(), start=1):
             try:
-                found += _read(json.loads(line), measured or {})
+                row = json.loads(line)
+                if unfinished and row.get("trained_well", True) is None:
+                    row["trained_well"] = True
+                found += _read(row, measured or {})
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ArtifactError(f"{path.name}, line {number}, is no run: {error!r}.") from error
     return found
@@ -102,7 +104,7 @@ def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> 
     if architecture.get("experts"):
         return f"{name}-e{architecture['experts']}k{architecture['top_k']}"
     if source == "cs336":
-        return f"{name}-{_norm(architecture)}"
+        return f"{name}-{norm_of(architecture)}"
     if source == OPENLM:
         return f"{name}-h{architecture['heads']}"
     if source == "svg":
@@ -115,14 +117,18 @@ def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> 
 def _read(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]) -> list[EdgeLadder]:
     """Return the ladders of one row; none where it says too little."""
     if row.get("method") == "pretrain":
-        read = _more(row)
+        read = team_ladder(row) if "trust" in row else _more(row)
+        return [] if read is None else [read]
+    if "cause" in row:
+        read = failed_run(row)
         return [] if read is None else [read]
     if isinstance(row.get("warmup_steps"), list):
         return _warmups(row, measured)
     if "changed" in row:
         read = _single(row, measured)
-    elif row.get("trained_well"):
-        read = _published(row)
+    elif "trained_well" in row:
+        stated = whole_recipe(row) if row["trained_well"] else None
+        read = None if stated is None else _published(stated)
     else:
         read = _ladder(row, measured)
     return [] if read is None else [read]
@@ -134,7 +140,7 @@ def _ladder(
     if row["parametrization"] != "SP" or any(part in row["group"] for part in _LEFT_OUT):
         return None
     source = _source(row["group"])
-    inputs = _inputs(row["arch"], row["recipe"], source)
+    inputs = inputs_of(row["arch"], row["recipe"], source)
     order = np.argsort(row["rates"])
     rates = np.array(row["rates"], float)[order] * inputs.peak_share
     losses = np.array([math.nan if x is None else x for x in row["final_loss"]], float)[order]
@@ -159,6 +165,7 @@ def _ladder(
         failed=failed,
         diverged=diverged & failed,
         measured=measured.get(shape, {}),
+        block=block_of(source),
         team=str(row.get("source", "")).partition("@")[0],
     )
 
@@ -173,16 +180,16 @@ def _more(row: Mapping[str, Any]) -> EdgeLadder | None:
         return None
     arch, recipe = dict(row["arch"]), dict(row["recipe"])
     optimizer = recipe["optimizer"].split(" (")[0]
-    optimizer = _OPTIMIZERS.get(optimizer, optimizer)
+    optimizer = optimizer_of(optimizer)
     known = all((arch.get("hidden_size"), arch.get("layers"), recipe.get("steps")))
     if not known or optimizer not in ("adamw", *OPTIMIZERS):
         return None
-    arch["vocab"] = arch["vocab"] or _MANY_TOKENS
-    arch["seq_len"] = recipe["seq_len"] or _SEQUENCE
+    arch["vocab"] = arch["vocab"] or MANY_TOKENS
+    arch["seq_len"] = recipe["seq_len"] or SEQUENCE
     arch["norm"] = "pre"
     recipe["optimizer"] = optimizer
     recipe["batch_tokens"] = recipe["batch_tokens"] or recipe["batch_sequences"] * arch["seq_len"]
-    scale = math.log(2) * _BYTES_A_TOKEN if "bits" in row["metric"] else 1.0
+    scale = math.log(2) * BYTES_A_TOKEN if "bits" in row["metric"] else 1.0
     losses = [None if x is None else x * scale for x in row["final_loss"]]
     group = row["group"].replace("-", "_")  # one source, whatever it is called
     whole = {"arch": arch, "recipe": recipe, "parametrization": "SP", "group": group}
@@ -201,7 +208,7 @@ def _single(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]])
     if failed and not row["diverged"] and setting in _OF_SCHEDULE:
         return None  # it ends above a base that decays more, which says nothing of its rate
     source = _source(row["ladder"])
-    inputs = _inputs(row["arch"], row["recipe"], source)
+    inputs = inputs_of(row["arch"], row["recipe"], source)
     rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)
     losses = (row["final_loss"], row["baseline_loss"])
     excess = math.inf if None in losses else losses[0] - losses[1]
@@ -246,7 +253,7 @@ def _warmups(
                 source=OPENLM,
                 group=OPENLM,
                 shape=shape,
-                inputs=_inputs(arch, recipe | {"warmup_steps": length}, OPENLM),
+                inputs=inputs_of(arch, recipe | {"warmup_steps": length}, OPENLM),
                 low=-math.inf if failed else rate,
                 high=rate if failed else math.inf,
                 best=None,
@@ -262,7 +269,7 @@ def _warmups(
 
 def _published(row: Mapping[str, Any]) -> EdgeLadder:
     """Return a run that is known to have trained well: its edge lies above its rate."""
-    inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
+    inputs = inputs_of(row["arch"], row["recipe"], PUBLISHED)
     rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)
     return EdgeLadder(
         name=row["id"],
@@ -283,65 +290,3 @@ def _published(row: Mapping[str, Any]) -> EdgeLadder:
 def _source(group: str) -> str:
     """Return the repository of a group: what stands before the first dash, but for nanogpt-mup."""
     return "nanogpt" if group.startswith("nanogpt") else group.split("-")[0]
-
-
-def _inputs(arch: Mapping[str, Any], recipe: Mapping[str, Any], source: str) -> EdgeInputs:
-    steps, warmup = int(recipe["steps"]), int(recipe["warmup_steps"] or 0)
-    if source == "steplaw" and warmup > steps:
-        warmup = steps // 2  # inferred, and doubtful where the run is shorter than it
-    betas = recipe.get("betas") or (None, None)
-    optimizer = recipe["optimizer"]
-    return EdgeInputs(
-        width=arch["hidden_size"],
-        depth=arch["layers"],
-        vocabulary=arch["vocab"],
-        sequence_length=arch["seq_len"],
-        batch_tokens=recipe["batch_tokens"],
-        steps=steps,
-        warmup_steps=warmup,
-        optimizer=_OPTIMIZERS.get(optimizer, optimizer),
-        muon_scale=recipe.get("muon_scale", _MUON_SCALE),
-        late_share=_late_share(recipe),
-        beta1=betas[0],
-        beta2=betas[1],
-        norm=_norm(arch),
-        family=re.split(r"[^a-z0-9_]", arch.get("family") or "")[0],
-        is_parallel=bool(arch.get("parallel")),
-        normalizes_branches=bool(arch.get("branch_norm")),
-        predicts_next=arch.get("objective", "lm") == "lm",
-        init_std=_init_std(arch),
-    )
-
-
-def _init_std(arch: Mapping[str, Any]) -> float | None:
-    found = re.search(r"init std ([0-9.]+)", arch.get("notes") or "")
-    return float(found[1]) if found else None
-
-
-def _late_share(recipe: Mapping[str, Any]) -> float:
-    """Return the mean rate of the last tenth of a run over its peak."""
-    said, least, share = recipe["schedule"] or "", _least(recipe), recipe.get("decay_fraction")
-    if "warm-up only" in said or share == 0:
-        return 1.0
-    schedule = next((name for name in ("linear", "wsd") if said.startswith(name)), "cosine")
-    if schedule == "linear" and share is not None:
-        schedule = "wsd"  # with a linear decay at its end
-    return Recipe(
-        schedule=schedule,
-        max_steps=_STEPS,
-        decay_steps=None if share is None else round(share * _STEPS),
-        min_lr_ratio=least,
-    ).late_share
-
-
-def _least(recipe: Mapping[str, Any]) -> float:
-    if recipe.get("min_lr_ratio") is not None:
-        return float(recipe["min_lr_ratio"])
-    if not recipe.get("min_lr"):
-        return 0.0
-    return min(1.0, recipe["min_lr"] / recipe.get("learning_rate", 2e-3))
-
-
-def _norm(arch: Mapping[str, Any]) -> Norm:
-    words = str(arch["norm"]).split()
-    return "none" if words == ["none"] else "post" if "post" in words else "pre"

@@ -146,6 +146,7 @@ def _ladder(
         diverged=np.array([outcome is Outcome.DIVERGED for outcome in judged.outcomes]),
         measured=values,
         task=spec.task,
+        seed=spec.seed,
     )
 
 
@@ -176,6 +177,7 @@ def lab_inputs(spec: LadderSpec) -> EdgeInputs:
         family=spec.family,
         is_parallel=is_parallel,
         normalizes_branches=known.branch_norm or (zoo or {}).get("norm") in ("branch", "sandwich"),
+        normalizes_qk=known.qk_norm or spec.family == "zoo_qk_norm",
         init_std=_init_std(shape, is_zoo=zoo is not None),
         is_made_up=spec.task in _MADE_UP,
     )

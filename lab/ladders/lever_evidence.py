@@ -15,9 +15,8 @@ from lab.ladders.lever_fit import kind_of_ladder, ordered_pairs, shipped_plans
 from lab.ladders.markdown import table
 from lab.ladders.pairs import LadderPairs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
-from rksp.classifiers.levers.catalogue import BY_NAME
+from rksp.classifiers.levers.catalogue import BY_NAME, Kind, Lever
 from rksp.classifiers.levers.effects import LeverTable
-from rksp.classifiers.levers.lever import Kind, Lever
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.optimizers.table import optimizer_named

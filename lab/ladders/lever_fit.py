@@ -20,9 +20,8 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.levers import LeverEffect, lever_effects
 from lab.ladders.pairs import LadderPair, LadderPairs
 from lab.ladders.plan import LadderSpec
-from rksp.classifiers.levers.catalogue import LEVERS
+from rksp.classifiers.levers.catalogue import LEVERS, Kind, Lever
 from rksp.classifiers.levers.effects import DEAR, FEWEST_FAMILIES, LeverSize, LeverTable
-from rksp.classifiers.levers.lever import Kind, Lever
 from rksp.ground.errors import InputError
 
 _TAIL = 0.9  # of Student's distribution, so that the interval holds four in five families
@@ -47,7 +46,7 @@ class Pair:
 
 def shipped_plans() -> list[LadderPairs]:
     """Return the plans of pairs that the catalogue names."""
-    names = sorted({measured.plan for lever in LEVERS for measured in lever.measured})
+    names = sorted({plan for lever in LEVERS for plan in lever.measured})
     folder = Path(str(files("rksp.datasets") / "plans"))
     return [cast(LadderPairs, read_ladder_plan(folder / f"{name}.yaml")) for name in names]
 
@@ -79,10 +78,9 @@ def pairs_of(
 
 def ordered_pairs(lever: Lever, plan: LadderPairs) -> Iterator[LadderPair]:
     """Yield the pairs of a plan that measure a lever, the ladder with the lever as the changed."""
-    measured = {m.lever: m.is_inverted for m in lever.measured if m.plan == plan.name}
     for pair in plan.pairs():
-        if pair.lever in measured:
-            yield _inverted(pair) if measured[pair.lever] else pair
+        if pair.lever == lever.measured.get(plan.name):
+            yield _inverted(pair) if lever.is_inverted else pair
 
 
 def _inverted(pair: LadderPair) -> LadderPair:

@@ -10,6 +10,7 @@ from rksp.assessment.risk import RATES, told, untold
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import MEANINGS, OPTIMIZERS, EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.rates import says_nothing
 from rksp.documents.score import Contribution, LeverReport, RiskAssessment
 from rksp.ground.text import short
 from rksp.spectra.features import FEATURES, Features, Tier
@@ -83,8 +84,12 @@ class Basis:
         estimate = self.estimate
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
-        if self.reasons:
-            return untold(self.reasons, self.tier, **bars, **known)
+        reasons = self.reasons
+        # A team's own runs tell how far its edge is known: then no other team's count.
+        if not reasons and learning_rate is not None and estimate.learned is None:
+            reasons = tuple(open_at(estimate, learning_rate))
+        if reasons:
+            return untold(reasons, self.tier, **bars, **known)
         start, with_rate = estimate.start_here, learning_rate is not None
         rate_to_better = learning_rate if with_advice else None
         excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
@@ -164,6 +169,17 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
             f"shorter than {_LONG_STEPS} steps"
         )
     return found
+
+
+def open_at(estimate: EdgeEstimate, rate: float) -> list[str]:
+    """Return why rksp cannot tell at a rate near an edge that teams have far apart, as a clause."""
+    if not says_nothing(*estimate.interval(rate)):
+        return []
+    edge = short(estimate.likely_edge, 2)
+    return [
+        "teams differ by more than this learning rate lies from the likely edge, "
+        f"{edge}: in some of them nearly all such runs fail, in others hardly any"
+    ]
 
 
 def _contributions(estimate: EdgeEstimate) -> list[Contribution]:

@@ -21,7 +21,7 @@ from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
-from rksp.ground.errors import ArtifactError, NotCovered
+from rksp.ground.errors import ArtifactError, NotCovered, check_kind
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import UNMEASURED, Features, Tier, extract
@@ -88,6 +88,8 @@ def evaluate(
     Raises:
         InputError: An option, the probe or the model cannot be used.
     """
+    check_kind("recipe", recipe, Recipe, "a Recipe")
+    check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     evidence = gather(source, options, store=store, progress=progress)
     return judge(
         evidence,

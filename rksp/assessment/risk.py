@@ -55,12 +55,14 @@ def edge_inputs(
 def kind_of(declared: Declared) -> dict[str, Any]:
     """Return what a configuration declares of the kind of model, as fields of `EdgeInputs`."""
     return {
-        "family": declared.name,
+        "family": declared.design,
         "is_parallel": declared.is_parallel,
         "normalizes_branches": declared.family.branch_norm,
+        "normalizes_qk": declared.normalizes_qk,
         "init_std": declared.init_std,
         "predicts_next": declared.family.kind in (None, "decoder")
         and declared.task in ("", "causal-lm"),
+        "masks": declared.family.kind == "encoder" and declared.task in ("", "masked-lm"),
     }
 
 

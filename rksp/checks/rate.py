@@ -1,13 +1,13 @@
-"""Checks of the learning rate against measured and public edges, of warm-up and batch."""
+"""Checks of the learning rate: against the model's edge, its optimizer and its schedule."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.published import published_rate, swept_edge
+from rksp.checks.evidence import CheckEvidence, Need, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.documents.verdict import exceeds
 from rksp.ground.model import definite
@@ -142,7 +142,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-CHECKS = (
+_OF_RATES = (
     Check(
         code="RKSP501",
         name="learning-rate",
@@ -265,3 +265,195 @@ CHECKS = (
         field="batch_size",
     ),
 )
+
+
+_OF_EDGE = 0.75
+_OVER_PUBLISHED = 2.0  # times the top of what was published
+
+
+def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe, size = evidence.recipe, evidence.active_parameters
+    rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
+    if rate is None or not size or evidence.is_fine_tuning or recipe.optimizer == "adamw":
+        return
+    if evidence.scales_rates_by_width:
+        return
+    edge = swept_edge(recipe.optimizer, evidence.block_parameters or size)
+    limits = [_OF_EDGE * edge] if edge is not None else []
+    if known.rates.over_adamw is not None and known.family in ("sign-like", "layerwise"):
+        limits.append(_OVER_PUBLISHED * known.rates.over_adamw * published_rate(size))
+    limit = min(limits, default=None)
+    if limit is not None and rate > limit:
+        yield Observation(
+            message=(
+                f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, the highest that "
+                f"is known to work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
+            ),
+            value=rate / limit,
+            rate=limit,
+        )
+
+
+_OF_OPTIMIZERS = (
+    Check(
+        code="RKSP507",
+        name="optimizer-rate",
+        level=Level.WARNING,
+        title="The learning rate is not usual for this optimizer",
+        measures=(
+            "The peak learning rate of an optimizer other than AdamW. It is compared with "
+            f"{_OF_EDGE:g} of the edge that the optimizer had in the Marin sweep, extrapolated to "
+            f"the model's size as AdamW's edge is, and for Lion and LAMB with {_OVER_PUBLISHED:g} "
+            "times the published learning rates. The check is silent for fine-tuning and under "
+            "μP."
+        ),
+        why=(
+            "The same learning rate has a different effect under each optimizer. Lion moves every "
+            "weight by the whole learning rate and needs a third to a tenth of AdamW's. Muon and "
+            "Scion have a scale of their own. A learning rate that was taken over from another "
+            "optimizer is a usual cause of failure: RoPE-ViT with LAMB's learning rate under "
+            "AdamW was NaN at the end of warm-up."
+        ),
+        source=(
+            "Chen et al., 2023 (arXiv 2302.06675); You et al., 2020 (arXiv 1904.00962); the Marin "
+            "optimizer sweep (arXiv 2509.02046), our reading; rope-vit #16"
+        ),
+        healthy=f"at most {_OF_EDGE:g} of the optimizer's own edge, or its published range",
+        fix="Use a learning rate that was published for this optimizer.",
+        failing="--optimizer lion --lr 6e-4 on a GPT-2",
+        stable="--optimizer lion --lr 1e-4 on a GPT-2",
+        look=_own_rate,
+        needs=(Need.SIZE,),
+        field="learning_rate",
+    ),
+)
+
+
+_TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
+_LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_FIXED_IN = (4, 46)
+
+
+def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    if recipe.warmup_steps >= recipe.max_steps and recipe.warmup_steps > 1:
+        share = recipe.max_steps / recipe.warmup_steps
+        yield Observation(
+            message=(
+                f"The warm-up of {recipe.warmup_steps} steps lasts for the whole run of "
+                f"{recipe.max_steps} steps: the learning rate only rises, to {share:.0%} of its "
+                "peak."
+            ),
+            value=1 / share,
+            fix=f"Warm up for {max(1, recipe.max_steps // 10)} steps, or train for longer.",
+        )
+
+
+def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    rate = recipe.learning_rate
+    if rate is None or optimizer_spec(recipe.optimizer).family in ("plain", "layerwise"):
+        return
+    farthest = rate * recipe.max_steps
+    if farthest < _TRAVEL or rate < _LOST_IN_FP32:
+        is_still = farthest < _NO_TRAVEL or rate < _LOST_IN_FP32
+        yield Observation(
+            level=Level.ERROR if is_still else Level.WARNING,
+            message=(
+                f"A learning rate of {short(rate, 6)} over {recipe.max_steps} steps moves a weight "
+                f"by at most {farthest:.1g}, so nothing is learned."
+            ),
+            value=farthest,
+        )
+
+
+def _loss_normalization(evidence: CheckEvidence) -> Iterator[Observation]:
+    steps = evidence.recipe.gradient_accumulation_steps
+    found = _VERSION.match(str(evidence.setting("transformers_version") or ""))
+    if found is None or steps == 1:
+        return
+    version = (int(found[1]), int(found[2]))
+    if version < _FIXED_IN:
+        yield Observation(
+            message=(
+                f"The configuration was written by transformers {found[0]}. Its trainer gives "
+                f"{steps} accumulated batches of different lengths equal weight."
+            ),
+            value=float(steps),
+        )
+
+
+_OF_SCHEDULES = (
+    Check(
+        code="RKSP505",
+        name="warmup-length",
+        level=Level.WARNING,
+        title="The warm-up lasts for the whole run",
+        measures="The warm-up steps against the steps of the run.",
+        why=(
+            "The learning rate only rises: it reaches its peak at the last step or never, and it "
+            "never decays. Usually the setting is left over from a longer run. The run trains, "
+            "but not by the recipe that was intended."
+        ),
+        source="arithmetic; nanoGPT-mup runs 1,000 steps with a warm-up of 2,000",
+        healthy="a warm-up that is shorter than the run",
+        fix="Shorten the warm-up to a tenth of the run.",
+        failing="--warmup-steps 2000 --max-steps 1000",
+        stable="--warmup-steps 100 --max-steps 1000",
+        look=_warmup_length,
+        field="warmup_steps",
+        reads="recipe",
+    ),
+    Check(
+        code="RKSP506",
+        name="no-movement",
+        level=Level.ERROR,
+        title="The learning rate is too small to move a weight",
+        measures=(
+            "The peak learning rate times the steps of the run, which bounds how far a normalized "
+            f"update moves a weight, and the learning rate against {_LOST_IN_FP32:g}."
+        ),
+        why=(
+            "Weights are about 0.02. A step of Adam or a similar optimizer moves each weight by "
+            "at most about the learning rate. Below 1e-9 a float32 weight of that size does not "
+            "change at all. Usually an exponent was mistyped."
+        ),
+        source="arithmetic (IEEE 754 single precision); Kingma and Ba, 2015, section 2.1",
+        healthy=f"a product of at least {_TRAVEL:g}; an error under {_NO_TRAVEL:g}",
+        fix=(
+            "Check the exponent for a typing error: pre-training uses 1e-4 to 1e-3, fine-tuning "
+            "1e-5."
+        ),
+        failing="--lr 1e-12 --max-steps 1000",
+        stable="--lr 5e-7 --max-steps 500 (preference tuning)",
+        look=_travel,
+        field="learning_rate",
+    ),
+    Check(
+        code="RKSP510",
+        name="loss-normalization",
+        level=Level.NOTE,
+        title="Accumulated batches may be weighted wrongly",
+        measures=(
+            "Gradient accumulation together with a configuration that transformers wrote before "
+            "version 4.46."
+        ),
+        why=(
+            "Before 4.46 the trainer averaged each micro-batch over its own tokens, so tokens of "
+            "short sequences counted more than those of long ones. The loss with accumulation "
+            "then differs from the loss of the whole batch."
+        ),
+        source="transformers 4.46 release notes (gradient accumulation fix)",
+        healthy="transformers 4.46 or newer, or no accumulation",
+        fix="Upgrade transformers to 4.46 or newer.",
+        failing="--accumulate 8 with transformers_version 4.40",
+        stable="--accumulate 8 with transformers_version 4.46",
+        look=_loss_normalization,
+        needs=(Need.CONFIG,),
+        field="gradient_accumulation_steps",
+        settings=("transformers_version",),
+        reads="recipe",
+    ),
+)
+CHECKS = (*_OF_RATES, *_OF_OPTIMIZERS, *_OF_SCHEDULES)

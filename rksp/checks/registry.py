@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from rksp.checks import (
     attention,
-    balance,
-    clipping,
-    context,
     coverage,
     fine_tuning,
     gradient,
     initialization,
     memory,
-    optimizer_rate,
     output,
     precision,
     rate,
     router,
-    schedule,
     shape,
 )
 from rksp.checks.check import Check, Observation, Reads
@@ -36,19 +33,14 @@ CHECKS: tuple[Check, ...] = tuple(
         (
             *output.CHECKS,
             *attention.CHECKS,
-            *context.CHECKS,
             *precision.CHECKS,
             *gradient.CHECKS,
-            *clipping.CHECKS,
             *memory.CHECKS,
             *rate.CHECKS,
-            *schedule.CHECKS,
-            *optimizer_rate.CHECKS,
             *fine_tuning.CHECKS,
             *initialization.CHECKS,
             *shape.CHECKS,
             *router.CHECKS,
-            *balance.CHECKS,
             *coverage.CHECKS,
         ),
         key=lambda check: check.code,
@@ -174,3 +166,20 @@ def _lower(rate: float | None, limit: float) -> str:
     if rate is not None and advised > _CLEARLY_LOWER * rate:
         return f"Lower the learning rate below {short(min(limit, rate), 3)}"
     return f"Lower the learning rate to {short(advised, 2)}"
+
+
+def setting_line(path: Path, code: str) -> int:
+    """Find the line, counted from 1, of the setting that the findings of a code blame.
+
+    The first line where the file names none of them, or cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):  # not text, or no name of a file
+        return 1
+    for name in blamed_settings(code):
+        stated = re.compile(rf'"{re.escape(name)}"\s*:')
+        for number, line in enumerate(lines, start=1):
+            if stated.search(line):
+                return number
+    return 1

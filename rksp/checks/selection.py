@@ -64,6 +64,10 @@ def _code(text: str, whole: bool = False) -> str:
         start = text.upper()
         if any(check.code.startswith(start) for check in CHECKS):
             return start
+    if text.upper().startswith("RKSA"):
+        from rksp.checks.advisories import find_advisory  # few name one
+
+        return "RKSA" if text.upper() == "RKSA" and not whole else find_advisory(text).id
     return find_check(text).code
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rksp.classifiers.levers.catalogue import LEVERS
-from rksp.classifiers.levers.lever import SHARED
+from rksp.classifiers.levers.catalogue import LEVERS, SHARED
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
+from rksp.watch.interventions.step_clip import StepClip
 
 BASELINE = "baseline"
 _RATE = "rate"
@@ -92,8 +92,8 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
     return [parse_arm(text) for text in (BASELINE, *others)]
 
 
-def default_arms(rate: float | None, start_here: float | None, lever: str = "") -> list[Arm]:
-    """Return the baseline, the same run at a lower rate, and the run with the first lever.
+def default_arms(rate: float | None, start_here: float | None) -> list[Arm]:
+    """Return the baseline, the same run at a lower rate, and the run with step clip.
 
     The lower rate is the one to start with, or 0.3 of the recipe's: only beside it is seen whether
     the baseline fails.
@@ -101,11 +101,10 @@ def default_arms(rate: float | None, start_here: float | None, lever: str = "") 
     Args:
         rate: The recipe's learning rate.
         start_here: The predicted rate to start with, if there is one.
-        lever: The arm of the first lever; empty without one.
     """
     share = 1.0 if start_here is None else start_here / definite(rate)
     lower = f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"
-    return parse_arms([lower, lever] if lever else [lower])
+    return parse_arms([lower, StepClip.name])
 
 
 def _factor(text: str, value: str) -> float:

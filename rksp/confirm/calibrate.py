@@ -34,8 +34,7 @@ from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
-from rksp.own_runs.record import Row, append_row, read_record, row_of
-from rksp.own_runs.shape import Shape, shape_of
+from rksp.own_runs.record import Row, Shape, append_row, read_record, row_of, shape_of
 from rksp.recipe import Recipe
 
 STEPS = 100

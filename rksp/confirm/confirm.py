@@ -19,7 +19,7 @@ from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.recorded import record_trial
-from rksp.confirm.start import check_trainable, first_lever, rehearse, starting_model
+from rksp.confirm.start import check_trainable, rehearse, starting_model
 from rksp.confirm.trial import HeldOut, sum_up, train_arm
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
@@ -35,8 +35,7 @@ from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.alarm import Alarm, Severity
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import Sink, sentence
 from rksp.watch.training.runner import RunRecord
@@ -146,8 +145,7 @@ def confirm(
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            lever = first_lever(source, trained, prediction)
-            usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
+            usual = default_arms(recipe.learning_rate, prediction.start_here)
             runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)

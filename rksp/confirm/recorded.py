@@ -10,8 +10,7 @@ from rksp.documents.confirm import TrialReport
 from rksp.models.source import ModelSource
 from rksp.outcome import Outcome
 from rksp.own_runs.labels import Ended
-from rksp.own_runs.record import append_row, row_of
-from rksp.own_runs.shape import shape_of
+from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rksp.confirm.arms import Arm, parse_arm
+from rksp.confirm.arms import Arm
 from rksp.confirm.trial import in_precision
-from rksp.documents.confirm import PredictionReport
-from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
 from rksp.models.source import ModelSource
 from rksp.optimizers import make_optimizer
@@ -41,19 +40,6 @@ def starting_model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
     """
     model = as_trained(source.build(seed), recipe, source.task, seed=seed)
     return in_precision(model, recipe).train()
-
-
-def first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
-    """Return the arm of the largest lever that this model can be trained with; empty for none."""
-    for lever in prediction.levers:
-        if not lever.arm:
-            continue
-        try:
-            rehearse(source, recipe, [parse_arm(lever.arm)], ())
-        except NotCovered:
-            continue
-        return lever.arm
-    return ""
 
 
 def rehearse(

@@ -19,7 +19,7 @@ from rksp.documents.confirm import TrialReport
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink

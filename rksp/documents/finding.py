@@ -24,7 +24,8 @@ class Level(StrEnum):
     NOTE = "note"
 
 
-Code = Annotated[str, Field(pattern=r"^RKSP[0-9]{3}$")]  # formats print it as it is
+# Formats print it as it is.
+Code = Annotated[str, Field(pattern=r"^(RKSP[0-9]{3}|RKSA-[0-9]{4}-[0-9]{4})$")]
 RISK = "RKSP001"  # the verdict, at or above the bar
 LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
 
@@ -33,9 +34,9 @@ class Finding(Part):
     """One result of a check.
 
     Attributes:
-        code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002
-            means that rksp cannot tell, RKSP003 that short runs of the recipe failed, RKSP004
-            that a cell of a grid could not run.
+        code: Stable: RKSP and three digits, or the id of an advisory, RKSA-2026-0036. RKSP001 is a
+            risk at or above the bar, RKSP002 means that rksp cannot tell, RKSP003 that short runs
+            of the recipe failed, RKSP004 that a cell of a grid could not run.
         name: Stable short name in lower-case words joined by hyphens.
         level: Its severity.
         message: One sentence with the number: what is wrong.

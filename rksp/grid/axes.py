@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
+from rksp.ground.factory import is_factory
 from rksp.ground.model import definite
+from rksp.models.settings import ModelSettings, settings_of
+from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
 
 _MOST = 1_000_000  # values on one axis
@@ -269,3 +275,109 @@ def _are_weights(weights: Any, count: int) -> bool:
         and all(_is_number(weight) and weight >= 0 for weight in weights)
         and sum(weights) > 0
     )
+
+
+class Columns:
+    """Tells the columns that set a cell's recipe, model or seed from metrics and names.
+
+    Attributes:
+        ignored: The names of the others, of every row so far.
+    """
+
+    def __init__(self, *, allow_hub: bool = False) -> None:
+        self.ignored: set[str] = set()
+        self._settings = lru_cache(lambda target: settings_of(target, allow_hub=allow_hub))
+
+    def chosen(self, row: Mapping[str, object], target: str | None) -> dict[str, object]:
+        """Return what a row sets.
+
+        A column without a prefix is a setting of the model if the configuration of the row's
+        target has it. Beside stored weights it counts only where it differs from theirs.
+
+        Args:
+            row: Values by column.
+            target: The model, if the row names none.
+        """
+        own = next((str(row[n]) for n in ("target", *row) if _is_target(n) and n in row), target)
+        known = self._settings(own) if own is not None else None
+        point = {}
+        for name, value in row.items():
+            kind, setting = canonical(name)
+            if kind == "set" and not name.startswith("set."):
+                if known is None or setting not in known:
+                    self.ignored.add(name)
+                    continue
+                value = _typed(value, known.value(setting))
+                if known.has_weights and value == known.value(setting):
+                    continue
+            elif _names_target_again(name, value, row):
+                self.ignored.add(name)
+                continue
+            point[name] = value
+        return point
+
+    def notes(self) -> list[str]:
+        """Return a note that names the ignored columns; none if there are none."""
+        names = ", ".join(sorted(self.ignored))
+        return [f"Ignored columns (neither recipe nor settings of the model): {names}."] * bool(
+            names
+        )
+
+
+def _is_target(name: str) -> bool:
+    return canonical(name)[0] == "target"
+
+
+def _names_target_again(name: str, value: object, row: Mapping[str, object]) -> bool:
+    """Tell whether a column adds nothing to `target`; the name of its weights adds that."""
+    if not _is_target(name) or name == "target" or "target" not in row:
+        return False
+    return value != row["target"] or not names_weights(name)
+
+
+def _typed(value: object, like: object) -> object:
+    """Convert 2.0 to 2 where the setting is a whole number: a column with gaps holds floats."""
+    is_whole = isinstance(like, int) and not isinstance(like, bool)
+    return int(value) if is_whole and isinstance(value, float) and value.is_integer() else value
+
+
+def check_names(cells: Sequence[Cell], *, allow_hub: bool = False) -> tuple[str, ...]:
+    """Return notes on the settings of a grid: what a name means, and which cells cannot run.
+
+    Args:
+        cells: The cells of the grid.
+        allow_hub: Fetch the configuration of a Hub model that the cache lacks.
+
+    Raises:
+        InputError: No cell can run, because each sets something that its model does not have.
+    """
+    settings: dict[str, ModelSettings | None] = {}
+    refused: Counter[str] = Counter()
+    meant: dict[str, None] = {}
+    for cell in cells:
+        if not cell.overrides or is_factory(cell.target):  # a factory refuses every setting
+            continue
+        if cell.target not in settings:
+            settings[cell.target] = settings_of(cell.target, allow_hub=allow_hub)
+        known = settings[cell.target]
+        if known is None:  # the worker says what is wrong with the target
+            continue
+        unknown = [name for name in cell.overrides if name not in known]
+        if unknown:
+            refused[_sentence(cell.target, known, unknown[0])] += 1
+        elif "dropout" in cell.overrides and known.dropouts:
+            meant[f"dropout sets {', '.join(known.dropouts)} of {cell.target}."] = None
+    if sum(refused.values()) == len(cells) and cells:
+        raise InputError(" ".join(refused))
+    return (*meant, *(f"{_cells(n)} cannot run: {why}" for why, n in refused.items()))
+
+
+def _sentence(target: str, known: ModelSettings, name: str) -> str:
+    return (
+        f"{name} is neither a field of the recipe nor a setting of {target}{known.close(name)} "
+        f"Use --ignore {name} to leave the axis out."
+    )
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.grid.cell import Options
-from rksp.grid.events import CellGroup, Event, Failure
+from rksp.grid.engines.base import CellGroup, Event, Failure
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.collector import collector_paused
 from rksp.ground.errors import InputError, RkspError

@@ -14,15 +14,14 @@ from typing import Any, cast
 from rksp.grid.axes import (
     Axis,
     Choice,
+    Columns,
     Range,
     axis_of,
     flat_parameters,
     read_override,
     sweep_axis,
 )
-from rksp.grid.base import Base, Point, make_cell, seed_of
-from rksp.grid.cell import Cell
-from rksp.grid.columns import Columns
+from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
@@ -31,6 +30,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
 from rksp.recipe_files.rows import ROWS, read_rows
+from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000
 
@@ -45,12 +45,14 @@ class GridPlan:
         typed: The targets that came from the command line or from Python; a factory is run only if
             it is one of these.
         sweep: The W&B sweep that the grid was read from; empty for another grid.
+        read: The run file that the cells vary, as it stands.
     """
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
     sweep: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read: RecipeFile | None = None
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -212,10 +214,13 @@ def _plan(
         if cell.target not in typed:
             refuse_factory(cell.target, source)
         cells.setdefault((cell.model, cell.seed, cell.starts_trained, cell.recipe), cell)
-    said = [*notes, *base.notes()]
+    read = base.read()
+    said = [*notes, *base.notes(read)]
     if len(cells) < len(points):
         said.append(f"{len(points) - len(cells)} cells are left out because they repeat others.")
-    return GridPlan(cells=tuple(cells.values()), notes=tuple(said), typed=frozenset(typed))
+    return GridPlan(
+        cells=tuple(cells.values()), notes=tuple(said), typed=frozenset(typed), read=read
+    )
 
 
 def _too_many(count: int, most: int) -> InputError:

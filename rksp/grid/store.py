@@ -19,6 +19,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,13 +27,30 @@ from urllib.parse import quote
 import psutil
 
 from rksp.grid.cell import Cell, Options, init_keys, recipes_of
-from rksp.grid.events import FINAL, CellGroup, Failure
-from rksp.grid.provenance import made_by
+from rksp.grid.engines.base import FINAL, CellGroup, Failure
 from rksp.ground.budgets import QUERIES, STORED_CELLS, bound_queries
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_link, check_writable
 from rksp.ground.model import definite
 from rksp.ground.text import safe_json, safe_strings
+from rksp.ground.versions import version
+
+
+def made_by(classifier: Path | None = None) -> dict[str, str]:
+    """Return the versions and a digest of the classifier, without importing torch or sklearn.
+
+    Args:
+        classifier: The classifier's file; the shipped one by default.
+    """
+    source = classifier or files("rksp.classifiers") / "fitted" / "edge.json"
+    content = source.read_bytes() if source.is_file() else b""
+    return {
+        "rksp": version("rksp"),
+        "classifier": hashlib.sha256(content).hexdigest()[:12],
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+
 
 SCHEMA = "rksp-grid-2"
 TRIES = 3

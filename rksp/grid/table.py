@@ -1,19 +1,29 @@
-"""The results of a grid: ranking, filters, best settings and trade-off."""
+"""A grid as a table of records, as a map of risk, and as files for other programs."""
 
 from __future__ import annotations
 
+import bisect
+import csv
+import io
+import json
 import math
 import operator
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rksp.documents.grid import RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.cell import model_name, unnamed_settings
 from rksp.grid.store import Row
+from rksp.grid.sweeps import SWEEPS
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.files import atomic_write, check_writable, replacing
+from rksp.ground.flags import flags_of
 from rksp.ground.text import words
+from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
@@ -227,3 +237,154 @@ def axes_of(rows: Sequence[Row]) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     varied = [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]
     return [n for n in varied if canonical(n)[1] == n or canonical(n)[1] not in varied]
+
+
+_MOST_ROWS = 16
+_MOST_COLUMNS = 20
+
+
+def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
+    """Return mean P(failed) by learning rate and by the other axes that vary.
+
+    If all of these would give more than 16 rows, only the first that gives fewer is kept. More than
+    20 rates, as a random sweep draws them, are put into 20 columns of equal width in decades.
+
+    Returns:
+        The map; None if there are fewer than two rates.
+    """
+    rates = sorted({r["learning_rate"] for r in found if r.get("learning_rate")})
+    if len(rates) < 2:
+        return None
+    columns = _least_rates(rates)
+    ordered = sorted(found, key=lambda r: r["position"])
+    others = _axes(ordered, [n for n in axes if canonical(n) != ("recipe", "learning_rate")])
+    names = [place(r, others) for r in ordered]
+    seen: dict[tuple[str, int], list[float]] = {}
+    for name, r in zip(names, ordered, strict=True):
+        if r["probability_failed"] is not None and r.get("learning_rate"):
+            column = bisect.bisect_right(columns, r["learning_rate"]) - 1
+            seen.setdefault((name, column), []).append(r["probability_failed"])
+    return RiskMap(
+        axes=others,
+        rates=columns,
+        is_binned=len(columns) < len(rates),
+        rows=[
+            RiskRow(
+                name=name, probabilities=[_mean(seen.get((name, i))) for i in range(len(columns))]
+            )
+            for name in dict.fromkeys(names)
+        ],
+    )
+
+
+def place(record: Record, axes: Sequence[str]) -> str:
+    """Return a record's values on these axes; a dash stands for a missing value."""
+    values = ("–" if record.get(name) is None else str(record[name]) for name in axes)
+    return " · ".join(values) or "all"
+
+
+def _least_rates(rates: Sequence[float]) -> list[float]:
+    """Return the least rate of each column."""
+    if len(rates) <= _MOST_COLUMNS:
+        return list(rates)
+    low, high = math.log10(rates[0]), math.log10(rates[-1])
+    width = (high - low) / _MOST_COLUMNS
+    return [rates[0], *(10 ** (low + i * width) for i in range(1, _MOST_COLUMNS))]
+
+
+def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
+    """Return the axes of the rows; the map averages over all others."""
+    varied = [n for n in axes if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
+    for kept in (varied, *([name] for name in varied)):
+        if len({place(r, kept) for r in found}) <= _MOST_ROWS:
+            return kept
+    return []
+
+
+def _mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+SUFFIXES = (*TABLES, *SWEEPS)
+_CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
+
+
+def check_export(path: Path) -> None:
+    """Check the path of an export before hours of work.
+
+    Raises:
+        InputError: The suffix is unknown, or the file cannot be written.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"--export {path} must end in one of {', '.join(SUFFIXES)}.")
+    check_writable(path, "--export")
+
+
+def export(found: Sequence[Record], path: Path) -> None:
+    """Write all records with all columns in the format that the suffix names.
+
+    Raises:
+        InputError: As for `check_export`, or pyarrow is missing for Parquet.
+        Incomplete: The disk is full; an old file is unchanged.
+    """
+    check_export(path)
+    if path.suffix == ".parquet":
+        _write_parquet(found, path)
+    elif path.suffix == ".csv":
+        atomic_write(path, to_csv(found))
+    else:
+        lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
+        atomic_write(path, "".join(lines))
+
+
+def to_csv(found: Sequence[Record]) -> str:
+    """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
+    found = [_flat(record) for record in found]
+    text = io.StringIO()
+    columns = _columns(found)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_inert, columns))
+    writer.writerows([_inert(row.get(name, "")) for name in columns] for row in found)
+    return text.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """Return text that a spreadsheet does not take for a formula, which it would run."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _write_parquet(found: Sequence[Record], path: Path) -> None:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
+    found = [_flat(record) for record in found]
+    table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
+    with replacing(path) as partial:
+        parquet.write_table(arrow.table(table), partial)
+
+
+def _flat(record: Record) -> Record:
+    """Return a record without lists of findings, and with 0 for what is off, as options have it.
+
+    An empty cell of a table means that nobody decided.
+    """
+    findings = " ".join(f"{part['code']} {part['level']}" for part in record["findings"])
+    off = {name: 0 for name in _CAN_BE_OFF if name in record and record[name] is None}
+    return record | off | {"findings": findings}
+
+
+def _columns(found: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in found for name in record))
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Convert a column to one type, as Parquet needs: numbers to floats, other mixtures to text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
+        return values
+    cast = float if kinds == {int, float} else str
+    return [None if value is None else cast(value) for value in values]

@@ -86,7 +86,9 @@ def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
         InputError: It is of another kind.
     """
     if not isinstance(value, kind):
-        raise InputError(f"{name} is {value!r:.200}; it should be {wanted}.")
+        plain = isinstance(value, str | bytes | int | float | None)
+        given = f"{value!r:.200}" if plain else f"of type {type(value).__name__}"
+        raise InputError(f"{name} is {given}; it should be {wanted}.")
 
 
 def summary(error: BaseException, most: int = 200) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.ground.model import definite
-from rksp.kernels.wide_output import ROWS, Unmade, part_of, row_buffer
+from rksp.kernels.wide_output import Unmade, part_of, row_buffer
 from rksp.measure.forward_stats import (
     LOGITS_NOT_FINITE,
     AttentionStats,
@@ -91,16 +91,16 @@ class _Unread:
         self._found: list[tuple[float, Tensor, Tensor]] = []
 
     def parts(self) -> Iterator[Tensor]:
-        """Yield the rows of the output in order, `ROWS` at a time, and remember what they show.
+        """Yield the rows of the output in order, some at a time, and remember what they show.
 
         Each part takes the memory of the one before.
         """
         states, weight, bias = (None if t is None else t.detach() for t in self.out.factors)
         states = definite(states).flatten(0, -2)
         buffer = row_buffer(states, self.out.shape[-1])
-        for start in range(0, len(states), ROWS):
-            part = part_of(states[start : start + ROWS], definite(weight), bias, buffer)
-            here = self.chosen[(self.chosen >= start) & (self.chosen < start + ROWS)] - start
+        for start in range(0, len(states), len(buffer)):
+            part = part_of(states[start : start + len(buffer)], definite(weight), bias, buffer)
+            here = self.chosen[(self.chosen >= start) & (self.chosen < start + len(buffer))] - start
             square = float(_squares(part[here]).sum(dtype=torch.float64))
             self._found.append((square, *torch.aminmax(part)))
             yield part
@@ -324,13 +324,14 @@ def _output_stats(
     for start, part in _chunks(whole):
         spread += float(_spread(part).sum(dtype=torch.float64))
         if target is not None:
-            here = target[start : start + _CHUNK]
+            rows = slice(start, start + len(part))
+            here = target[rows]
             keep, total = here >= 0, part.logsumexp(-1)
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
             loss += float((total - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
             if own is not None:
-                cost += float(_copied(part, total, own[start : start + _CHUNK, None])[keep].sum())
+                cost += float(_copied(part, total, own[rows, None])[keep].sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
     result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:

@@ -6,7 +6,7 @@ object with the same settings. It imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,11 +24,17 @@ _INNER = (
     *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
     *("encoder_ffn_dim", "ffn_embed_dim"),
 )
-_EXPERTS = (
+EXPERTS = (
     *("num_local_experts", "num_experts", "n_routed_experts"),
     *("moe_num_experts", "num_moe_experts"),
 )
 _CHOSEN = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk")
+_ROTARY = ("rope_theta", "rope_parameters", "rope_scaling")
+# Settings of blocks that mix tokens otherwise than attention does.
+_OTHER_MIXERS = ("state_size", "ssm_state_size", "mamba_d_state", "linear_num_value_heads")
+_MULTIPLIERS = (
+    *("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"),
+)
 _EMBEDDED = ("embedding_size", "word_embed_proj_dim")  # where tokens have a width of their own
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _BLOCKS = ("ffn_config", "attn_config")  # DBRX and MPT keep the settings of blocks there
@@ -118,6 +124,26 @@ class Declared:
         return family_of((self.name, part))
 
     @cached_property
+    def design(self) -> str:
+        """The type whose blocks these are: Llama for every type that differs from it by its name.
+
+        Such as Mistral, Qwen 2, SmolLM 3 and a Granite whose multipliers are 1.
+        """
+        plain = (self.get("hidden_act") in ("silu", "swish"), self.is_gated, self.norm == "pre")
+        of_llama = self.get("rms_norm_eps") is not None and self.declares_any(_ROTARY)
+        other = (
+            *(self.normalizes_qk, self.is_parallel, self.family.branch_norm, self.experts),
+            *(self.family.kind not in (None, "decoder"), self.soft_cap),
+            *(self.declares(name) for name in _OTHER_MIXERS),
+            *(self.number(name) not in (None, 1) for name in _MULTIPLIERS),
+        )
+        return "llama" if of_llama and all(plain) and not any(other) else self.name
+
+    def declares_any(self, names: Iterable[str]) -> bool:
+        """Return True if the configuration or its part has one of these settings."""
+        return any(self.declares(name) for name in names)
+
+    @cached_property
     def width(self) -> int | None:
         """Width of the residual stream."""
         return self._size(*WIDTHS)
@@ -166,7 +192,7 @@ class Declared:
         """Experts that a router chooses from; None in a dense model."""
         if self.get("feed_forward") not in (None, "moe"):  # the zoo's dense members
             return None
-        count = self._size(*_EXPERTS)
+        count = self._size(*EXPERTS)
         return count if count is not None and count > 1 else None
 
     @cached_property

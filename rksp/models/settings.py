@@ -72,7 +72,7 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
         read: `resolve` says why.
     """
     try:
-        settings, folder = _stored(target, allow_hub)
+        settings, folder = stored_settings(target, allow_hub)
         if settings is None:
             return None
         settings, _ = known_type(target, settings, needs_code=False)
@@ -87,8 +87,14 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
     )
 
 
-def _stored(target: str, allow_hub: bool) -> tuple[dict[str, object] | None, Path | None]:
-    """Return the stored settings of a target, and the folder that may hold its weights."""
+def stored_settings(
+    target: str, allow_hub: bool = False
+) -> tuple[dict[str, object] | None, Path | None]:
+    """Return the stored settings of a target, and the folder that may hold its weights.
+
+    Raises:
+        InputError: The Hub's model is not here, or its file cannot be read.
+    """
     path = path_of(target, allow_hub=allow_hub)
     if path is None and is_hub_id(target):
         path = hub_folder(target, allow_hub)

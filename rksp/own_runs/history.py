@@ -26,8 +26,8 @@ from rksp.own_runs.interpret import LeftOut, PastRun, Words
 from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.labels import Judged, Trained, judge
 from rksp.own_runs.observed import Observed
+from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
-from rksp.own_runs.shape import Shape
 from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 

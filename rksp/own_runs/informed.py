@@ -14,18 +14,11 @@ from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.line import Expected
 from rksp.documents.own_runs import LearnedReport
-from rksp.own_runs.learned import learned_report
+from rksp.own_runs.labelled import learned_report
 from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
 from rksp.own_runs.offsets import Tree
-from rksp.own_runs.spreads import (
-    BEST_CARRIED,
-    BEST_SLOPES,
-    EDGE_CARRIED,
-    EDGE_SLOPES,
-    LEVELS,
-    Spreads,
-)
+from rksp.own_runs.spreads import BEST_CARRIED, EDGE_CARRIED, LEVELS, Spreads
 from rksp.own_runs.tuned import InformedTuning, Tuned
 
 # What the data know little of and all models of a team share: it carries whole.
@@ -83,8 +76,8 @@ class InformedModel:
         edges = [said[one.inputs].edge for one in self.seen]
         bests = [said[one.inputs].best for one in ladders]
         return (
-            Likelihoods.make(self.seen, edges, Observed.edge_likelihood, EDGE_SLOPES),
-            Likelihoods.make(ladders, bests, Observed.best_likelihood, BEST_SLOPES),
+            Likelihoods.make(self.seen, edges, Observed.edge_likelihood),
+            Likelihoods.make(ladders, bests, Observed.best_likelihood),
         )
 
     def predict(
@@ -107,9 +100,8 @@ class InformedModel:
             (self._likelihoods[1], said.best, bare.log_best, BEST_CARRIED),
         ):
             spreads = Spreads.of(rates, inputs.optimizer, carried, unlike)
-            likelihoods, unsure = seen.for_target(inputs, path, spreads, rates.location - center)
-            found = Tree(likelihoods, path, spreads).posterior()
-            learned.append(replace(found, rates=found.rates.moved(0.0, unsure)))
+            likelihoods = seen.for_target(path, spreads, rates.location - center)
+            learned.append(Tree(likelihoods, path, spreads).posterior())
         edge, best = learned
         covers = path[:3] in self._shown
         informed = replace(

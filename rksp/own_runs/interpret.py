@@ -15,9 +15,17 @@ import numpy as np
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
 from rksp.own_runs.labels import Ended, ended, final_loss
-from rksp.own_runs.metrics import in_nats, is_gain, is_loss, is_rate, loss_among
-from rksp.own_runs.run import Curve, RawRun, number_of
-from rksp.own_runs.shape import PREFIX, Shape
+from rksp.own_runs.record import PREFIX, Shape
+from rksp.own_runs.run import (
+    Curve,
+    RawRun,
+    in_nats,
+    is_gain,
+    is_loss,
+    is_rate,
+    loss_among,
+    number_of,
+)
 from rksp.recipe_files.columns import canonical, in_our_words
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import matches_any, read_document

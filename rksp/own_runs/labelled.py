@@ -1,11 +1,17 @@
-"""Labelled runs that differ in the rate alone, of random or of trained weights."""
+"""Labelled runs that differ in the rate alone, and what they changed about an answer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.rates import RateDistribution, RateMixture
+from rksp.documents.own_runs import LearnedReport, Level
 
 _STILL, _WIDE = 1e-3, 0.6  # nats, and decades over which a real loss changes by more
 _CAP = 1.0  # nats above the best; how far above a failed run ends says nothing
@@ -69,3 +75,37 @@ class LabelledRuns(ABC):
         """Return every rate once, and the mean loss of its seeds; NaN where one has none."""
         rates, of = np.unique(self.log_rates, return_inverse=True)
         return rates, np.bincount(of, weights=self.losses) / np.bincount(of)
+
+
+Estimate = EdgeEstimate | FineTuningEstimate
+
+
+def learned_report(
+    seen: Sequence[LabelledRuns], said: Estimate, found: Estimate, *, shares: Level, covers: bool
+) -> LearnedReport:
+    """Return how far the runs moved the answer.
+
+    Args:
+        seen: The runs.
+        said: The answer without them.
+        found: The answer with them.
+        shares: The most that one of them has in common with what is asked about.
+        covers: A ladder of the model itself shows its edge.
+    """
+    return LearnedReport(
+        runs=sum(int(np.isfinite(one.failed).sum()) for one in seen),
+        ladders=sum(one.is_ladder for one in seen),
+        shares=shares,
+        covers=covers,
+        edge_shift=found.log_edge - said.log_edge,
+        best_shift=found.log_best - said.log_best,
+        edge_range_before=_ninety_percent_range(said.edge),
+        edge_range_after=_ninety_percent_range(found.edge),
+        best_range_before=_ninety_percent_range(said.best),
+        best_range_after=_ninety_percent_range(found.best),
+    )
+
+
+def _ninety_percent_range(rates: RateDistribution | RateMixture) -> float:
+    """Return the factor between the ends of the 90 % range of a rate."""
+    return rates.quantile(0.95) / rates.quantile(0.05)

@@ -25,7 +25,9 @@ _NO_WEIGHT = 1e-6  # of a rate that was surely not the best
 _NEAR, _MOST_LOST = 1.01, 1.0  # decades below the best rate, and nats, that are looked at
 # Fields of the inputs that are no part of the recipe, and that measuring a model may refine.
 _OF_THE_MODEL: dict[str, Any] = {"norm": "pre", "vocabulary": 2, "family": "", "init_std": None}
-_OF_THE_MODEL |= {"is_parallel": False, "normalizes_branches": False, "is_made_up": False}
+_OF_THE_MODEL |= dict.fromkeys(
+    ("is_parallel", "normalizes_branches", "normalizes_qk", "masks", "is_made_up"), False
+)
 
 
 # The normal distribution function, between these a line: scipy's takes half a second to import.

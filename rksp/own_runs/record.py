@@ -1,4 +1,4 @@
-"""A file of runs that rksp itself writes, one JSON object a line, and reads as a table of runs."""
+"""Records of rksp's own runs, and what they say of the model, to be read without it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,140 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast, get_args
 
+from rksp.assessment.fine_tuning import tuned_facts, tuned_inputs
+from rksp.assessment.risk import declared_inputs, edge_inputs
+from rksp.classifiers.edge_inputs import EdgeInputs, Norm
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.ground.budgets import PAST_RUN
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import check_link, read_text, write_failure
-from rksp.own_runs.shape import Shape
+from rksp.models.declared import Declared
+from rksp.models.families import lineage_of
 from rksp.recipe import Recipe
+
+PREFIX = "rksp."  # of the columns of a record that hold the shape
+_SIZES = ("width", "depth", "vocabulary")
+_KINDS = (
+    *("is_parallel", "normalizes_branches", "normalizes_qk", "masks", "is_trained", "is_mixture"),
+)
+_TEXTS = ("family", "task", "kind")
+# What is asked of trained weights alone, and is no fact of `EdgeInputs`.
+_OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The facts of a model that its rates depend on; see `EdgeInputs` and `FineTuningInputs`.
+
+    Attributes:
+        family: The model type; empty for an own module.
+        is_trained: The run started from trained weights.
+        task: What the model predicts; empty where nobody says.
+        kind: Such as decoder; empty where nobody says.
+        parameters: Without the embeddings; None where the configuration does not tell.
+        is_mixture: Tokens are routed to experts.
+    """
+
+    width: int
+    depth: int
+    vocabulary: int
+    norm: Norm = "pre"
+    family: str = ""
+    is_parallel: bool = False
+    normalizes_branches: bool = False
+    normalizes_qk: bool = False
+    masks: bool = False
+    init_std: float | None = None
+    is_trained: bool = False
+    task: str = ""
+    kind: str = ""
+    parameters: int | None = None
+    is_mixture: bool = False
+
+    @classmethod
+    def of(cls, inputs: EdgeInputs) -> Shape:
+        """Return the shape of a model from random weights."""
+        return cls(**_facts(inputs))
+
+    @classmethod
+    def read(cls, said: Mapping[str, object]) -> Shape | None:
+        """Return the shape in a record; None if it holds none.
+
+        Raises:
+            InputError: It is damaged.
+        """
+        if f"{PREFIX}width" not in said:
+            return None
+        names = [field.name for field in fields(cls)]
+        found = {n: said[f"{PREFIX}{n}"] for n in names if f"{PREFIX}{n}" in said}
+        sizes = [found.get(name) for name in _SIZES] + [found.get("parameters", 1)]
+        deviation = found.get("init_std")
+        is_whole = all(
+            isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**40
+            for size in sizes
+        )
+        is_said = all(isinstance(found.get(name, ""), str) for name in _TEXTS) and all(
+            isinstance(found.get(name, False), bool) for name in _KINDS
+        )
+        is_spread = deviation is None or (isinstance(deviation, float) and 0 < deviation < 1e6)
+        if found.get("norm", "pre") not in get_args(Norm) or not (
+            is_whole and is_said and is_spread
+        ):
+            raise InputError("its columns rksp.* do not describe a model")
+        return cls(**cast(dict[str, Any], found))
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns of a record."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f"{PREFIX}{name}": value for name, value in known.items() if value is not None}
+
+    def inputs(self, recipe: Recipe) -> EdgeInputs:
+        """Return the inputs of the model of the edge."""
+        return edge_inputs(recipe, **_facts(self))
+
+    def tuned(self, recipe: Recipe) -> FineTuningInputs | None:
+        """Return the inputs of the model of fine-tuning; None where the kind is not known."""
+        if not self.kind:
+            return None
+        return tuned_inputs(
+            recipe,
+            self.task,
+            kind=self.kind,
+            family=lineage_of(self.family),
+            parameters=self.parameters,
+            mixture=self.is_mixture,
+        )
+
+
+def _facts(known: Shape | EdgeInputs) -> dict[str, Any]:
+    """Return what a shape and the inputs of the model of the edge have in common, by name."""
+    names = (field.name for field in fields(Shape) if field.name not in _OF_TUNING)
+    return {name: getattr(known, name) for name in names}
+
+
+def shape_of(
+    config: object, task: str | None, recipe: Recipe, *, is_trained: bool = False
+) -> Shape | None:
+    """Return the shape that a configuration declares; None where it does not."""
+    declared = Declared(config, task)
+    try:
+        found = Shape.of(declared_inputs(declared, recipe))
+    except NotCovered:
+        return None
+    tuned = tuned_facts(declared, None)
+    return replace(
+        found,
+        is_trained=is_trained,
+        task=task or "",
+        kind=tuned["kind"],
+        parameters=None if tuned["parameters"] is None else round(tuned["parameters"]),
+        is_mixture=tuned["mixture"],
+    )
+
 
 Row = dict[str, object]
 

@@ -8,32 +8,24 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers import (
-    lightning,
-    mlflow,
-    optuna,
-    ray_tune,
-    rksp_results,
-    tables,
-    tensorboard,
-    text_logs,
-    trainer_state,
-    wandb_offline,
-)
+from rksp.own_runs.readers import rksp_results
+from rksp.own_runs.readers.logs import LIGHTNING, TABLES, TEXT_LOGS, TRAINER_STATE
+from rksp.own_runs.readers.searches import OPTUNA, RAY_TUNE
+from rksp.own_runs.readers.trackers import MLFLOW, TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    mlflow.READER,
-    wandb_offline.READER,
-    tensorboard.READER,
-    trainer_state.READER,
-    ray_tune.READER,
-    lightning.READER,
-    optuna.READER,
+    MLFLOW,
+    WANDB,
+    TENSORBOARD,
+    TRAINER_STATE,
+    RAY_TUNE,
+    LIGHTNING,
+    OPTUNA,
     rksp_results.READER,
-    tables.READER,
-    text_logs.READER,
+    TABLES,
+    TEXT_LOGS,
 )
 _TITLES = (
     "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, Optuna, "

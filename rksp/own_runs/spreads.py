@@ -21,11 +21,6 @@ _OTHERS = (0.3, 0.3, 0.4)
 # is the model's own. Of 1 and 0.5, chosen on sources and families left out.
 EDGE_CARRIED, BEST_CARRIED = 0.5, 1.0
 _MODEL = 0.25  # share of the variance within a source that one model keeps over its recipes
-# Decades that the errors of two ladders of a team differ by, as a standard deviation, for each
-# decade between their widths, lengths and batches. On public ladders with whole sources left out
-# those of the best rate come to 0.31, 0.14 and 0.37 (0.23 without the two ladders of `svg`); those
-# of the edge to 0, and in families of the lab to 0.25, 0.02 and 0.14.
-EDGE_SLOPES, BEST_SLOPES = (0.2, 0.0, 0.1), (0.3, 0.15, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

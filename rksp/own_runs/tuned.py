@@ -15,8 +15,7 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import between_neighbours
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.documents.own_runs import LearnedReport, Level
-from rksp.own_runs.labelled import LabelledRuns
-from rksp.own_runs.learned import learned_report
+from rksp.own_runs.labelled import LabelledRuns, learned_report
 from rksp.own_runs.spreads import LEVELS
 
 _TEAM = "own"  # the source that own ladders are revealed for

@@ -138,7 +138,10 @@ def read_document(
         reader.read(draft)
         _note_another_loss(draft)
         read = dataclasses.replace(
-            draft.finish(), keys=reader.keys, unread=unread(draft, reader.name, reader.known)
+            draft.finish(),
+            keys=reader.keys,
+            reader=reader.name,
+            unread=unread(draft, reader.name, reader.known),
         )
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rksp.checks.places import setting_line
-from rksp.checks.registry import blamed_field, blamed_settings
+from rksp.checks.registry import blamed_field, blamed_settings, setting_line
 from rksp.documents.finding import RISK as RISK
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport

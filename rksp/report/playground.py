@@ -149,6 +149,8 @@ def _document(start: Playground, model: EdgeModel, rate: float) -> dict[str, Any
         "family": start.inputs.family,
         "is_parallel": start.inputs.is_parallel,
         "normalizes_branches": start.inputs.normalizes_branches,
+        "normalizes_qk": start.inputs.normalizes_qk,
+        "masks": start.inputs.masks,
         "init_std": start.inputs.init_std,
         "predicts_next": start.inputs.predicts_next,
     }

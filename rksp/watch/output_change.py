@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float, gathered
+from rksp.watch.groups import local
 
 SHARES = "shares of outputs"  # the key of the last measurement in a moment
 FLOOR = 0.01  # an output counts as at least this share of that of a matrix of variance 1/inputs
@@ -78,7 +81,11 @@ class OutputChange:
         head = None if anatomy.head is None else anatomy.head.name
         for path, module in model.named_modules():
             for name, parameter in module._parameters.items():
-                if parameter is None or not parameter.requires_grad or not _multiplies(module, name):
+                if (
+                    parameter is None
+                    or not parameter.requires_grad
+                    or not _multiplies(module, name)
+                ):
                     continue
                 of = [m for m in matrices if m.parameter is parameter]
                 whole = f"{path}.{name}" if parameter.dim() == 3 else path
@@ -145,8 +152,11 @@ class OutputChange:
                     return
                 x, y, shape = self._spaced(x, left), self._spaced(y, left), (-1,)
             if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
-                y, bias = at_least_float(y), getattr(module, "bias", None)
-                y = y if bias is None else y - gathered(bias).to(y).view(shape)
+                y = at_least_float(y)
+                if (bias := getattr(module, "bias", None)) is not None:
+                    whole = gathered(bias)
+                    split = len(whole) != y.shape[-1] and not isinstance(module, _CONVOLUTIONS)
+                    y = y - (local(bias) if split else whole).to(y).view(shape)
             else:
                 with torch.autocast(x.device.type, enabled=False):
                     weight = at_least_float(gathered(use.parameter))
@@ -192,14 +202,15 @@ class OutputChange:
         total = torch.cat([part.to(kind) for part in sums], dim=1)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
-        moved, size, least = total
+        moved, size, least, entries = total
+        self._mean_squares = size / entries
         return (moved / torch.maximum(size, least)).sqrt()
 
     def _sums(self, use: Use) -> Tensor:
-        """Return squares of the change, of the outputs and of their least size, `[3, parts]`."""
+        """Return squares of change, outputs and least size, and their number, `[4, parts]`."""
         device = use.owners.device
         if not use.sampled:
-            return torch.zeros(3, len(use.names), device=device)
+            return torch.zeros(4, len(use.names), device=device)
         weight = gathered(use.parameter)
         inputs, outputs = weight.shape[-1], len(use.owners)
         if use.is_transposed:
@@ -213,34 +224,42 @@ class OutputChange:
             if moved.dim() > 2:  # a convolution: [examples, outputs, …]
                 moved, size = moved.transpose(0, 1).flatten(1).T, size.transpose(0, 1).flatten(1).T
             count, scale = float(len(size)), FLOOR**2
-            least = size.new_tensor(count if use.is_head else scale * count)
+            entries = size.new_tensor(count).expand(size.shape[1])
+            least = entries if use.is_head else scale * entries
             if x.is_floating_point() and not use.is_head:
                 least = least * x.square().mean()
-            found.append(torch.stack([moved.sum(0), size.sum(0), least.expand(size.shape[1])]))
+            found.append(torch.stack([moved.sum(0), size.sum(0), least, entries]))
         if use.sampled[0][0] is None:
             rows = torch.stack(found).sum(0)
         else:
-            rows = found[0].new_zeros(len(weight), 3, found[0].shape[1])
+            rows = found[0].new_zeros(len(weight), 4, found[0].shape[1])
             for (expert, _, _), part in zip(use.sampled, found, strict=True):
                 rows[expert] += part
             rows = rows.transpose(0, 1).flatten(1)
         if len(use.names) == 1:
             return rows.sum(1, keepdim=True)
-        return rows.new_zeros(3, len(use.names)).index_add_(1, use.owners, rows)
+        return rows.new_zeros(4, len(use.names)).index_add_(1, use.owners, rows)
 
     def is_transposed(self, parameter: nn.Parameter) -> bool:
         """Return whether a parameter is `[…, inputs, outputs]`."""
         return any(use.is_transposed for use in self.uses if use.parameter is parameter)
 
     def mean_square(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return the mean square of the sampled outputs of a parameter; None without a sample."""
-        found = [y for use in self.uses if use.parameter is parameter for _, _, y in use.sampled]
-        return found[0].square().mean() if found else None
+        """Return the mean square of a parameter's outputs at the last `shares`; None if unseen."""
+        parts = self._mean_squares.split([len(use.names) for use in self.uses])
+        found = [
+            part.mean()
+            for use, part in zip(self.uses, parts, strict=True)
+            if use.parameter is parameter and use.sampled
+        ]
+        return found[0] if found else None
 
     def of_parameters(self, shares: Tensor) -> dict[nn.Parameter, Tensor]:
         """Return the largest share of every parameter's rows over its uses, `[rows]` or `[1]`."""
         found: dict[nn.Parameter, Tensor] = {}
-        for use, part in zip(self.uses, shares.split([len(u.names) for u in self.uses]), strict=True):
+        for use, part in zip(
+            self.uses, shares.split([len(u.names) for u in self.uses]), strict=True
+        ):
             rows = part if len(part) == 1 else part[use.owners]
             before = found.get(use.parameter)
             found[use.parameter] = rows if before is None else torch.fmax(before, rows)
@@ -248,16 +267,15 @@ class OutputChange:
 
 
 def _multiplies(module: nn.Module, name: str) -> bool:
-    parameter = module._parameters[name]
     if name == "weight":
-        is_known = isinstance(module, nn.Embedding | _CONVOLUTIONS[0] | nn.Conv2d | nn.Conv3d)
-        return is_known or parameter.dim() == 2
+        is_known = isinstance(module, (nn.Embedding, *_CONVOLUTIONS))
+        return is_known or definite(module._parameters[name]).dim() == 2
     stacks = ("gate_up_proj", "down_proj")
     both = [module._parameters.get(stack) for stack in stacks]
     return name in stacks and all(p is not None and p.dim() == 3 for p in both)
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
+def _tensors(value: Any) -> Iterator[Tensor]:
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, Tensor):
         yield value

@@ -27,8 +27,7 @@ NAMES = ["qk_norm", "z_loss", "warmup"]
 
 @pytest.fixture(autouse=True)
 def known_sizes(monkeypatch):
-    for module in ("levers", "applied"):
-        monkeypatch.setattr(f"rksp.assessment.{module}.load_lever_table", lambda: TABLE)
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: TABLE)
 
 
 def printed(report, form: str) -> str:
@@ -122,8 +121,7 @@ def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
 
 def test_a_part_that_the_model_of_the_edge_knows_is_sized_by_it(monkeypatch) -> None:
     known = lever_table(parallel=0.9)
-    for module in ("levers", "applied"):
-        monkeypatch.setattr(f"rksp.assessment.{module}.load_lever_table", lambda: known)
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: known)
     plain = scored()
     (named,) = plain.levers
     applied = scored(apply=["parallel"])

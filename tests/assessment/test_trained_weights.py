@@ -24,7 +24,7 @@ NUMBERS = (
 )
 RATES = ("start_here", "likely_edge", "do_not_exceed", "probability_failed")
 SHORT = ("--sequence-length", "64", "--snapshots", "128")
-TIERS = ("config", "forward", "response")
+TIERS = ("config", "forward", "gradient", "response")
 
 
 def saved(folder, make, sizes) -> str:

@@ -29,7 +29,7 @@ def pair(tmp_path):
     return [str(tmp_path / f"{name}.json") for name in ("small", "large")]
 
 
-@pytest.mark.parametrize("evidence", ["config", "response"])
+@pytest.mark.parametrize("evidence", ["config", "gradient"])
 def test_the_errors_of_every_rule_stand_beside_its_rate(pair, capsys, evidence):
     assert left_with(["transfer", *pair, "--lr", "2e-3", "--evidence", evidence]) == 0
     page = capsys.readouterr().out
@@ -37,18 +37,18 @@ def test_the_errors_of_every_rule_stand_beside_its_rate(pair, capsys, evidence):
     configured = known.pop(CONFIGURED)
     if evidence == "config":
         known["rksp"] = configured
-    assert ("from the first gradient of each" in page) is (evidence == "response")
+    assert ("from the first gradient of each" in page) is (evidence == "gradient")
     for rule, errors in known.items():
         row = next(line for line in page.splitlines() if line.startswith(f"  {rule} "))
         assert row.split()[-2:] == [f"{errors['edge']:.2f}", f"{errors['best']:.2f}"]
 
 
 def test_json_carries_the_same_rates(pair, capsys):
-    for evidence in ("response", "config"):
+    for evidence in ("gradient", "config"):
         call = ["transfer", *pair, "--lr", "2e-3", "--format", "json", "--evidence", evidence]
         assert left_with(call) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["measured"] == (["grad_norm"] if evidence == "response" else [])
+        assert found["measured"] == (["grad_norm"] if evidence == "gradient" else [])
     assert found["rate"] == pytest.approx(2e-3 * 10 ** found["edge_shift"])
     assert found["rules"]["1/width"] == pytest.approx(2e-3 / 8)
     assert set(found["errors"]) == {"rksp", *RULES}
@@ -76,7 +76,8 @@ def test_one_model_is_measured_once(pair, capsys, monkeypatch):
 
     monkeypatch.setattr(assessed, "gather", counted)
     for small, large in ((pair[0], pair[0]), pair):
-        assert left_with(["transfer", small, large, "--lr", "2e-3", "--format", "json"]) == 0
+        asked = ["--lr", "2e-3", "--format", "json", "--evidence", "response"]
+        assert left_with(["transfer", small, large, *asked]) == 0
     assert gathered == [pair[0], *pair]
     assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "}")["rate"] == 2e-3
 
@@ -126,6 +127,13 @@ def test_what_one_model_alone_shows_is_no_difference():
 
 def test_what_cannot_be_measured_is_said_with_the_way_out(pair, capsys):
     # The probe holds no sound.
-    assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3"]) == 2
+    assert (
+        left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "response"]) == 2
+    )
     assert capsys.readouterr().err.rstrip().endswith("--evidence config.")
     assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "config"]) == 0
+
+
+def test_a_rate_is_carried_from_the_configurations_unless_more_is_asked(pair, capsys):
+    assert left_with(["transfer", *pair, "--lr", "2e-3", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"] == []

@@ -81,7 +81,7 @@ def test_the_rate_not_to_exceed_as_shown_is_not_above_itself():
     ceiling = _assess(1e-4).do_not_exceed
     highest = max(ceiling, float(f"{ceiling:.1e}"))  # as it is shown
     assert _assess(highest).verdict is Verdict.OK
-    assert _assess(1.02 * highest).verdict is Verdict.CAUTION
+    assert _assess(1.12 * highest).verdict is Verdict.CAUTION
     assert verdict_at(0.5, 0.1, 0.2, 1e-3, None, None) is Verdict.OK
 
 

@@ -21,8 +21,8 @@ from support.check_evidence import (
 from torch import nn
 
 from lab.zoo import ZooConfig, ZooTransformer
+from rksp.checks.evidence import published_rate
 from rksp.checks.facts import read_facts
-from rksp.checks.published import published_rate
 from rksp.checks.registry import CHECKS, find_check, run_checks
 from rksp.cli import main
 from rksp.datasets.probe import make_probe

@@ -90,3 +90,11 @@ def test_an_artifact_whose_divergence_is_damaged_is_refused(apart):
     damaged = text.replace('"divergence": {', '"divergence": {"line": 1, "x": {', 1)
     with pytest.raises(ArtifactError):
         EdgeModel.from_json(damaged)
+
+
+def test_what_nothing_normalizes_diverges_as_it_fails():
+    """Nearly all of the lab's failures without norms are divergence."""
+    bare = load_edge_model().predict(inputs(norm="none"))
+    normal = load_edge_model().predict(inputs())
+    share = lambda said: said.diverged(said.likely_edge) / said.failed(said.likely_edge)
+    assert share(bare) > 0.9 > 2 * share(normal)

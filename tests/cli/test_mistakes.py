@@ -28,9 +28,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("typed", MISTAKES)
 def test_a_mistake_is_named_with_what_to_do(typed, capsys):
-    assert (
-        left_with([*typed.split(), "--evidence", "config"][: 99 if "gpt2 " in typed else None]) == 2
-    )
+    assert left_with(typed.split()) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert MISTAKES[typed] in said
     assert "Did you mean soap" not in said
@@ -66,7 +64,7 @@ def test_explain_knows_the_words_of_the_page_and_the_commands(word, title):
 
 def test_python_says_what_it_takes():
     layer = torch.nn.Linear(2, 2)
-    with pytest.raises(InputError, match="The recipe is a AdamW; give its fields"):
+    with pytest.raises(InputError, match="recipe is of type AdamW; it should be a Recipe"):
         rksp.score("gpt2", recipe=torch.optim.AdamW(layer.parameters()))
     with pytest.raises(InputError, match="for a model of JAX"):
         rksp.score({"params": {}})

@@ -16,6 +16,8 @@ import rksp
 from rksp.cli import app
 from rksp.cli.commands import AUTHORS, COMMANDS
 from rksp.documents.score import ScoreReport
+from rksp.ground.flags import flags_of
+from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
@@ -42,6 +44,7 @@ OPTIONS = {
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
     "--steps --strict --task --text --threads --verbose",
+    "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
@@ -55,6 +58,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
+    "--env --gpu "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
     "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
@@ -69,10 +73,11 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
+    "--env --gpu "
     "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
     "--strict --verbose",
-    "transfer": RECIPE
-    + "--steps ".replace("--as ", "")
+    "transfer": RECIPE.replace("--as ", "")
+    + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",
 }
@@ -146,7 +151,8 @@ def test_what_left_the_package_says_where_it_went(capsys, name, place):
 
 def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
     short, whole = _help(capsys, "score", "--help"), _help(capsys, "score", "--help-all")
-    names = {n for n in OPTIONS["score"].split() if n != "--learning-rate"}
+    others = {one for flag in flags_of(Recipe).values() for one in flag.options[1:]}
+    names = {n for n in OPTIONS["score"].split() if n not in others}
     listed = {name for name in names if f"{name} " in short or f"{name}," in short}
     assert len(listed) == 14  # thirteen that people use, and --help-all
     assert all(f"{name} " in whole or f"{name}," in whole for name in names)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.levers import lever_table
 
 from rksp.confirm.arms import Arm, default_arms, parse_arm, parse_arms
-from rksp.confirm.confirm import confirm
-from rksp.ground.errors import InputError, NotCovered
-from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
+from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
-from rksp.watch.interventions.qk_norm import QKNorm
 
 SMALL = {"n_embd": "64", "n_layer": "2", "n_head": "2", "vocab_size": "256", "n_positions": "32"}
 
@@ -46,13 +41,9 @@ def test_the_default_arm_is_the_rate_to_start_with() -> None:
     def factors(start_here: float | None) -> list[float]:
         return [arm.rate for arm in default_arms(1e-2, start_here)]
 
-    assert factors(2e-3) == [1.0, 0.2]
-    assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3]  # none is lower
-
-
-def test_the_first_lever_is_a_default_arm_beside_the_lower_rate() -> None:
-    labels = [arm.label for arm in default_arms(1e-2, 2e-3, "qk_norm")]
-    assert labels == ["baseline", "rate=0.2", "qk_norm"]
+    assert factors(2e-3) == [1.0, 0.2, 1.0]
+    assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3, 1.0]  # none is lower
+    assert default_arms(1e-2, 2e-3)[2].interventions == ("step_clip",)
 
 
 def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:
@@ -68,33 +59,6 @@ def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:
         parse_arm("optimizer=moun")
     with pytest.raises(InputError, match="no arm 'batch'"):
         parse_arm("batch=64")  # all arms share their batches
-
-
-def test_a_confirmation_tries_the_first_lever_that_the_model_can_take(monkeypatch) -> None:
-    table = lever_table(qk_norm=0.5, clip=0.2)
-    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: table)
-    recipe = Recipe(
-        learning_rate=1e-2, warmup_steps=1, max_steps=8, batch_size=2, sequence_length=8
-    )
-
-    def arms(refuses: bool) -> list[str]:
-        if refuses:
-            monkeypatch.setattr(QKNorm, "bind", _refuse)
-        report = confirm(
-            resolve("gpt2", overrides=SMALL),
-            recipe,
-            seeds=(0,),
-            options=MeasureOptions(evidence="config"),
-            monitors=(),
-        )
-        return [arm.arm for arm in report.arms]
-
-    assert arms(refuses=False)[2:] == ["qk_norm"]
-    assert arms(refuses=True)[2:] == ["clip=0.1"]
-
-
-def _refuse(*arguments: object) -> None:
-    raise NotCovered("nothing to normalize")
 
 
 def test_the_baseline_comes_first_and_nothing_twice() -> None:

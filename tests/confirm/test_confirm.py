@@ -22,7 +22,7 @@ from rksp.models.resolve import resolve_tiny
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import read_log
 
 POLICY = OutcomePolicy()
@@ -245,7 +245,7 @@ def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, caps
     assert left_with(command) == 1
     printed = capsys.readouterr()
     assert "FAILED" in printed.out
-    assert "run 1 of 2, baseline seed 0: alarm at step" in printed.err
+    assert "run 1 of 3, baseline seed 0: alarm at step" in printed.err
     stored = ConfirmReport.model_validate_json(path.read_text())
     assert stored.verdict == "failed"
     assert (tmp_path / "kept" / "baseline-seed-0.jsonl").exists()

@@ -25,12 +25,10 @@ from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.evaluate import summarize
-from rksp.grid.export import export
-from rksp.grid.heat import heat_map
 from rksp.grid.plan import make_plan, read_plan
-from rksp.grid.provenance import made_by
 from rksp.grid.run import GridResult, run_grid
-from rksp.grid.store import GridStore, Row
+from rksp.grid.store import GridStore, Row, made_by
+from rksp.grid.table import export, heat_map
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
@@ -103,12 +101,15 @@ def test_recipes_that_share_a_first_step_share_the_response(optimizer):
     }  # fmt: skip
     other = recipe.model_copy(update=later)
     assert first_step(recipe) == first_step(other)
-    evidence = gather(source, MeasureOptions(states=256))
+    evidence = gather(source, MeasureOptions(states=256, evidence="response"))
     one, two = (judge(evidence, r).response for r in (recipe, other))
     assert one is two
     decayed = judge(evidence, recipe.model_copy(update={"weight_decay": 0.5})).response
     assert decayed is not one
     assert decayed.descent != one.descent
+    alone = gather(source, MeasureOptions(states=256))
+    gradients = {judge(alone, r).response for r in (recipe, other, Recipe(weight_decay=0.5))}
+    assert len(gradients) == len(alone.responses) == 1
 
 
 def test_ranking_filters_and_the_best_safe_setting(worked):

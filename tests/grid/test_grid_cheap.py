@@ -20,7 +20,7 @@ from rksp.assessment.pipeline import judge
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.base import indented
-from rksp.grid.base import Base, make_cell
+from rksp.grid.cell import Base, make_cell
 from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions

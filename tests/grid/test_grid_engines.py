@@ -23,11 +23,10 @@ from support.grid_runs import (
 from support.places import SUPPORT
 
 from rksp.grid.cell import Cell, Options
-from rksp.grid.drive import drive
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.ray import RayEngine
 from rksp.grid.engines.slurm import SlurmEngine
-from rksp.grid.run import read_grid
+from rksp.grid.run import drive, read_grid
 from rksp.grid.store import TRIES, GridStore
 from rksp.grid.sweepers.optuna import prune_by_risk
 from rksp.grid.sweepers.ray_tune import risk_scheduler

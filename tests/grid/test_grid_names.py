@@ -9,12 +9,11 @@ import pytest
 from support.commands import run_rksp
 from support.grid_runs import fill_done
 
+from rksp.grid.axes import check_names
 from rksp.grid.cell import Options
-from rksp.grid.drive import drive
 from rksp.grid.engines.base import End
-from rksp.grid.names import check_names
 from rksp.grid.plan import make_plan
-from rksp.grid.run import run_grid
+from rksp.grid.run import drive, run_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from support.grid_runs import fill_done
 
 from rksp.grid.cell import Options
-from rksp.grid.export import export
 from rksp.grid.plan import GridPlan, make_plan, read_plan
 from rksp.grid.run import read_grid
+from rksp.grid.table import export
 from rksp.ground.errors import InputError
 
 COLUMNS = "Name,learning_rate,n_layer,hidden_size,val/loss,_runtime\n"

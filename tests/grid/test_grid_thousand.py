@@ -17,10 +17,9 @@ from support.grid_runs import (
 )
 
 from rksp.grid.cell import Options
-from rksp.grid.drive import drive
 from rksp.grid.evaluate import EVALUATOR
 from rksp.grid.plan import GridPlan, make_plan
-from rksp.grid.run import read_grid
+from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
 from rksp.grid.table import Record
 

@@ -23,7 +23,7 @@ from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
-STORED = ("cost", "kss-frontier")  # of no plan of trials
+STORED = ("cost", "kss-frontier", "shaping")  # of no plan of trials
 README = Path(rksp.confirm.__file__).with_name("README.md")
 
 

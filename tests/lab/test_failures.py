@@ -13,8 +13,8 @@ from rksp.batch import Batch
 from rksp.confirm.onset import departure
 from rksp.ground.errors import InputError, NotCovered
 from rksp.kernels.cross_entropy import IGNORED
-from rksp.watch.faults.bad_batches import BadBatches
 from rksp.watch.faults.registry import make_fault
+from rksp.watch.faults.run_faults import BadBatches
 from rksp.watch.monitors.base import Reading
 from rksp.watch.monitors.rules import Judge, Rules
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import run_rksp
 
+from lab.commands import main
 from lab.fine_tuning_fit.ladder import CARD, LADDER, PRACTICE, RECIPE, RUN
 from lab.fine_tuning_fit.public_rows import public_ladders
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -85,12 +86,12 @@ def test_the_commands_fit_and_judge_the_rows_of_files(tmp_path: Path):
     rows += [_row("recipe", trained_well=True), *(_card(f"card-{n}", 2e-5) for n in range(4))]
     path, output = tmp_path / "rows.jsonl", tmp_path / "model.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = run_rksp("lab", "fit-fine-tuning", str(path), "-o", str(output))
+    done = run_rksp("fit-fine-tuning", str(path), "-o", str(output), program=main)
     assert done.returncode == 0, done.stderr
     fitted = load_fine_tuning_model(output)
     assert {"east", "west", "north", "lab"} <= set(fitted.card["rows"]["ladder"])
     assert {row["rate"] for row in fitted.measured()} == {"best", "edge", "forgetting"}
-    judged = run_rksp("lab", "eval-fine-tuning", str(path))
+    judged = run_rksp("eval-fine-tuning", str(path), program=main)
     assert judged.returncode == 0, judged.stderr
     assert "| families | 12 | 3 |" in judged.stdout  # of the rows alone
     assert "| full, decoder (" in judged.stdout
@@ -99,6 +100,6 @@ def test_the_commands_fit_and_judge_the_rows_of_files(tmp_path: Path):
 def test_a_file_without_rows_is_refused_in_a_sentence(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text("[]\n")
-    done = run_rksp("lab", "fit-fine-tuning", str(path), "-o", str(tmp_path / "model.json"))
+    done = run_rksp("fit-fine-tuning", str(path), "-o", str(tmp_path / "model.json"), program=main)
     assert done.returncode == 2
     assert "line 1" in done.stderr and not (tmp_path / "model.json").exists()

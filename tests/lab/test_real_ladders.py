@@ -127,3 +127,62 @@ def test_ladders_of_more_sources_are_read_from_what_they_say(tmp_path):
     )
     run = {name: value for name, value in row.items() if name != "rates"}
     assert read_real_ladders([_written(tmp_path, run | {"rate": 0.1})]) == []
+
+
+def _team_row(**more: object) -> dict[str, object]:
+    arch = {"family": "llama", "hidden_size": 512, "layers": 4, "vocab": 10_000, "seq_len": 256}
+    recipe = {"optimizer": "adamw", "warmup_steps": 200, "schedule": "cosine", "steps": 5000}
+    row = {
+        "id": "cs336/somebody/1",
+        "group": "cs336-somebody",
+        "source": "github.com/somebody/a1@1:writeup.md",
+        "method": "pretrain",
+        "trust": "high",
+        "metric": "final validation loss, nats/token",
+        "arch": arch | {"norm": "rmsnorm pre"},
+        "recipe": recipe | {"batch_tokens": 8192},
+        "rates": [1e-3, 3e-3, 1e-2, 3e-2],
+        "final_loss": [1.5, 1.4, None, 2.4],
+        "failed": [False, False, False, True],
+        "diverged": [False, False, False, False],
+    }
+    return row | more
+
+
+def test_a_team_is_a_source_and_a_run_without_a_loss_that_did_not_fail_passes(tmp_path):
+    (read,) = read_real_ladders([_written(tmp_path, _team_row())])
+    assert (read.source, read.block, read.team) == (
+        "cs336_somebody",
+        "cs336",
+        "github.com/somebody/a1",
+    )
+    assert (read.low, read.high) == (-2.0, math.log10(3e-2))
+    assert len(read.rates) == 3 and read.best == math.log10(3e-3)
+    assert read.failed.tolist() == [False, False, True] and not read.diverged.any()
+
+
+def test_a_metric_that_is_no_loss_bounds_the_edge_from_below(tmp_path):
+    row = _team_row(metric="CORE", final_loss=[0.2, 0.21, 0.2, 0.19], failed=[False] * 4)
+    (read,) = read_real_ladders([_written(tmp_path, row)])
+    assert (read.low, read.high, read.best) == (math.log10(3e-2), math.inf, None)
+
+
+@pytest.mark.parametrize("more", [{"trust": "low"}, {"notes": "rate of the matrix group"}])
+def test_a_team_that_cannot_be_trusted_is_left_out(tmp_path, more):
+    assert read_real_ladders([_written(tmp_path, _team_row(**more))]) == []
+
+
+def test_a_run_that_failed_for_its_rate_bounds_the_edge_from_above(tmp_path):
+    arch = {"family": "bert", "hidden_size": 768, "layers": 12}
+    row = {
+        "id": "somebody-1",
+        "group": "somebody",
+        "kind": "encoder mlm",
+        "arch": arch,
+        "recipe": {"batch_sequences": 512, "learning_rate": 4e-4},
+        "cause": "rate too high",
+    }
+    (read,) = read_real_ladders([_written(tmp_path, row)])
+    assert (read.low, read.high) == (-math.inf, math.log10(4e-4))
+    assert read.inputs.masks and read.inputs.norm == "post"
+    assert read_real_ladders([_written(tmp_path, row | {"cause": "fp16"})]) == []

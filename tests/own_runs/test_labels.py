@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rksp.own_runs.labels import Trained, ended, final_loss, judge
-from rksp.own_runs.metrics import in_nats, is_loss, loss_among
-from rksp.own_runs.run import Curve
+from rksp.own_runs.run import Curve, in_nats, is_loss, loss_among
 
 
 def run(rate: float, final: float = math.nan, **more: object) -> Trained:

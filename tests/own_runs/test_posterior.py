@@ -236,3 +236,28 @@ def test_what_is_unlike_the_data_in_a_recipe_carries_whole():
     for unlike in (0.0, 0.3, 0.5, 0.6):  # what carries and what is the model's own make the whole
         found = of(unlike)
         assert sum(found.outer) * 0.25 + found.own == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("offset", [-0.6, -0.3, 0.0, 0.3, 0.6])
+def test_a_known_offset_lies_within_its_interval(offset):
+    ladders = [team_ladder(offset, name=str(w), width=w) for w in (256, 384, 640)]
+    said, found = load_edge_model().predict(TARGET), informed(*ladders).predict(TARGET)
+    for before, after in ((said.edge, found.edge), (said.best, found.best)):
+        assert 0.05 < after.below(10 ** (before.location + offset)) < 0.95
+        assert after.spread < before.spread * (1.0 if abs(offset) < 0.5 else 1.01)
+        assert abs(after.location - before.location - offset) <= 0.6 * abs(offset) + 0.02
+
+
+@pytest.mark.parametrize("odd", [0.3, 0.6, 1.0, 1.5, 2.5])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_one_odd_ladder_cannot_mislead(odd, side):
+    """However far off it is, beside three that agree it moves neither rate by a fifth of a decade.
+
+    From a decade and a half on it is taken for another metric, and moves nothing.
+    """
+    agreeing = [team_ladder(-0.2, name=str(w), width=w) for w in (256, 384, 512)]
+    mad = team_ladder(-0.2 + side * odd, name="odd", width=640)
+    without, beside = informed(*agreeing).predict(TARGET), informed(*agreeing, mad).predict(TARGET)
+    most = 0.02 if odd >= 2 else 0.2
+    assert abs(beside.log_edge - without.log_edge) < most
+    assert abs(beside.log_best - without.log_best) < most

@@ -10,7 +10,7 @@ import pytest
 
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-from rksp.own_runs.shape import Shape, shape_of
+from rksp.own_runs.record import Shape, shape_of
 from rksp.own_runs.tuned import InformedTuning, Tuned
 from rksp.recipe import Recipe
 

@@ -13,13 +13,13 @@ from support.places import ROOT
 LAYERS = (
     "ground", "kernels", "batch", "outcome", "optimizers", "recipe", "options",
     "documents", "datasets", "recipe_files", "models", "measure", "spectra",
-    "checks", "classifiers", "assessment", "own_runs", "watch", "grid", "confirm", "report",
+    "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
     "scoring", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
-    "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "bench", "audit",
-    "experiments", "faults", "house", "commands", "__main__",
+    "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "bench", "house",
+    "advisories", "forecasts", "commands", "audit", "experiments", "faults", "__main__",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (

@@ -6,8 +6,7 @@ import pytest
 from support.check_evidence import found, healthy
 
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.places import setting_line
-from rksp.checks.registry import CHECKS, blamed_field, not_run, run_checks
+from rksp.checks.registry import CHECKS, blamed_field, not_run, run_checks, setting_line
 from rksp.checks.selection import select_findings
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError

@@ -194,9 +194,9 @@ def test_a_clipping_norm_of_zero_is_none(trainer, tmp_path):
     ],
 )
 def test_a_json_target_is_a_run_file_or_a_model(content, is_run, tmp_path):
-    from rksp.cli.recipe_source import _is_run_file
+    from rksp.run import is_run_file
 
-    assert _is_run_file(str(write(tmp_path, "a.json", json.dumps(content)))) == is_run
+    assert is_run_file(str(write(tmp_path, "a.json", json.dumps(content)))) == is_run
 
 
 def test_data_parallel_replicas_exclude_the_parallel_parts_of_one_model():

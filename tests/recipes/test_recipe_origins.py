@@ -9,15 +9,15 @@ from support.places import RUN_CONFIGS as CONFIGS
 from support.reports import scored
 from typer.testing import CliRunner
 
-from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
-from rksp.cli.recipe_source import requested_run
+from rksp.cli.options import Given, Panel, with_options
+from rksp.cli.run_options import RunOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.said.origin import OriginKind
-from rksp.recipe_files.said.reported import with_origins
 from rksp.recipe_files.said.table_text import in_full, recipe_table
 from rksp.report.formats import render
+from rksp.run import Run
 
 PYTHIA = CONFIGS / "pythia" / "pythia-1b.yml"
 DOLLY = CONFIGS / "llm-foundry" / "7b_dolly_sft.yaml"
@@ -123,11 +123,9 @@ def asked(arguments: list[str]) -> tuple[str, object]:
     def command(
         target: str,
         recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-        recipe_file: RecipeFile = None,
-        devices: Devices = None,
-        as_format: AsFormat = None,
+        of: Annotated[RunOptions, Panel(title="Recipe")],
     ) -> None:
-        seen["asked"] = requested_run(target, recipe, recipe_file, devices, as_format)
+        seen["asked"] = of.run(target, recipe)
 
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     return result.output, seen["asked"]
@@ -137,7 +135,7 @@ def test_a_score_says_what_was_assumed():
     _, found = asked([str(PYTHIA)])
     assert "assumed: one replica, so a batch of 16; pass --devices" in found.assumed
     assert found.target == "gpt_neox"
-    report = with_origins(scored(), found.origins)
+    report = found.written_in(scored())
     assert "batch_size" not in report.recipe_places  # no line of the file says 16
     assert report.recipe_places["learning_rate"][0] == PYTHIA.as_posix()
     assert report.recipe_origins["learning_rate"].text.startswith("optimizer.params.lr (line")
@@ -148,7 +146,8 @@ def test_a_score_says_what_was_assumed():
 
 def test_every_page_shows_origins_and_assumptions():
     recipe = scored().recipe
-    report = with_origins(scored(), origins_of_flags(recipe, {"learning_rate": "--lr"}))
+    origins = origins_of_flags(recipe, {"learning_rate": "--lr"})
+    report = Run(target="gpt2", recipe=recipe, origins=origins).written_in(scored())
     for form in ("html", "markdown", "full"):
         page = render(report, form)
         assert "--lr" in page and "assumed: default of rksp; give --beta2" in page

@@ -16,6 +16,7 @@ from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.registry import read_document, read_recipe_file, recognize, unwrap
+from rksp.run import Run
 
 CONFIGS = Path(__file__).parents[1] / "run_configs"
 _NOT_RUNS = ("checked.yaml", "sources.yaml", "scored.json", "README.md")
@@ -185,18 +186,14 @@ def test_what_changes_the_run_and_is_not_modelled_is_named_while_it_is_on(text, 
 
 
 def test_strict_refuses_an_unknown_key_and_nothing_else(tmp_path):
-    from rksp.cli.options import Given
-    from rksp.cli.recipe_source import requested_run
-
     path = tmp_path / "a.yaml"
     known = "base_model: gpt2\nmicro_batch_size: 2\nneftune_noise_alpha: 5\n"
     path.write_text(known)
-    given = Given(values={}, typed=frozenset())
-    assert requested_run(str(path), given, None, None, strict=True).unread
+    assert Run.read(str(path), {}, strict=True).unread
     path.write_text(f"{known}warmup_step: 5\n")
-    assert len(requested_run(str(path), given, None, None).unread) == 2
+    assert len(Run.read(str(path), {}).unread) == 2
     with pytest.raises(InputError, match=r"warmup_step, line 4, .*warmup_steps"):
-        requested_run(str(path), given, None, None, strict=True)
+        Run.read(str(path), {}, strict=True)
 
 
 @pytest.mark.parametrize("optim", ["rmsprop", "came_pytorch"])

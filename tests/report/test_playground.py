@@ -13,7 +13,7 @@ from support import browser
 from support.commands import left_with
 from support.pages import Page, embedded
 
-from rksp.assessment.basis import beyond
+from rksp.assessment.basis import beyond, open_at
 from rksp.assessment.risk import edge_inputs, rounded
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
@@ -23,7 +23,10 @@ from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.report.words import percent
 
 SETTINGS = 1000
-KIND = ("family", "is_parallel", "normalizes_branches", "init_std", "predicts_next")
+KIND = (
+    *("family", "is_parallel", "normalizes_branches", "normalizes_qk", "init_std"),
+    *("predicts_next", "masks"),
+)
 GIVEN = ("--lr", "6e-4", "--warmup-steps", "2000", "--max-steps", "100000", "--batch-size", "480")
 
 
@@ -74,7 +77,9 @@ def _settings(draw: random.Random) -> dict:
         "family": draw.choice(["", "gpt2", "olmo2", "vit"]),
         "is_parallel": draw.random() < 0.3,
         "normalizes_branches": draw.random() < 0.3,
+        "normalizes_qk": draw.random() < 0.3,
         "predicts_next": draw.random() < 0.7,
+        "masks": draw.random() < 0.2,
         "init_std": draw.choice([None, 0.02, log(-4, 0)]),
     }
 
@@ -87,7 +92,7 @@ def _python(run: dict) -> dict:
     said = load_edge_model().predict(inputs)
     rate, start, ceiling = run["learning_rate"], said.start_here, said.do_not_exceed()
     failed, (low, high) = said.failed(rate), said.interval(rate)
-    reasons = beyond(said, inputs)
+    reasons = beyond(said, inputs) or open_at(said, rate)
     return {
         "startHere": start,
         "likelyEdge": said.likely_edge,

@@ -24,12 +24,12 @@ from rksp.kernels.dispatch import THRESHOLDS
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import assumed_line, origins_of_flags
 from rksp.recipe_files.said.origin import OriginKind
-from rksp.recipe_files.said.reported import with_origins
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
+from rksp.run import Run
 from rksp.spectra.spectrum import VARIANTS
 from rksp.spectra.status import Status
 from rksp.watch.faults.registry import FAULTS
@@ -42,7 +42,7 @@ def _scored() -> ScoreReport:
     """Return a risky report with origins, a baseline and two seeds."""
     report = scored(3.0)
     origins = origins_of_flags(report.recipe, {"learning_rate": "--lr"})
-    report = with_origins(report, origins)
+    report = Run(target="gpt2", recipe=report.recipe, origins=origins).written_in(report)
     return report.model_copy(update={"baseline": compare(scored(), report)})
 
 

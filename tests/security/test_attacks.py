@@ -12,11 +12,10 @@ from support.attacks import AXOLOTL, HUGGING_FACE, commands_in, refused
 from support.places import SUPPORT
 
 from rksp.grid.cell import Cell, Options
-from rksp.grid.drive import drive
 from rksp.grid.engines.base import End
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.slurm import SlurmEngine
-from rksp.grid.run import read_grid
+from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe
@@ -27,14 +26,16 @@ import pathlib
 pathlib.Path(__file__).with_name("executed").touch()
 raise ImportError("shadowed")
 """
-INSTALLED = str(Path(sys.executable).with_name("rksp"))
+_SCRIPT = Path(sys.executable).with_name("rksp")
+# Without an installation there is no such command, and Python is told what a command does.
+INSTALLED = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-P", "-m", "rksp"]
 
 
 def installed(*arguments: str, cwd: Path, **more) -> subprocess.CompletedProcess[str]:
     """Run the installed command as a shell would: without a safe path of its own."""
     unset = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return subprocess.run(
-        [INSTALLED, *arguments], cwd=cwd, env=unset, capture_output=True, text=True, **more
+        [*INSTALLED, *arguments], cwd=cwd, env=unset, capture_output=True, text=True, **more
     )
 
 
@@ -91,7 +92,7 @@ def test_a_closed_pipe_is_not_a_risk(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run([INSTALLED, "checks"], stdout=closed, stderr=subprocess.PIPE)
+        done = subprocess.run([*INSTALLED, "checks"], stdout=closed, stderr=subprocess.PIPE)
     assert done.returncode == 141
     assert done.stderr == b""
 

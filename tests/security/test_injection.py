@@ -15,12 +15,12 @@ from support.attacks import HUGGING_FACE, commands_in, refused
 from support.reports import finding, with_findings
 
 from rksp.cli.calibrate import _record
-from rksp.grid.export import to_csv
 from rksp.grid.store import GridStore
+from rksp.grid.table import to_csv
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import ResultFolder, atomic_write, check_writable
 from rksp.ground.text import has_control, one_line, printable
-from rksp.own_runs.readers.sqlite import tables_of
+from rksp.own_runs.readers.files import tables_of
 from rksp.own_runs.record import append_row
 from rksp.report.formats import formats_of, render
 
@@ -57,7 +57,7 @@ def test_the_name_of_a_database_opens_no_other_file(run, tmp_path, name, tables)
 
 def test_the_name_of_a_study_is_read_whatever_it_holds(tmp_path):
     optuna = pytest.importorskip("optuna")
-    from rksp.own_runs.readers.optuna import READER
+    from rksp.own_runs.readers.searches import OPTUNA
 
     plain = tmp_path / "plain.db"
     study = optuna.create_study(storage=f"sqlite:///{plain}", study_name="s")
@@ -65,7 +65,7 @@ def test_the_name_of_a_study_is_read_whatever_it_holds(tmp_path):
     for name in ("50%25 off?.db", "a#b.db", "ü &x=1.db"):
         path = tmp_path / name
         path.write_bytes(plain.read_bytes())
-        (found,) = READER.read(path)
+        (found,) = OPTUNA.read(path)
         assert found.finals == {"loss": 2.5}
 
 

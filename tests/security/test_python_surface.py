@@ -57,6 +57,13 @@ def test_resolve_says_what_was_wrong(given):
         rksp.resolve("gpt2", **given)
 
 
+def test_evaluate_says_what_was_wrong():
+    source = rksp.resolve("gpt2", counts=False)
+    for given in ((source, {"learning_rate": 1e-3}), (source, rksp.Recipe(), {"seed": 1})):
+        with pytest.raises(InputError, match="it should be"):
+            rksp.evaluate(*given)
+
+
 def test_what_is_right_is_taken():
     answer = rksp.score("gpt2", lr=1e-3, evidence="config", cache=False, apply=(), runs=[])
     assert answer.verdict in ("ok", "caution", "risk")

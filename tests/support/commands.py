@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
@@ -18,14 +19,16 @@ POSIX = ("fcntl", "grp", "posix_ipc", "pwd", "resource", "termios", "tty")
 WITHOUT_POSIX = f"import sys, psutil\nsys.modules.update(dict.fromkeys({POSIX!r}))\n"
 
 
-def left_with(arguments: list[str]) -> int:
+def left_with(arguments: list[str], program: Callable[[list[str]], None] = main) -> int:
     """Return the exit code of a command."""
     with pytest.raises(SystemExit) as left:
-        main(arguments)
+        program(arguments)
     return left.value.code
 
 
-def run_rksp(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
+def run_rksp(
+    *arguments: str, cwd: Path | None = None, program: Callable[[list[str]], None] = main
+) -> CompletedProcess[str]:
     """Run a command as from a shell of 100 columns; starting Python would cost six seconds."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -34,5 +37,5 @@ def run_rksp(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = left_with(list(arguments))
+        code = left_with(list(arguments), program)
     return CompletedProcess(arguments, int(code or 0), out.getvalue(), err.getvalue())

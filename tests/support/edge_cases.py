@@ -37,6 +37,7 @@ def ladder(number: int, edge: float, *, source: str = LAB, **more: object) -> Ed
         excess=excess - excess.min(),
         failed=failed,
         diverged=failed,
+        seed=number,
     )
 
 

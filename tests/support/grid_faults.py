@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.events import CellGroup, Event
+from rksp.grid.engines.base import CellGroup, Event
 
 
 def evaluate(group: CellGroup) -> Iterator[Event]:

@@ -55,7 +55,7 @@ _ANSWER = {
 _COORDINATOR = """
 import sys
 from pathlib import Path
-from rksp.grid.drive import drive
+from rksp.grid.run import drive
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.store import GridStore
 with GridStore(Path(sys.argv[1])) as store:

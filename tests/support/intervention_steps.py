@@ -10,7 +10,7 @@ from rksp.batch import task_loss
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 
 RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=50, max_grad_norm=None)
 

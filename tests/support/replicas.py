@@ -7,13 +7,22 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from support.intervention_steps import take_step
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from lab.tasks.tasks import make_task
 from lab.zoo import ZooConfig, ZooTransformer, build_member
 from rksp.batch import Batch
+from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
-from rksp.watch.faults.replica_corruption import ReplicaCorruption
+from rksp.watch.faults.hardware import ReplicaCorruption
 from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
@@ -40,7 +49,7 @@ SHARDED = Recipe(
 def every_rank(rank: int, folder: str) -> None:
     """Do all the work of one rank, one process group after the other, and store what was seen."""
     torch.set_num_threads(1)
-    for work in (sharded, corrupted, repeated):
+    for work in (sharded, corrupted, repeated, clipped):
         meet = f"file://{folder}/{work.__name__}"
         dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
         try:
@@ -68,8 +77,6 @@ def measured(model: torch.nn.Module, given: list[Batch]) -> dict[str, object]:
 
 def sharded(rank: int, folder: Path) -> None:
     """Train weights that FSDP2 shards."""
-    from torch.distributed.fsdp import fully_shard
-
     mesh = dist.init_device_mesh("cpu", (RANKS,))
     model = build_member("zoo_pre_ln", SHAPE, seed=0)
     for block in model.blocks:
@@ -79,6 +86,44 @@ def sharded(rank: int, folder: Path) -> None:
     halves = [Batch(inputs=b.inputs[rank::RANKS], labels=b.labels[rank::RANKS]) for b in batches()]
     found = measured(model, halves)
     (folder / f"sharded-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+WAYS = ("replicated", "sharded", "split")
+
+
+def clipped(rank: int, folder: Path) -> None:
+    """Train with step clip: replicas, sharded weights, and matrices split over the ranks."""
+    for way in WAYS:
+        found = stepped(way, rank)
+        torch.save(found, folder / f"clipped-{way}-{rank}.pt")
+
+
+def stepped(way: str, rank: int = 0) -> dict[str, object]:
+    """Return the weights after steps with step clip; `alone` is one process on whole batches."""
+    model: torch.nn.Module = build_member("zoo_pre_ln", SHAPE | {"bias": True}, seed=0)
+    given, clip = batches(), StepClip(delta=0.05, tokens=1000)
+    if way in ("replicated", "sharded"):
+        given = [Batch(inputs=b.inputs[rank::RANKS], labels=b.labels[rank::RANKS]) for b in given]
+    trained = model
+    if way == "replicated":
+        trained = torch.nn.parallel.DistributedDataParallel(model)
+    elif way == "sharded":
+        mesh = dist.init_device_mesh("cpu", (RANKS,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif way == "split":
+        mesh = dist.init_device_mesh("cpu", (RANKS,))
+        plan = {"feed_forward.up": ColwiseParallel(), "feed_forward.down": RowwiseParallel()}
+        for block in model.blocks:
+            parallelize_module(block, mesh, plan)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=0.1, eps=1e-3, foreach=False)
+    clip.bind(model, optimizer)
+    for step, batch in enumerate(given):
+        take_step(trained, optimizer, clip, step, batch)
+    weights = {name: gathered(p).clone() for name, p in model.named_parameters()}
+    least = [action.detail["least"] for action in clip.actions]
+    return {"weights": weights, "least": least, "said": clip.closing()}
 
 
 def corrupted(rank: int, folder: Path, *, steps: int = 6, at: int = 3) -> None:

@@ -9,8 +9,7 @@ from support.tiny_models import loss_of
 from torch import Tensor, nn
 
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Alarm, Monitor, Reading
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.watch import Watch
 

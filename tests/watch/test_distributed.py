@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.replicas import RANKS, SHAPE, batches, every_rank, measured
+from support.replicas import RANKS, SHAPE, WAYS, batches, every_rank, measured, stepped
 
 from lab.zoo import build_member
 
@@ -82,3 +82,17 @@ def test_replicas_are_compared_bit_by_bit(folder: Path) -> None:
 def test_the_rank_whose_loss_differs_is_named_on_every_rank(folder: Path) -> None:
     for rank in range(RANKS):
         assert torch.load(folder / f"repeated-{rank}.pt") == [(12, "dropped the step", 1.0)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_step_clip_scales_replicated_sharded_and_split_weights_as_whole_ones(folder, way) -> None:
+    alone = stepped("alone")
+    files = [folder / f"clipped-{way}-{rank}.pt" for rank in range(RANKS)]
+    ranks = [torch.load(file, weights_only=False) for file in files]
+    assert min(alone["least"]) < 0.5  # or nothing was scaled
+    for found in ranks:
+        np.testing.assert_allclose(found["least"], alone["least"], rtol=1e-4)
+        for name, weight in alone["weights"].items():
+            torch.testing.assert_close(found["weights"][name], weight, rtol=1e-4, atol=1e-5)
+    for name, weight in ranks[0]["weights"].items():
+        assert torch.equal(weight, ranks[1]["weights"][name]), name

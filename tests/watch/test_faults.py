@@ -18,11 +18,9 @@ from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
-from rksp.watch.faults.bit_flip import BitFlip, flip_bit
-from rksp.watch.faults.large_rate import LargeRate
-from rksp.watch.faults.matmul_corruption import MatmulCorruption
+from rksp.watch.faults.hardware import BitFlip, MatmulCorruption, ReplicaCorruption, flip_bit
 from rksp.watch.faults.registry import FAULTS, make_fault
-from rksp.watch.faults.replica_corruption import ReplicaCorruption
+from rksp.watch.faults.run_faults import LargeRate
 from rksp.watch.moment import Moment
 
 LATE = [

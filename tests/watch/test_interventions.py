@@ -18,7 +18,7 @@ from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.watch.interventions.z_loss import ZLoss
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Severity
+from rksp.watch.monitors.base import Severity
 
 # Back-off
 
@@ -249,7 +249,7 @@ def test_lines_are_parsed_and_misspellings_answered():
     assert make_intervention("backoff:severity=warn").severity is Severity.WARN
     for text, message in (
         ("ksss", "did you mean kss"),
-        ("nothing_like_it", "The interventions are kss, msign"),
+        ("nothing_like_it", "The interventions are kss, step_clip, msign"),
         ("kss:wieght=1", "did you mean weight"),
         ("kss:form=gelfand", "form"),
         ("clip:norm=big", "norm='big'"),

@@ -17,13 +17,14 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.attention_entropy import AttentionEntropy
-from rksp.watch.monitors.attention_logits import AttentionLogits
+from rksp.watch.monitors.attention import (
+    AttentionEntropy,
+    AttentionLogits,
+    KeyNullSum,
+    MultiMaximum,
+)
 from rksp.watch.monitors.base import Reading
-from rksp.watch.monitors.jacobian_alignment import JacobianAlignment, _as_function
-from rksp.watch.monitors.key_null_sum import KeyNullSum
-from rksp.watch.monitors.multi_max import MultiMaximum
-from rksp.watch.monitors.singular_triplet import leading_triplet
+from rksp.watch.monitors.jacobian_alignment import JacobianAlignment, _as_function, leading_triplet
 from rksp.watch.monitors.watch import Watch
 
 FAMILIES = ("gpt2", "llama", "phi3", "zoo_qk_norm", "deepseek_v3")

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.router_conditioning import RouterConditioning
-from rksp.watch.monitors.router_entropy import RouterEntropy
-from rksp.watch.monitors.router_load import RouterLoad
-from rksp.watch.monitors.router_similarity import RouterSimilarity, mean_cosine
+from rksp.watch.monitors.routers import (
+    RouterConditioning,
+    RouterEntropy,
+    RouterLoad,
+    RouterSimilarity,
+    mean_cosine,
+)
 from rksp.watch.monitors.watch import Watch
 
 MOE = ("mixtral", "qwen3_moe", "deepseek_v3", "zoo_moe")

@@ -17,17 +17,19 @@ from rksp.kernels import cross_entropy, wide_output
 from rksp.spectra.dmd import fit
 from rksp.watch.groups import block_paths, parameter_groups
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.activation_range import ActivationRange
+from rksp.watch.monitors.attention import NearUnitMass
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.gradient_norm import GradientNorm
-from rksp.watch.monitors.loss import LossSpike
-from rksp.watch.monitors.near_unit_mass import NearUnitMass
-from rksp.watch.monitors.non_finite import NonFinite
-from rksp.watch.monitors.output_log_z import OutputLogZ
 from rksp.watch.monitors.rules import Rules, replay
+from rksp.watch.monitors.scalars import (
+    ActivationRange,
+    GradientNorm,
+    LossSpike,
+    NonFinite,
+    OutputLogZ,
+)
 from rksp.watch.monitors.silent_corruption import SilentCorruption
-from rksp.watch.monitors.update_rms import UpdateRMS
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.monitors.weights import UpdateRMS
 
 VOCABULARY = 31
 

@@ -13,10 +13,9 @@ from support.watching import alarms_of, noise, observe, values_of
 from rksp.kernels.newton_schulz import polar_factor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.qk_entropy import QKSpectralEntropy, change_ranks
 from rksp.watch.monitors.spectral_alignment import SpectralAlignment
-from rksp.watch.monitors.stable_rank import StableRank
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.monitors.weights import QKSpectralEntropy, StableRank, change_ranks
 
 
 def _rank(matrix):

@@ -11,7 +11,7 @@ from torch import nn
 from rksp.ground.errors import InputError, NotCovered
 from rksp.watch.interventions.msign import MSign
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 
 
 def _alarm(step: int) -> Alarm:
@@ -169,6 +169,9 @@ def test_extreme_weights_keep_their_scale_in_float32(scale, strength):
 
 def test_an_ill_conditioned_matrix_gets_its_full_sign():
     values = torch.logspace(0, -5, 24, dtype=torch.float64)
-    u, v = (torch.linalg.qr(torch.randn(24, 24, generator=torch.Generator().manual_seed(k)))[0] for k in (3, 4))
+    u, v = (
+        torch.linalg.qr(torch.randn(24, 24, generator=torch.Generator().manual_seed(k)))[0]
+        for k in (3, 4)
+    )
     w = (u.double() * values @ v.double().mT)[None]
     assert MSign().signed(w)[0].numpy() == pytest.approx(_exact(w[0]), abs=1e-6)

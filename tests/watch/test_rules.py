@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from rksp.watch.monitors.alarm import Severity
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Reading, Severity
 from rksp.watch.monitors.baseline import MAD_EFFICIENCY, SINGLE_TAIL, fit_baseline
 from rksp.watch.monitors.rule_table import NO_RULE, RULES, Rule, rule_of
 from rksp.watch.monitors.rules import Judge, Rules, replay

@@ -24,13 +24,13 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.registry import MONITORS, make_monitors, markdown_table
 from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.sinks import (
     Csv,
     JsonLines,
+    Latest,
     MLflow,
     TensorBoard,
     Trackio,

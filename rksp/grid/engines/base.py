@@ -1,11 +1,48 @@
-"""The protocol of an engine, which works on groups of cells and reports events."""
+"""The protocol of an engine, which works on groups of cells and reports events as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypedDict
 
-from rksp.grid.events import CellGroup, Event, Failure
+Failure = Literal["invalid", "out of memory", "error", "killed", "timeout"]
+
+# A retry cannot repair a wrong configuration, and a cell that hung would hang again.
+FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
+
+
+class CellGroup(TypedDict):
+    """A group of cells with one initialization; `cells` holds pairs of key and recipe, as JSON.
+
+    `starts_trained` says that the run file names weights to start from.
+    """
+
+    target: str
+    overrides: dict[str, object]
+    seed: int
+    starts_trained: bool
+    options: dict[str, object]
+    cells: list[tuple[str, str]]
+
+
+class Event(TypedDict, total=False):
+    """One event of a group: its begin, its profile, a cell's result, or a failure.
+
+    Attributes:
+        kind: `started`, `profile`, `result` or `failed`.
+        cell: The cell's key; absent if the event concerns the whole group.
+        seconds: The time that the profile took.
+        result: See `rksp.grid.evaluate.summarize`.
+        failure: The kind of failure.
+        message: One sentence.
+    """
+
+    kind: Literal["started", "profile", "result", "failed"]
+    cell: str
+    seconds: float
+    result: dict[str, object]
+    failure: Failure
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ import sys
 import tempfile
 import threading
 
-from rksp.grid.engines.base import End
+from rksp.grid.engines.base import CellGroup, End, Event
 from rksp.grid.evaluate import EVALUATOR
-from rksp.grid.events import CellGroup, Event
 from rksp.ground.model import definite
 from rksp.ground.processes import safe_path
 

@@ -15,9 +15,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from rksp.grid.engines.base import End
+from rksp.grid.engines.base import CellGroup, End, Event
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import CellGroup, Event
 from rksp.ground.errors import InputError
 from rksp.ground.processes import safe_path
 

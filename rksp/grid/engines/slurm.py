@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rksp.grid.engines.base import End
+from rksp.grid.engines.base import CellGroup, End, Event
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import CellGroup, Event
-from rksp.grid.provenance import made_by
+from rksp.grid.store import made_by
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_link
 from rksp.ground.processes import safe_path

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rksp.grid.base import Base, make_cell
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Base, Cell, Options, make_cell
 from rksp.grid.evaluate import gather_cell
 
 if TYPE_CHECKING:

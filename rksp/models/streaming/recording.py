@@ -144,8 +144,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """The initialization of one weight: its steps in order; the first writes the whole weight."""
+class Filling:
+    """How one weight is filled: its steps in order; the first writes the whole weight."""
 
     name: str
     shape: tuple[int, ...]
@@ -262,7 +262,7 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
 
 def record_model(
     construct: Callable[[], nn.Module], seed: int
-) -> tuple[nn.Module, dict[str, Recipe]]:
+) -> tuple[nn.Module, dict[str, Filling]]:
     """Make a skeleton with its weights shared correctly, and the recipe of every weight.
 
     Args:
@@ -270,7 +270,7 @@ def record_model(
         seed: Seed of the initialization.
 
     Returns:
-        The skeleton, and the recipes by name.
+        The skeleton, and the fillings by name.
 
     Raises:
         NotCovered: As in `record`.
@@ -282,7 +282,7 @@ def record_model(
     return model, {name: recipe for name, recipe in recipes.items() if name in kept}
 
 
-def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, Recipe]:
+def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, Filling]:
     """Record the recipe of every parameter, and of every buffer that has no value yet.
 
     Args:
@@ -291,7 +291,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, R
         seed: Seed of intermediate values.
 
     Returns:
-        The recipes by name.
+        The fillings by name.
 
     Raises:
         NotCovered: The model has no `_init_weights`, leaves a weight without value, or computes one
@@ -308,7 +308,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, R
                 f"{type(model).__name__} does not initialize {next(iter(lacking))} independently "
                 "of the other weights; use --stream never."
             )
-    recipes: dict[str, Recipe] = {}
+    recipes: dict[str, Filling] = {}
     number = 0
     for name, tensor in _empty(model).items():
         steps = notebook.steps.get(name, [])
@@ -328,7 +328,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, R
                 )
             )
             number += pieces
-        recipes[name] = Recipe(
+        recipes[name] = Filling(
             name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)
         )
     return recipes

@@ -20,7 +20,7 @@ from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
 from rksp.kernels.normal_fill import normal_fill, truncated_normal_fill, uniform_fill
 from rksp.models.checkpoint import check_finite, find_weights
-from rksp.models.streaming.recording import PIECE, Recipe, Step, piece_seed, record_model, seed_of
+from rksp.models.streaming.recording import PIECE, Filling, Step, piece_seed, record_model, seed_of
 
 
 class Weights(Protocol):
@@ -47,7 +47,7 @@ class InitialWeights:
     """A random initialization, drawn on demand.
 
     Args:
-        recipes: Recipes by name, from `record`.
+        recipes: Fillings by name, from `record`.
         seed: Seed of the initialization.
         by_counter: Take random numbers from `rksp.kernels.normal_fill`, which draws on the device
             of the weight, instead of torch's generator on the CPU. The bits differ. On one core its
@@ -58,7 +58,7 @@ class InitialWeights:
 
     def __init__(
         self,
-        recipes: dict[str, Recipe],
+        recipes: dict[str, Filling],
         seed: int,
         *,
         by_counter: bool = False,
@@ -88,7 +88,7 @@ class InitialWeights:
         width = math.prod(recipe.shape[1:])
         return self._pieces(recipe, out.view(-1), start * width)
 
-    def _pieces(self, recipe: Recipe, flat: Tensor, start: int) -> list[Callable[[], object]]:
+    def _pieces(self, recipe: Filling, flat: Tensor, start: int) -> list[Callable[[], object]]:
         """Return jobs for the entries `start … start + numel` of a weight, one per piece."""
         if self.by_counter:
             return [lambda: self._counted(recipe, flat, start)]
@@ -97,7 +97,7 @@ class InitialWeights:
         return [partial(self._piece, recipe, flat, start, n) for n in numbers]
 
     @torch.no_grad()
-    def _piece(self, recipe: Recipe, flat: Tensor, start: int, number: int) -> None:
+    def _piece(self, recipe: Filling, flat: Tensor, start: int, number: int) -> None:
         low, high = number * PIECE, min((number + 1) * PIECE, recipe.numel)
         inside = max(low, start), min(high, start + flat.numel())
         here = flat[inside[0] - start : inside[1] - start]
@@ -110,7 +110,7 @@ class InitialWeights:
             here.copy_(piece[inside[0] - low : inside[1] - low])
 
     @torch.no_grad()
-    def _counted(self, recipe: Recipe, flat: Tensor, start: int) -> None:
+    def _counted(self, recipe: Filling, flat: Tensor, start: int) -> None:
         """Draw the entries `start … start + numel` by their numbers in the model."""
         key = seed_of(self.seed, "weights")
         with self._finished(recipe.name, flat):
@@ -122,11 +122,11 @@ class InitialWeights:
                     _apply(step, flat, self.seed, step.first)
 
     @torch.no_grad()
-    def _whole(self, recipe: Recipe, out: Tensor) -> None:
+    def _whole(self, recipe: Filling, out: Tensor) -> None:
         with self._finished(recipe.name, out):
             self._replay(recipe, out)
 
-    def _replay(self, recipe: Recipe, out: Tensor) -> None:
+    def _replay(self, recipe: Filling, out: Tensor) -> None:
         for step in recipe.steps:
             if step.view is None and step.pieces > 1:
                 flat = out.view(-1)

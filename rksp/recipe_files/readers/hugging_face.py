@@ -168,6 +168,7 @@ def _deepspeed(draft: Draft) -> None:
         except InputError as error:
             draft.note(f"The DeepSpeed file cannot be read: {error}")
             return
+    draft.deepspeed = document
     other = Draft(document, draft.trainer, devices=draft.devices)
     deepspeed.READER.read(other)
     for field in other.finish().fields:

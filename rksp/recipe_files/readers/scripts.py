@@ -109,10 +109,11 @@ def _model(calls: Iterable[Call], words: _Words) -> None:
         name = next((call.given[key] for key in _NAMES if key in call.given), call.first)
         if isinstance(name, str):
             words.say("model_name_or_path", name, call.line)
-        words.take(call, ("torch_dtype", "dtype"))
+        words.take(call, ("torch_dtype", "dtype", "attn_implementation"))
         if call.name.startswith("Fast"):  # Unsloth's, which loads 4 bits unless told otherwise
             words.take(call, ("load_in_4bit",))
             words.say("load_in_4bit", True, call.line)
+            words.say("use_unsloth", True, call.line)
         _in_four_bits(call, words)
         for pattern, objective in _OBJECTIVES:
             if re.search(pattern, call.name):

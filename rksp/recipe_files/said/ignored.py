@@ -13,7 +13,8 @@ from rksp.ground.files import read_text
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import Origin
 
-_COMMENT = re.compile(r"#\s*rksp:\s*ignore\s+(RKSP\d{3}(?:[\s,]+RKSP\d{3})*)")
+_CODE = r"RKS(?:P\d{3}|A-\d{4}-\d{4})"
+_COMMENT = re.compile(rf"#\s*rksp:\s*ignore\s+({_CODE}(?:[\s,]+{_CODE})*)")
 _LARGEST = 16 * 2**20  # bytes
 
 
@@ -83,6 +84,6 @@ def _comments(file: Path) -> dict[tuple[str, int], int]:
         if match is None:
             continue
         meant = number if line[: match.start()].strip() else 0
-        for code in re.findall(r"RKSP\d{3}", match[1]):
+        for code in re.findall(_CODE, match[1]):
             found.setdefault((code, meant), number)
     return found

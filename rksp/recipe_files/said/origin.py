@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rksp.recipe import Recipe
+from rksp.recipe_files.parse.document import Document
 
 
 class OriginKind(StrEnum):
@@ -106,6 +107,9 @@ class RecipeFile:
         keys: Field -> the trainer's key that takes its value in rksp's units, where there is one.
         starts_trained: The run starts from weights that the file names, not only from an
             architecture.
+        devices: Number of devices, where the file, its launcher or the user says it.
+        reader: Name of the reader; empty for a draft that no reader finished.
+        document: What was read; `deepspeed` the DeepSpeed file that it names, or holds.
         feedback: What preferences and rewards are trained with, by name: beta, kl_coefficient,
             reference_model, generations, clip_range, policy_passes; empty for other objectives.
         unread: Settings that may matter and that rksp does not read.
@@ -121,6 +125,10 @@ class RecipeFile:
     settings: int
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+    devices: int | None = None
+    reader: str = ""
+    document: Document | None = field(default=None, repr=False, compare=False)
+    deepspeed: Document | None = field(default=None, repr=False, compare=False)
     feedback: Mapping[str, object] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 

@@ -87,6 +87,7 @@ class Draft:
         self.asked: set[str] = set()  # every key that was looked for
         self._target: FileTarget | None = None
         self._starts_trained = False
+        self.deepspeed: Document | None = None
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
@@ -314,6 +315,9 @@ class Draft:
             understood=len(self._seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
             starts_trained=self._starts_trained,
+            devices=self.devices,
+            document=self.document,
+            deepspeed=self.deepspeed,
             feedback={name: found.value for name, found in self.feedback.items()},
         )
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from rksp.documents.base import GateReport
 from rksp.documents.grid import FAILED, GridReport
-from rksp.grid.heat import heat_map
 from rksp.grid.run import GridResult
-from rksp.grid.table import Record, best_safe, pareto, where
+from rksp.grid.table import Record, best_safe, heat_map, pareto, where
 from rksp.ground.text import short
 from rksp.report.gate import Gate
 

@@ -56,8 +56,9 @@ function answerOf(settings) {
   const failed = found.failed(settings.learning_rate);
   const [low, high] = found.interval(settings.learning_rate);
   const rates = [settings.learning_rate, found.startHere, found.doNotExceed];
-  const verdict = found.reasons.length ? "cannot tell" : verdictAt(BAR, failed, high, ...rates);
-  return { ...found, chance: failed, low, high, verdict, excess: found.expectedExcess(settings.learning_rate) };
+  const reasons = found.reasons.length ? found.reasons : openAt(low, high, short(found.likelyEdge, 2));
+  const verdict = reasons.length ? "cannot tell" : verdictAt(BAR, failed, high, ...rates);
+  return { ...found, reasons, chance: failed, low, high, verdict, excess: found.expectedExcess(settings.learning_rate) };
 }
 
 // The address keeps what differs from the settings that the page was made with.

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from rksp.ground.option_lines import build
-from rksp.watch.faults.aux_off import AuxOff
-from rksp.watch.faults.bad_batches import BadBatches
 from rksp.watch.faults.base import Fault
-from rksp.watch.faults.bit_flip import BitFlip
-from rksp.watch.faults.large_rate import LargeRate
+from rksp.watch.faults.hardware import BitFlip, MatmulCorruption, ReplicaCorruption
 from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
-from rksp.watch.faults.matmul_corruption import MatmulCorruption
-from rksp.watch.faults.replica_corruption import ReplicaCorruption
+from rksp.watch.faults.run_faults import AuxOff, BadBatches, LargeRate
 
 FAULTS: dict[str, type[Fault]] = {
     kind.name: kind

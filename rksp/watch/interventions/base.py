@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,10 @@ class Intervention(ABC):
 
     def after_update(self, moment: Moment) -> None:
         """Change weights, or do nothing."""
+        return None
+
+    def closing(self) -> str | None:
+        """Return a sentence on what it did in the whole run, for the end of it, or None."""
         return None
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:

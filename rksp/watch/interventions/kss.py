@@ -50,9 +50,9 @@ class KSS(Intervention):
     block and those that leave it. The gradient flows through both; up to rksp 0.10 it left out the
     former, and was up to 1,500 times too large for the weights before the block.
 
-    In rksp's runs no setting of it saves more than single ones (`rksp explain kss`): runs that
-    learn amplify states more than the penalty allows, so that it works against learning, and it
-    acts through the same step of the optimizer that makes a run fail.
+    Runs that learn amplify states more than the penalty allows, so that it works against
+    learning, and it acts through the same step of the optimizer that makes a run fail. Step clip
+    bounds the step instead.
 
     Forms:
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. It needs no

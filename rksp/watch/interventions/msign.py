@@ -17,7 +17,7 @@ from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 
 Scope = Literal["attention", "mlp", "all"]
 On = Literal["clock", "alarm", "both"]
@@ -44,8 +44,8 @@ class MSign(Intervention):
         on: The clock, alarms, or both.
         scope: Projections of attention, matrices of feed-forward layers, or all of them.
         strength: λ.
-        steps: Steps of the polar iteration of larger matrices; 8 reach rounding error at condition numbers up to 1e2,
-            10 at 1e3.
+        steps: Steps of the polar iteration of larger matrices; 8 reach rounding error at condition
+            numbers up to 1e2, 10 at 1e3.
     """
 
     name = "msign"

@@ -13,7 +13,7 @@ from rksp.ground.errors import InputError
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.run_state import RunState
 
 

@@ -17,7 +17,7 @@ from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 
 On = Literal["clock", "alarm"]
 _REACHED = 1 + 1e-4  # times the threshold, so that a lowered value is not lowered again

@@ -62,11 +62,9 @@ class StepClip(Intervention):
             raise NotCovered("Step clip needs a matrix that is trained, and this model has none.")
         self._updates.bind(optimizer)
         self._named = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        pairs = (map(module._parameters.get, ("bias", "weight")) for module in model.modules())
         self._partners = {
-            module.bias: module.weight
-            for module in model.modules()
-            if isinstance(getattr(module, "bias", None), nn.Parameter)
-            and isinstance(getattr(module, "weight", None), nn.Parameter)
+            bias: weight for bias, weight in pairs if bias is not None and weight is not None
         }
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
@@ -105,15 +103,17 @@ class StepClip(Intervention):
             if parameter in scaled or not len(known) or float(known.max()) <= delta:
                 continue
             part = torch.where(part.isfinite(), part, known.max())
-            factor = (delta / part).clamp(max=1.0).to(parameter.device)
-            self._updates.scale(parameter, factor, self._outputs.is_transposed(parameter))
+            factor = (delta / part).clamp(max=1.0)
+            self._updates.scale(
+                parameter, factor, is_transposed=self._outputs.is_transposed(parameter)
+            )
             scaled.add(parameter)
             least = min(least, float(factor.min()))
         if scaled:
             self._scaled.update(self._named[parameter] for parameter in scaled)
             what = "scaled updates that moved outputs too far"
-            detail = {"scaled": float(len(scaled)), "least": least, "delta": delta}
-            record(self, moment, what, since=start, **detail)
+            count = float(len(scaled))
+            record(self, moment, what, since=start, scaled=count, least=least, delta=delta)
 
     def _bound(self, moment: Moment) -> float:
         rate = moment.learning_rate

@@ -1,10 +1,11 @@
-"""The base class of monitors, and their readings."""
+"""The base class of monitors, their readings, and the alarms that rules raise on them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import PositiveInt
@@ -87,3 +88,43 @@ class Monitor(ABC):
     def reset(self) -> None:
         """Forget earlier weights and values, after something else has moved the weights."""
         return None
+
+
+class Severity(StrEnum):
+    """How certain and how serious the trouble is."""
+
+    WARN = "warn"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A rule's finding in stored readings.
+
+    Attributes:
+        monitor: Monitor of the reading that raised it.
+        quantity: Quantity of that reading.
+        layer: Layer of that reading, the worst layer.
+        step: Step of that reading.
+        severity: Warn or critical.
+        rule: Name of the rule and its numbers, so that it can be replayed.
+        value: Value of the reading.
+        baseline: The value that the rule compared it with; None for a hard limit.
+        layers: Number of layers over the bar at that step.
+        advice: The intervention that the literature recommends; another one if that one is already
+            active; or empty.
+        is_escalation: Whether a warning of the same episode came before it. An episode counts as
+            one alarm.
+    """
+
+    monitor: str
+    quantity: str
+    layer: str
+    step: int
+    severity: Severity
+    rule: str
+    value: float
+    baseline: float | None
+    layers: int = 1
+    advice: str = ""
+    is_escalation: bool = False

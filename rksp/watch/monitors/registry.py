@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.ground.option_lines import build, known_name, split_line
-from rksp.watch.monitors.activation_range import ActivationRange
-from rksp.watch.monitors.attention_entropy import AttentionEntropy
-from rksp.watch.monitors.attention_logits import AttentionLogits
+from rksp.watch.monitors.attention import (
+    AttentionEntropy,
+    AttentionLogits,
+    KeyNullSum,
+    MultiMaximum,
+    NearUnitMass,
+)
 from rksp.watch.monitors.base import Monitor
-from rksp.watch.monitors.gradient_norm import GradientNorm
 from rksp.watch.monitors.jacobian_alignment import JacobianAlignment
-from rksp.watch.monitors.key_null_sum import KeyNullSum
-from rksp.watch.monitors.loss import LossSpike
-from rksp.watch.monitors.multi_max import MultiMaximum
-from rksp.watch.monitors.near_unit_mass import NearUnitMass
-from rksp.watch.monitors.non_finite import NonFinite
-from rksp.watch.monitors.output_log_z import OutputLogZ
-from rksp.watch.monitors.qk_entropy import QKSpectralEntropy
-from rksp.watch.monitors.router_conditioning import RouterConditioning
-from rksp.watch.monitors.router_entropy import RouterEntropy
-from rksp.watch.monitors.router_load import RouterLoad
-from rksp.watch.monitors.router_similarity import RouterSimilarity
+from rksp.watch.monitors.output_change import OutputChangeMonitor
+from rksp.watch.monitors.routers import (
+    RouterConditioning,
+    RouterEntropy,
+    RouterLoad,
+    RouterSimilarity,
+)
 from rksp.watch.monitors.rule_table import RULES
+from rksp.watch.monitors.scalars import (
+    ActivationRange,
+    GradientNorm,
+    LossSpike,
+    NonFinite,
+    OutputLogZ,
+)
 from rksp.watch.monitors.silent_corruption import SilentCorruption
 from rksp.watch.monitors.spectral_alignment import SpectralAlignment
-from rksp.watch.monitors.stable_rank import StableRank
-from rksp.watch.monitors.update_rms import UpdateRMS
+from rksp.watch.monitors.weights import QKSpectralEntropy, StableRank, UpdateRMS
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor
     for monitor in (
         LossSpike,
         GradientNorm,
+        OutputChangeMonitor,
         NonFinite,
         UpdateRMS,
         OutputLogZ,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rksp.watch.monitors.alarm import Severity
+from rksp.watch.monitors.base import Severity
 
 _TINY = 1e-30  # the smallest argument of a logarithm
 
@@ -110,6 +110,14 @@ RULES: dict[str, Rule] = {
         advice="zclip",
     ),
     "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
+    # output-change
+    # Runs that learn move the median matrix's outputs by 0.1 to 0.5 in single early steps.
+    "output_change": Rule(
+        direction=None, warn=1.0, from_start=True, patience=2, advice="step_clip"
+    ),
+    "median_output_change": Rule(
+        direction=None, warn=0.4, from_start=True, patience=2, advice="step_clip"
+    ),
     # non-finite
     "non_finite_loss": Rule(direction=None, critical=1.0, advice="backoff"),
     "non_finite_modules": Rule(direction=None, critical=1.0, advice="backoff"),

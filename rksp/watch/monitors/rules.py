@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from rksp.ground.model import definite
-from rksp.watch.monitors.alarm import Alarm, Severity
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.baseline import Baseline, fit_baseline
 from rksp.watch.monitors.rule_table import RULES, Rule, rule_of
 

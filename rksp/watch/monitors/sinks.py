@@ -16,8 +16,8 @@ from typing import Any
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
-from rksp.watch.monitors.alarm import Alarm, Severity
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Alarm, Reading, Severity
+from rksp.watch.monitors.rule_table import RULES, rule_of
 
 _DETAIL = "detail."
 
@@ -328,3 +328,37 @@ def sentence(alarm: Alarm) -> str:
         f"{alarm.severity}: {alarm.monitor} {alarm.quantity} {alarm.value:.4g}{normal}"
         f"{where}, {alarm.rule}{advice}"
     )
+
+
+class Latest(Sink):
+    """Keeps one number for each quantity: that of the whole model, or else of the worst layer.
+
+    The worst value is the smallest if a fall is bad, and otherwise the largest.
+
+    Attributes:
+        values: `rksp/monitor/quantity` → its newest value; `rksp/alarms` counts the alarms so far.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        self._alarms = 0
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Replace the values by those of the new readings."""
+        new: dict[str, list[Reading]] = {}
+        for reading in readings:
+            new.setdefault(f"rksp/{reading.monitor}/{reading.quantity}", []).append(reading)
+        for tag, group in new.items():
+            self.values[tag] = _worst(group)
+        self._alarms += len(alarms)
+        if self.values:
+            self.values["rksp/alarms"] = float(self._alarms)
+
+
+def _worst(readings: Sequence[Reading]) -> float:
+    values = [r.value for r in readings if not r.layer] or [r.value for r in readings]
+    bad = next((value for value in values if not math.isfinite(value)), None)
+    if bad is not None:
+        return bad
+    falls = rule_of(readings[0].quantity, RULES).direction == "down"
+    return min(values) if falls else max(values)

@@ -16,8 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.alarm import Alarm
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Alarm, Monitor, Reading
 from rksp.watch.monitors.rules import Judge, Rules
 from rksp.watch.monitors.sinks import Sink
 

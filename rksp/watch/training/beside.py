@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,12 @@ from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.loop import Companion, mean_over_ranks
+
+_LOG = logging.getLogger("rksp")
 
 
 class Beside(Companion):
@@ -131,9 +134,11 @@ class Beside(Companion):
         _trim(self.step_seconds, self.keep)
 
     def close(self) -> None:
-        """Remove the hooks and close the monitors."""
+        """Remove the hooks, close the monitors, and let the interventions say what they did."""
         self._disarm()
         self.watch.close()
+        for said in filter(None, (intervention.closing() for intervention in self.interventions)):
+            _LOG.warning(said)
 
     def _heed(self, moment: Moment) -> None:
         """Apply the consequences of the interventions' actions since the last call."""

@@ -16,8 +16,7 @@ from rksp.ground.files import check_writable
 from rksp.optimizers.table import optimizer_of_class
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.own_runs.labels import Ended
-from rksp.own_runs.record import append_row, row_of
-from rksp.own_runs.shape import shape_of
+from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe
 
 

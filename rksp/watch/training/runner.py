@@ -16,8 +16,7 @@ from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Action, Intervention
-from rksp.watch.monitors.alarm import Alarm
-from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.checkpoints import Checkpoints

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Alarm
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.plain import LoopWatch
 

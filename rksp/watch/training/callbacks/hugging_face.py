@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
+import logging
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torch.nn import Module
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rksp.checks.advisories import audit, packages
+from rksp.checks.conditions import gpu_facts, model_facts
+from rksp.checks.environment import installed_here
+from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.registry import read_document
+from rksp.recipe_files.said.facts import Fact, run_facts
 from rksp.recipe_files.table.names import schedule_of
-from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.accelerate import loss_scale
 from rksp.watch.training.callbacks.plain import LoopWatch
@@ -23,6 +34,8 @@ from rksp.watch.training.callbacks.replaced import Replaced
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+_LOG = logging.getLogger(__name__)
 
 
 class WatchCallback(TrainerCallback):
@@ -36,7 +49,8 @@ class WatchCallback(TrainerCallback):
     returns the raw loss, and after it the gradients are complete and not yet clipped. The other is
     `accelerator.backward`, where interventions add to the loss. A loss that is not finite raises an
     alarm there, before the optimizer's step. Without interventions the run is bitwise unchanged.
-    Interventions act as in `LoopWatch`.
+    Interventions act as in `LoopWatch`. At the start it logs the advisories for the installed
+    releases with these arguments (`rksp audit`).
 
     Attributes:
         loop: The monitored loop, from the start of training; `watch` is its watch.
@@ -88,7 +102,9 @@ class WatchCallback(TrainerCallback):
             self._options["recipe"] = _recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
             )
-        if not state.is_world_process_zero:
+        if state.is_world_process_zero:
+            _say_known_faults(args, kwargs["model"])
+        else:
             self._options.pop("record", None)
         self.loop = LoopWatch(
             kwargs["model"],
@@ -167,6 +183,29 @@ def _recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object
     }
     schedule = schedule_of(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))[0]
     return found | ({} if schedule is None else {"schedule": schedule, "min_lr_ratio": 0.0})
+
+
+def _say_known_faults(args: TrainingArguments, model: Module) -> None:
+    """Log what is known of the installed releases with these arguments, but for mere notes."""
+    config, name = getattr(model, "config", None), type(args).__name__
+    is_trl = type(args).__module__.startswith("trl.")
+    stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
+    data = {key: value for key, value in args.to_dict().items() if value is not None} | stage
+    document = Document(path=Path(name), syntax="json", data=data)
+    try:
+        trainer = "trl" if is_trl else "hugging-face"
+        read = read_document(document, trainer=trainer, devices=args.world_size)
+    except InputError:  # arguments that no run file could have
+        return
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    facts = {**run_facts(read), **model_facts(config), **gpu_facts(gpu)}
+    attention = getattr(config, "_attn_implementation", None)
+    if attention is not None:
+        facts["attn_implementation"] = Fact((attention,))
+    facts.pop("dtype", None)  # of the weights that were loaded before, which no argument shows
+    for finding in audit(installed_here(packages()), facts, datetime.date.today()).findings:
+        if finding.level is not Level.NOTE:
+            _LOG.warning("%s %s: %s", finding.level, finding.code, finding.text)
 
 
 def _caller() -> Trainer:

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.watch.monitors.latest import Latest
-from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.sinks import Latest, Sink
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.plain import LoopWatch
 from rksp.watch.training.callbacks.replaced import Replaced

@@ -17,8 +17,7 @@ from rksp.ground.model import definite
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.alarm import Alarm, Severity
-from rksp.watch.monitors.base import Monitor
+from rksp.watch.monitors.base import Alarm, Monitor, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink, sentence

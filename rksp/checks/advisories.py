@@ -1,0 +1,332 @@
+"""Advisories: releases and settings that are known to train wrongly, as data, and their matcher.
+
+`advisories.jsonl` has one advisory a line, in OSV's words where they fit; `rksp.checks.conditions`
+reads its conditions.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import Field
+
+from rksp.checks.conditions import Answer, answer, in_force
+from rksp.checks.environment import Environment, name_of
+from rksp.documents.finding import LEVELS, Finding, Level
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import Strict
+from rksp.recipe_files.said.facts import Fact, Facts
+
+_FILE = Path(__file__).with_name("advisories.jsonl")
+_LAPSE = datetime.timedelta(days=90)  # after the last check of a range without an end
+_MOST = 5  # findings of one run
+_NAME = "known-fault"
+_PATCHING = ("unsloth", "axolotl", "ms-swift", "llama-factory")  # they replace parts of others
+_BREAKS = ("nan", "diverges", "no learning", "wrong loss", "wrong rollouts", "wrong weights")
+ESTABLISHED = ("maintainer confirmed", "reproduced by several", "single report")
+
+
+class Affected(Strict):
+    """Releases of one package: a range of PEP 440, or a list of versions."""
+
+    package: str
+    range: str = ""
+    versions: tuple[str, ...] = ()
+
+    @cached_property
+    def _specifiers(self) -> SpecifierSet:
+        return SpecifierSet(self.range)
+
+    @property
+    def has_end(self) -> bool:
+        """True if a release without the fault is known, or the releases are listed."""
+        ends = ("<", "==", "===", "~=")
+        return bool(self.versions) or any(one.operator in ends for one in self._specifiers)
+
+    @property
+    def shown(self) -> str:
+        """The releases in words."""
+        return self.range or ", ".join(self.versions)
+
+    def includes(self, environment: Environment) -> bool | None:
+        """Return whether the installed release is among them; None if it is not known."""
+        release = environment.releases.get(name_of(self.package))
+        if release is None:
+            return False
+        if release.base is None:
+            return None
+        if self.versions:
+            return str(release.base) in self.versions
+        is_exact = self._specifiers.prereleases  # the range itself names one before a release
+        compared = Version(release.version or "") if is_exact else release.base
+        return self._specifiers.contains(compared, prereleases=True)
+
+
+class Details(Strict):
+    """What OSV has no field for.
+
+    Attributes:
+        source: Its number in the collection that it was taken from.
+        cause: Shared by advisories of one cause, of which one is shown.
+        when: The conditions; see `rksp.checks.conditions.answer`.
+        symptom: What goes wrong, in two or three words.
+        established: Who says so.
+        range_is_certain: Both ends of the range were read in the repository or its releases.
+        fix: One sentence; `upgrade` has the releases without the fault, `set` the settings.
+    """
+
+    source: str
+    when: Mapping[str, Any]
+    symptom: str
+    established: Literal["maintainer confirmed", "reproduced by several", "single report"]
+    fix: str
+    cause: str = ""
+    range_is_certain: bool = False
+    upgrade: Mapping[str, str] = Field(default_factory=dict)
+    set: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class Advisory(Strict):
+    """One advisory.
+
+    Attributes:
+        id: RKSA, the year of its entry and a number; it stays.
+        summary: What goes wrong, one sentence.
+        severity: The worst level of its finding.
+        affected: Releases, of which one must be installed, or all if they are `together`. Without
+            any, the settings alone are the fault.
+        references: Links to the sources.
+        modified: The day of the last check.
+        published: The first report, where it was looked for.
+        withdrawn: The day from which it counts no more.
+    """
+
+    id: str = Field(pattern=r"^RKSA-[0-9]{4}-[0-9]{4}$")
+    summary: str
+    severity: Level
+    affected: tuple[Affected, ...]
+    together: bool = False
+    references: tuple[str, ...] = Field(min_length=1)
+    modified: datetime.date
+    published: datetime.date | None = None
+    withdrawn: datetime.date | None = None
+    database_specific: Details
+
+    @property
+    def cause(self) -> str:
+        """The cause: its own, unless others share it."""
+        return self.database_specific.cause or self.id
+
+    @property
+    def fix(self) -> str:
+        """The advice with the releases that have no such fault."""
+        about = self.database_specific
+        pins = " ".join(f'"{name}{range_}"' for name, range_ in about.upgrade.items())
+        return f"{about.fix.rstrip('.')} (pip install {pins})." if pins else about.fix
+
+    @property
+    def explanation(self) -> tuple[tuple[str, str], ...]:
+        """What there is to say about it: pairs of a title and a text."""
+        about, mode = self.database_specific, " and " if self.together else " or "
+        ranges = mode.join(f"{one.package} {one.shown}" for one in self.affected)
+        return (
+            ("Releases", ranges or "any: the settings alone are the cause"),
+            ("Conditions", conditions_in_words(about.when)),
+            ("Symptom", about.symptom),
+            ("Fix", self.fix),
+            ("Established", f"{about.established}; the range is "
+             f"{'certain' if about.range_is_certain else 'inferred'}"),
+            ("Checked", f"{self.modified}, {about.source}"),
+            ("Source", "\n".join(self.references)),
+        )  # fmt: skip
+
+    def is_installed(self, environment: Environment) -> bool | None:
+        """Return whether releases with the fault are installed; None if that is not known."""
+        found = [one.includes(environment) for one in self.affected]
+        if not found:
+            return True
+        decisive = not self.together
+        if decisive in found:
+            return decisive
+        return None if None in found else not decisive
+
+    def level(self, environment: Environment, facts: Facts, today: datetime.date) -> Level:
+        """Return the level of the finding: the severity, or less by what is known of the fault."""
+        about, most = self.database_specific, Level.ERROR
+        confirmed = about.established == "maintainer confirmed"
+        if not about.range_is_certain or not (self.affected or confirmed):
+            most = Level.WARNING
+        trainers = {*facts.get("trainer", Fact(())).values} & {*_PATCHING}
+        installed = [environment.releases.get(name_of(one.package)) for one in self.affected]
+        is_patched = (
+            {one.package for one in self.affected} == {"transformers"}
+            and about.symptom == "wrong loss"
+            and bool(trainers)
+            and trainers.isdisjoint(about.when.get("trainer", ()))
+        )
+        if (
+            about.established == "single report"
+            or is_patched
+            or any(release is not None and release.may_differ for release in installed)
+            or self.has_lapsed(today)
+        ):
+            most = Level.NOTE
+        return min(self.severity, most, key=LEVELS.index)
+
+    def has_lapsed(self, today: datetime.date) -> bool:
+        """Return True if no release without the fault is known, and nobody looked for 90 days."""
+        is_open = bool(self.affected) and not any(one.has_end for one in self.affected)
+        return is_open and today - self.modified > _LAPSE
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An advisory whose releases are installed, or may be, and what is known of its conditions."""
+
+    advisory: Advisory
+    is_installed: bool | None
+    conditions: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What the advisories say of one run.
+
+    Attributes:
+        findings: One for each cause, at most five, worst first.
+        more: How many findings there are beyond these.
+        unsettled: Advisories for what is installed whose conditions nobody can decide.
+        unpinned: Package → number of advisories that were not checked, as no release is known.
+    """
+
+    findings: tuple[Finding, ...]
+    more: int
+    unsettled: tuple[Match, ...]
+    unpinned: Mapping[str, int]
+
+
+@lru_cache(maxsize=1)
+def advisories() -> tuple[Advisory, ...]:
+    """Return all advisories that were not withdrawn, by id."""
+    lines = _FILE.read_text(encoding="utf-8").splitlines()
+    found = (Advisory.model_validate(json.loads(line), strict=False) for line in lines)
+    return tuple(one for one in found if one.withdrawn is None)
+
+
+def find_advisory(wanted: str) -> Advisory:
+    """Find an advisory by its id.
+
+    Raises:
+        InputError: There is none; the message names the nearest ones.
+    """
+    found = {one.id: one for one in advisories()}
+    if wanted.upper() not in found:
+        hint = nearest(wanted.upper(), found) or "."
+        raise InputError(f"No advisory is called {wanted!r}{hint}")
+    return found[wanted.upper()]
+
+
+def packages() -> tuple[str, ...]:
+    """Return the names of all packages that an advisory is about."""
+    return tuple(sorted({name_of(a.package) for one in advisories() for a in one.affected}))
+
+
+def audit(
+    environment: Environment,
+    facts: Facts,
+    today: datetime.date,
+    known: Iterable[Advisory] | None = None,
+) -> Audit:
+    """Match the advisories against the releases and settings of a run.
+
+    Args:
+        environment: The releases.
+        facts: What is known of the run.
+        today: The day that lapses are counted from.
+        known: The advisories; default all.
+    """
+    found: dict[str, tuple[tuple[int, ...], Finding]] = {}
+    unsettled, unpinned = [], dict[str, int]()
+    facts = {**environment.facts(), **facts}
+    for one in advisories() if known is None else known:
+        is_installed = one.is_installed(environment)
+        if is_installed is False:
+            continue
+        match = Match(one, is_installed, answer(one.database_specific.when, facts))
+        if match.conditions.holds is False or in_force(one.database_specific.set, facts):
+            continue
+        if is_installed is None:
+            for part in one.affected:
+                if part.includes(environment) is None:
+                    unpinned[part.package] = unpinned.get(part.package, 0) + 1
+        elif match.conditions.holds is None:
+            if one.affected:
+                unsettled.append(match)
+        else:
+            finding = _finding(match, environment, facts, today)
+            rank = _rank(one, finding)
+            if one.cause not in found or rank < found[one.cause][0]:
+                found[one.cause] = (rank, finding)
+    ranked = [finding for _, finding in sorted(found.values(), key=lambda pair: pair[0])]
+    return Audit(
+        findings=tuple(ranked[:_MOST]),
+        more=len(ranked[_MOST:]),
+        unsettled=tuple(unsettled),
+        unpinned=unpinned,
+    )
+
+
+def _rank(one: Advisory, finding: Finding) -> tuple[int, ...]:
+    """Return the place of a finding: by level, by who says so, the newest first."""
+    said = ESTABLISHED.index(one.database_specific.established)
+    first = one.published or datetime.date.min
+    return -finding.severity, said, -first.toordinal(), int(one.id[-4:])
+
+
+def _finding(match: Match, environment: Environment, facts: Facts, today: datetime.date) -> Finding:
+    one, level = match.advisory, match.advisory.level(environment, facts, today)
+    named = [
+        f"{part.package} {environment.releases[name_of(part.package)].version}, affected "
+        f"{part.shown}"
+        for part in one.affected
+        if part.includes(environment)
+    ]
+    read = [facts[key].said for key in match.conditions.by if facts[key].said]
+    because = "; ".join((*named, *dict.fromkeys(read)))
+    return Finding(
+        code=one.id,
+        name=_NAME,
+        level=level,
+        message=f"{one.summary.rstrip('.')}{f' ({because})' if because else ''}; checked "
+        f"{one.modified}.",
+        healthy="a release without the fault, or another setting",
+        fix=one.fix,
+        source=", ".join(one.references),
+        is_cause=one.database_specific.symptom in _BREAKS,
+    )
+
+
+def conditions_in_words(when: Mapping[str, Any]) -> str:
+    """Return conditions as one clause each, such as `zero stage 1 or 2`."""
+    return "; ".join(
+        " or ".join(f"({conditions_in_words(choice)})" for choice in wanted)
+        if key == "any"
+        else f"{key.replace('_', ' ')} {_in_words(wanted)}"
+        for key, wanted in when.items()
+    )
+
+
+def _in_words(wanted: Any) -> str:
+    if isinstance(wanted, list):
+        return " or ".join(map(_in_words, wanted))
+    if wanted is None:
+        return "at its default"
+    return {True: "on", False: "off"}[wanted] if isinstance(wanted, bool) else str(wanted)

@@ -1,0 +1,100 @@
+"""The software that trains a run, against the advisories that are known of it."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rksp.ground.budgets import reading
+from rksp.ground.text import one_line
+
+if TYPE_CHECKING:
+    from rksp.checks.advisories import Audit
+    from rksp.recipe_files.said.origin import RecipeFile
+
+_MOST_KEYS = 4  # of those that advisories lack, named in the line that counts them
+
+
+def audited(
+    read: RecipeFile | None,
+    config: object,
+    env: Path | None,
+    gpu: str | None,
+    *,
+    here: bool = False,
+) -> tuple[Audit | None, tuple[str, ...]]:
+    """Match the advisories with the software of a run; the day is that of the system's clock.
+
+    Args:
+        read: The run file, if there is one.
+        config: The model's configuration; None if it is not known.
+        env: A file that pins the software.
+        gpu: The name of the accelerator; default what torch says, if it was loaded anyway.
+        here: Judge this Python, whether the run's trainer is installed in it or not.
+
+    Returns:
+        What was found, None where the software is not known; and what to say of it, a line each.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    from rksp.recipe_files.said.facts import TRAINERS
+
+    trainer = None if read is None else TRAINERS.get(read.reader, ((), ""))[1]
+    if env is None and not here and not (trainer and _is_installed(trainer)):
+        if not trainer:
+            return None, ()
+        return None, (
+            f"The software of this run is not checked, as {trainer} is not installed here; give "
+            "--env FILE, such as what pip freeze prints where you train.",
+        )
+    from rksp.checks.advisories import audit, packages
+    from rksp.checks.conditions import gpu_facts, model_facts
+    from rksp.checks.environment import installed_here, read_environment
+    from rksp.recipe_files.said.facts import run_facts
+
+    if env is None:
+        environment, gpu = installed_here(packages()), gpu or _gpu_of_torch()
+    else:
+        with reading(f"the software in {one_line(str(env), 200)}"):
+            environment = read_environment(env)
+    facts = {**model_facts(config), **gpu_facts(gpu), **({} if read is None else run_facts(read))}
+    found = audit(environment, facts, datetime.date.today())
+    return found, tuple(_counted(found))
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.metadata import PackageNotFoundError
+
+    from rksp.ground.versions import version
+
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
+def _gpu_of_torch() -> str | None:
+    """Return the name of the first GPU, if torch is loaded anyway."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None
+
+
+def _counted(found: Audit) -> Iterator[str]:
+    """Yield a line for what is not shown: further findings, and what nobody can decide."""
+    if found.more:
+        yield f"{found.more} more advisories match; the five worst are shown."
+    if found.unsettled:
+        lacks = Counter(key for match in found.unsettled for key in match.conditions.lacks)
+        keys = ", ".join(key.replace("_", " ") for key, _ in lacks.most_common(_MOST_KEYS))
+        more = " and more" if len(lacks) > _MOST_KEYS else ""
+        yield (
+            f"{len(found.unsettled)} advisories depend on what rksp does not know of this run "
+            f"({keys}{more}); rksp audit -v lists them."
+        )
+    for package, count in found.unpinned.items():
+        yield f"Not checked: {count} advisories for {package}, whose release is not pinned."

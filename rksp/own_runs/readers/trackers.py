@@ -1,0 +1,252 @@
+"""Runs that a tracker stored.
+
+- MLflow (mlflow 2 and 3): a folder `mlruns`, or its SQLite file.
+- Weights & Biases (wandb 0.18 to 0.31): `run-*.wandb` of an offline run. The file is a log in the
+  format of LevelDB, of messages that wandb's own protobuf reads. Since its core is written in Go,
+  wandb itself has no reader of it in Python.
+- TensorBoard (tensorboard 2): event files, a folder of them a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rksp.ground.budgets import PAST_RUN
+from rksp.ground.errors import InputError, RkspError
+from rksp.ground.files import read_limited
+from rksp.own_runs.readers.files import (
+    address_of,
+    flat,
+    head_of,
+    queries_that_end,
+    settings_beside,
+    tables_of,
+)
+from rksp.own_runs.run import Curve, Points, RawRun, RunReader, is_loss, is_rate
+
+_PAGE = 1000  # runs fetched at once
+_STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "killed"}
+
+
+def _is_mlflow(path: Path) -> bool:
+    if path.is_dir():
+        return any(b"experiment_id" in head_of(p / "meta.yaml") for p in path.iterdir())
+    return {"experiments", "runs", "latest_metrics"} <= tables_of(path)
+
+
+def _read_mlflow(path: Path) -> Iterator[RawRun]:
+    try:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.10 refuses folders
+        from mlflow import MlflowClient
+    except ImportError as error:
+        raise InputError(
+            f"{path} is MLflow's, which needs mlflow; pip install 'rksp[mlflow]'."
+        ) from error
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    is_folder = path.is_dir()
+    where = path.absolute().as_uri() if is_folder else address_of(path)
+    try:
+        with queries_that_end(path):
+            client = MlflowClient(tracking_uri=where)
+            experiments = [e.experiment_id for e in client.search_experiments()]
+            token: str | None = None
+            while experiments:
+                page = client.search_runs(experiments, max_results=_PAGE, page_token=token)
+                yield from (_run(path, client, run) for run in page)
+                token = page.token
+                if not token:
+                    return
+    except (RkspError, MemoryError):
+        raise
+    except Exception as error:  # MLflow's and SQLAlchemy's own
+        raise InputError(f"{path} is nothing that MLflow reads ({error!s:.100}).") from error
+
+
+def _run(path: Path, client: Any, run: Any) -> RawRun:
+    wanted = [name for name in run.data.metrics if is_loss(name) or is_rate(name)]
+    curves = {}
+    for name in wanted:
+        history = client.get_metric_history(run.info.run_id, name)
+        if len(history) > 1:
+            curves[name] = Curve.of({int(m.step): float(m.value) for m in history})
+    return RawRun(
+        name=run.info.run_name or run.info.run_id,
+        file=path,
+        said=dict(run.data.params),
+        finals=dict(run.data.metrics),
+        curves=curves,
+        state=_STATES.get(run.info.status, "unfinished"),
+    )
+
+
+MLFLOW = RunReader(name="MLflow's runs", matches=_is_mlflow, read=_read_mlflow, takes_folders=True)
+
+
+_WANDB_MARK = b":W&B"
+_BLOCK, _HEADER = 32768, 7  # bytes, of LevelDB's log format
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+def _is_wandb(path: Path) -> bool:
+    return path.suffix == ".wandb" and path.is_file()
+
+
+def _read_wandb(path: Path) -> Iterator[RawRun]:
+    try:
+        from wandb.proto import wandb_internal_pb2
+    except ImportError as error:
+        raise InputError(
+            f"{path} is an offline run of W&B, which needs wandb; pip install 'rksp[wandb]'."
+        ) from error
+    messages: Any = wandb_internal_pb2  # generated code, of which some releases declare nothing
+    said: dict[str, object] = {}
+    points = Points()
+    finals: dict[str, object] = {}
+    name, code = path.stem.removeprefix("run-"), None
+    for data in _messages(path):
+        record: Any = messages.Record()
+        try:
+            record.ParseFromString(data)
+        except Exception as error:  # protobuf's DecodeError
+            raise InputError(f"{path} is no run that wandb reads ({error!s:.100}).") from error
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            name = record.run.display_name or record.run.run_id or name
+            said |= _items(record.run.config.update)
+        elif kind == "config":
+            said |= _items(record.config.update)
+        elif kind == "history":
+            row = _items(record.history.item)
+            step = row.get("_step", record.history.step.num)
+            points.add(step, {key: value for key, value in row.items() if key[:1] != "_"})
+        elif kind == "summary":
+            finals |= _items(record.summary.update)
+        elif kind == "exit":
+            code = record.exit.exit_code
+    yield RawRun(
+        name=name,
+        file=path,
+        said={key: value for key, value in said.items() if not key.startswith("_wandb")},
+        finals=finals,
+        curves=points.curves(),
+        state="" if code is None else "finished" if code == 0 else "crashed",
+    )
+
+
+def _messages(path: Path) -> Iterator[bytes]:
+    """Yield the whole messages of a log; a run that was killed ends within one.
+
+    Raises:
+        InputError: It is not such a log.
+    """
+    content = read_limited(path, PAST_RUN)
+    if not content.startswith(_WANDB_MARK):
+        raise InputError(f"{path} is no run that wandb reads.")
+    place, parts = len(_WANDB_MARK) + 3, b""
+    while place + _HEADER <= len(content):
+        left = _BLOCK - place % _BLOCK
+        if left < _HEADER:  # the end of a block is filled up
+            place += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        place += _HEADER
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
+            return
+        parts = (
+            content[place : place + length]
+            if kind in (_FULL, _FIRST)
+            else (parts + content[place : place + length])
+        )
+        place += length
+        if kind in (_FULL, _LAST):
+            yield parts
+
+
+def _items(items: Any) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for item in items:
+        key = item.key or ".".join(item.nested_key)
+        try:
+            value = json.loads(item.value_json)
+        except (ValueError, RecursionError):
+            continue
+        found |= flat({key: value})
+    return found
+
+
+WANDB = RunReader(name="an offline run of W&B", matches=_is_wandb, read=_read_wandb)
+
+
+_EVENTS_MARK = ".tfevents."
+_ARGUMENTS = "args/text_summary"  # what Hugging Face's callback writes
+_ALL = 0  # points kept of a series; 0 keeps every one
+
+
+def _is_tensorboard(path: Path) -> bool:
+    """Match the first event file of a folder, which stands for all of them."""
+    if _EVENTS_MARK not in path.name or not path.is_file():
+        return False
+    return path.name == min(p.name for p in path.parent.iterdir() if _EVENTS_MARK in p.name)
+
+
+def _read_tensorboard(path: Path) -> Iterator[RawRun]:
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError as error:
+        raise InputError(
+            f"{path} is TensorBoard's, which needs tensorboard; pip install 'rksp[tensorboard]'."
+        ) from error
+    events: Any = EventAccumulator(
+        str(path.parent), size_guidance={"scalars": _ALL, "tensors": _ALL}
+    )
+    events.Reload()
+    tags = events.Tags()
+    curves = {
+        tag: Curve.of({e.step: float(e.value) for e in events.Scalars(tag)})
+        for tag in tags["scalars"]
+    }
+    for tag in tags["tensors"]:  # what torch's writer with new_style, and TensorFlow, write
+        curves |= _tensor_curve(events, tag)
+    if not curves:
+        raise InputError(f"{path} holds no scalar.")
+    yield RawRun(
+        name=path.parent.name,
+        file=path,
+        said=settings_beside(path.parent) | _arguments(events, tags["tensors"]),
+        curves=curves,
+    )
+
+
+def _tensor_curve(events: Any, tag: str) -> dict[str, Curve]:
+    from tensorboard.util.tensor_util import make_ndarray
+
+    points = {}
+    for event in events.Tensors(tag):
+        value = make_ndarray(event.tensor_proto)
+        if value.size != 1 or value.dtype.kind not in "fiu":
+            return {}
+        points[event.step] = float(value.reshape(()))
+    return {tag: Curve.of(points)} if points else {}
+
+
+def _arguments(events: Any, tags: list[str]) -> dict[str, object]:
+    """Return the arguments that Hugging Face's callback logs as text."""
+    if _ARGUMENTS not in tags:
+        return {}
+    text = events.Tensors(_ARGUMENTS)[0].tensor_proto.string_val[0]
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return flat(found) if isinstance(found, dict) else {}
+
+
+TENSORBOARD = RunReader(
+    name="TensorBoard's events", matches=_is_tensorboard, read=_read_tensorboard
+)

@@ -1,0 +1,421 @@
+"""A run: what is trained and how, where each field of that comes from, and its way to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rksp.ground.errors import InputError
+from rksp.ground.factory import refuse_factory
+from rksp.ground.flags import field_of
+from rksp.recipe import Recipe
+from rksp.recipe_files.said.assumptions import alternatives, assumed_line, origins_of_flags
+from rksp.recipe_files.said.origin import Origin, OriginKind
+
+if TYPE_CHECKING:  # a run is read without what measures a model
+    from rksp.assessment.pipeline import Evaluation
+    from rksp.assessment.store import MeasurementStore
+    from rksp.checks.advisories import Audit
+    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.documents.own_runs import HistoryReport
+    from rksp.documents.score import ScoreReport
+    from rksp.models.source import ModelSource
+    from rksp.models.streaming.meter import Progress
+    from rksp.options import MeasureOptions
+    from rksp.recipe_files.said.origin import RecipeFile
+
+_RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
+_UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
+Notes = tuple[str, ...]  # a line each
+_COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A target, its recipe, and where each field of the recipe comes from.
+
+    Attributes:
+        target: See `rksp.resolve`.
+        recipe: How it is to be trained.
+        origins: Field of the recipe -> where it comes from.
+        overrides: Settings of the model that the run file changes.
+        file: The run file.
+        keys: Field -> the key of the file's trainer that takes it in rksp's units.
+        starts_trained: The file names weights to start from.
+        is_pretrained: The run starts from trained weights, whatever the file and the target show;
+            None leaves it to them.
+        read_file: All that was read of the file.
+        notes: What is to be known about the file, a sentence each.
+    """
+
+    target: str
+    recipe: Recipe
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    file: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    starts_trained: bool = False
+    is_pretrained: bool | None = None
+    read_file: RecipeFile | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def typed(
+        cls, target: str, fields: Mapping[str, object], flags: Mapping[str, str] | None = None
+    ) -> Run:
+        """Return a run without a file.
+
+        Args:
+            target: See `rksp.resolve`.
+            fields: What was typed of the recipe; other fields have rksp's defaults.
+            flags: Field -> the option that sets it, where options were typed.
+
+        Raises:
+            InputError: A field is unknown or out of range.
+        """
+        recipe = Recipe.parse(fields, flags)
+        named = flags or {}
+        said = {name: named.get(name, "given") for name in _fields(fields)}
+        return cls(target=target, recipe=recipe, origins=origins_of_flags(recipe, said))
+
+    @classmethod
+    def read(
+        cls,
+        target: str,
+        fields: Mapping[str, object],
+        *,
+        file: Path | None = None,
+        devices: int | None = None,
+        trainer: str | None = None,
+        strict: bool = False,
+        flags: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Return the run of a file, if the target is one or comes with one; else as `typed`.
+
+        Typed fields override the file, and the file overrides rksp's defaults.
+
+        Args:
+            target: See `typed`; or a trainer's file that describes its model.
+            fields: See `typed`.
+            file: The file of the recipe, if it is not the target.
+            devices: Number of devices, where the file gives the batch per device.
+            trainer: Whose file it is; by default the trainer is recognized.
+            strict: Refuse a file with a setting that is not known.
+            flags: See `typed`.
+
+        Raises:
+            InputError: The file cannot be read, describes no model where one is needed, or a value
+                cannot be used.
+        """
+        is_target = file is None and (
+            is_run_file(target) or (trainer is not None and Path(target).is_file())
+        )
+        if file is None and not is_target:
+            for given, why in (
+                (devices, "--devices needs a run file"),
+                (trainer, "--as needs a run file"),
+                (_fields(fields).get("rows"), "--rows makes steps of a run file's epochs"),
+            ):
+                if given is not None:
+                    raise InputError(f"{why}; give --recipe FILE.")
+            return cls.typed(target, fields, flags)
+        from rksp.recipe_files.registry import read_recipe_file
+
+        read = read_recipe_file(
+            file or Path(target), trainer=trainer, devices=devices, given=_fields(fields)
+        )
+        if strict:
+            refuse_unknown(read)
+        run = cls(
+            target=target,
+            recipe=read.recipe(),
+            origins=read.origins(),
+            file=read.path,
+            keys=read.keys,
+            starts_trained=read.starts_trained,
+            read_file=read,
+            notes=read.notes,
+        )
+        if file is not None:
+            return run
+        if read.target is None:
+            raise InputError(f"{target}: {read.target_missing}")
+        refuse_factory(read.target.name, target)
+        return replace(
+            run,
+            target=read.target.name,
+            overrides=read.target.overrides,
+            notes=(*read.notes, *read.target.notes),
+        )
+
+    @property
+    def assumed(self) -> str:
+        """All assumptions in one line."""
+        return assumed_line(self.recipe, self.origins)
+
+    @property
+    def unread_lines(self) -> list[str]:
+        """The settings of the file that may matter and were not read, a line each."""
+        unread = () if self.read_file is None else self.read_file.unread
+        return [f"{self.file}: {one}." for one in unread]
+
+    def started(self, source: ModelSource) -> ModelSource:
+        """Return the source of the target, which starts from trained weights if the run does.
+
+        Raises:
+            InputError: The run is to start from random weights, and the target holds trained ones.
+        """
+        if self.is_pretrained is None:
+            return replace(source, starts_trained=source.starts_trained or self.starts_trained)
+        if not self.is_pretrained and source.is_pretrained:
+            raise InputError(
+                f"{self.target} holds trained weights; to train it from scratch, give its "
+                "config.json."
+            )
+        is_elsewhere = self.is_pretrained and not source.is_pretrained  # the weights
+        return replace(source, starts_trained=is_elsewhere)
+
+    def met(self, source: ModelSource) -> tuple[Run, ModelSource]:
+        """Return the run with what its model shows of the recipe, and the source as `started`.
+
+        Where the model shows other than the recipe says, the recipe counts, and the source has a
+        note.
+        """
+        source, shown = self.started(source), source.shown
+        found = {n: value for n, value in shown.items() if _is_undecided(n, self.origins.get(n))}
+        notes = [
+            f"The module shows {name} {shown[name]}, but the recipe says "
+            f"{getattr(self.recipe, name)}; the recipe was judged."
+            for name in _COMPARED
+            if name in shown and name not in found and getattr(self.recipe, name) != shown[name]
+        ]
+        source = replace(source, notes=(*source.notes, *notes))
+        if not found:
+            return self, source
+        by_model = Origin(kind=OriginKind.FLAG, text=source.shown_by)
+        told = {n: _UNUSED if value is None else by_model for n, value in found.items()}
+        known = {name: value for name, value in found.items() if value is not None}
+        recipe = Recipe.parse(self.recipe.model_dump(exclude_unset=True) | known)
+        return replace(self, recipe=recipe, origins={**self.origins, **told}), source
+
+    def written_in(self, report: ScoreReport) -> ScoreReport:
+        """Return a report with where each field comes from, and with fixes in the file's words."""
+        from rksp.documents.score import OriginReport, UnreadReport
+        from rksp.recipe_files.said.own_words import in_own_words
+        from rksp.recipe_files.said.table_text import in_full
+
+        worded = lambda text: in_own_words(text, self.origins, self.keys)
+        seeds = list(report.seeds)
+        for place, seed in enumerate(seeds):
+            if seed.risk is not None and seed.risk.levers:
+                levers = [
+                    lever.model_copy(update={"change": worded(lever.change)})
+                    for lever in seed.risk.levers
+                ]
+                risk = seed.risk.model_copy(update={"levers": levers})
+                seeds[place] = seed.model_copy(update={"risk": risk})
+        return report.model_copy(
+            update={
+                "findings": [f.model_copy(update={"fix": worded(f.fix)}) for f in report.findings],
+                "seeds": seeds,
+                "recipe_places": {
+                    name: (origin.file, origin.line)
+                    for name, origin in self.origins.items()
+                    if origin.file is not None and origin.line is not None and not origin.assumes
+                },
+                "recipe_origins": {
+                    name: OriginReport.of(in_full(origin)) for name, origin in self.origins.items()
+                },
+                "unread": [
+                    UnreadReport(
+                        **asdict(one), file=self.file and self.file.as_posix(), text=str(one)
+                    )
+                    for one in (() if self.read_file is None else self.read_file.unread)
+                ],
+                "assumed": self.assumed,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A run beside its model, and all else that its answer depends on but for the measurement.
+
+    Attributes:
+        run: The run.
+        source: Its model.
+        classifier: The model of the edge that answers; None stands for the shipped one.
+        own_runs: The past runs that the classifier knows.
+        unlearned: Why the past runs move nothing, a clause; empty where they do.
+        software: The known faults of the software that trains; None where it is not known.
+        bars: `threshold` and `risk` of `rksp.assessment.pipeline.judge`, where they are given.
+    """
+
+    run: Run
+    source: ModelSource
+    classifier: EdgePredictor | None = None
+    own_runs: HistoryReport | None = None
+    unlearned: str = ""
+    software: Audit | None = None
+    bars: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
+        """Return the question about a run and the source of its target; see `Run.met`."""
+        met, found = run.met(source)
+        return cls(run=met, source=found, bars=bars)
+
+    def learning(self, paths: Sequence[Path], prior: EdgeModel | None = None) -> Question:
+        """Return the question to a classifier that also knows past runs.
+
+        Args:
+            paths: Files and folders of past runs.
+            prior: What the runs are added to; None stands for the shipped model.
+
+        Raises:
+            InputError: A path holds no run that can be read.
+        """
+        if not paths:
+            return replace(self, classifier=prior)
+        from rksp.assessment.model_choice import choose_model
+        from rksp.own_runs.learning import learn
+
+        model, read = learn(paths, self.source, self.run.recipe, prior)
+        reasons = sorted({ladder.unused for ladder in read.ladders})
+        why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
+        choice = choose_model(self.run.recipe, is_pretrained=self.source.holds_trained)
+        is_tuned = choice.model == "fine-tuning"
+        used = {ladder.starts_trained for ladder in read.ladders if not ladder.unused}
+        if not why and is_tuned not in used:
+            kinds = ("random", "trained")
+            why = (
+                f"they start from {kinds[not is_tuned]} weights, the target from "
+                f"{kinds[is_tuned]} ones"
+            )
+        return replace(self, classifier=model, own_runs=read, unlearned=why)
+
+    def applying(self, levers: Sequence[str]) -> Question:
+        """Return the question about the run with levers, such as `["qk_norm", "warmup=500"]`.
+
+        Raises:
+            InputError: A lever is unknown, or cannot be applied to this run.
+        """
+        if not levers:
+            return self
+        from rksp.assessment.levers import apply_levers
+        from rksp.models.declared import Declared
+
+        applied = apply_levers(
+            levers,
+            Declared(self.source.config, self.source.task),
+            self.run.recipe,
+            is_pretrained=self.source.holds_trained,
+            model=self.classifier,
+        )
+        said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
+        run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
+        return replace(self, run=run, classifier=applied.model)
+
+    def audited(self, env: Path | None = None, gpu: str | None = None) -> tuple[Question, Notes]:
+        """Return the question with the known faults of the software, and what to say of them.
+
+        Raises:
+            InputError: The file of the software cannot be read.
+        """
+        if env is None and self.run.read_file is None:
+            return self, ()
+        from rksp.checks.software import audited
+
+        found, said = audited(self.run.read_file, self.source.config, env, gpu)
+        return replace(self, software=found), said
+
+    def evaluated(
+        self,
+        options: MeasureOptions,
+        store: MeasurementStore | None = None,
+        progress: Progress = lambda done, total, label: None,
+    ) -> Evaluation:
+        """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
+        from rksp.assessment.pipeline import evaluate
+
+        recipe = self.run.recipe
+        return evaluate(self.source, recipe, options, **self._asked, store=store, progress=progress)
+
+    def known(
+        self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
+    ) -> ScoreReport | None:
+        """Return the report that needs no measurement; None if one of the seeds needs one."""
+        from rksp.assessment.gathering import known
+        from rksp.assessment.pipeline import judge
+
+        recipe = self.run.recipe
+        found = [known(self.source, options, recipe, store) for options in seeds]
+        evidence = [one for one in found if one is not None]
+        if len(evidence) < len(found):
+            return None
+        return self.reported([judge(one, recipe, **self._asked) for one in evidence])
+
+    def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
+        """Return the document of the evaluations, one a seed."""
+        from rksp.assessment.report import score_report
+
+        report = score_report(self.run.recipe, evaluations)
+        faults = () if self.software is None else self.software.findings
+        more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
+        report = report.model_copy(update=more).finite()
+        return self.run.written_in(report)
+
+    @property
+    def _asked(self) -> dict[str, object]:
+        """What is asked of the evidence beside the recipe."""
+        others = alternatives(self.run.recipe, self.run.origins)
+        return {"classifier": self.classifier, "alternatives": others, **self.bars}
+
+
+def refuse_unknown(read: RecipeFile) -> None:
+    """Refuse a run file with a setting that its trainer does not have.
+
+    Raises:
+        InputError: There is one.
+    """
+    unknown = [str(one) for one in read.unread if not one.why]
+    if unknown:
+        raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
+
+
+def is_run_file(target: str) -> bool:
+    """Return True if a target is a trainer's file; JSON may also be a model's configuration.
+
+    A pickle of training arguments counts too, so that the error can say what to do.
+    """
+    if target == "-":  # standard input
+        return True
+    path = Path(target.partition("::")[0])
+    try:
+        if not path.is_file():
+            return False
+    except (OSError, ValueError):  # a name that no file system takes: said when it is resolved
+        return False
+    if path.name == "training_args.bin":
+        return True
+    if path.suffix != ".json":
+        return path.suffix in _RUN_FILES
+    from rksp.recipe_files.parse.document import load_document
+    from rksp.recipe_files.registry import matches_any
+
+    document = load_document(path)
+    return not document.has("model_type") and matches_any(document)
+
+
+def _fields(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return typed fields by their own names."""
+    return {field_of(Recipe, name): value for name, value in fields.items()}
+
+
+def _is_undecided(name: str, origin: Origin | None) -> bool:
+    """Tell whether a field has a default of its own; a batch per device is half decided."""
+    if origin is None:
+        return False
+    return origin.kind is OriginKind.UNASKED or origin.assumes == (name,)

@@ -1,0 +1,195 @@
+"""Faults of a run's settings and data: its rate, its routers' losses, its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from rksp.batch import IGNORED, Batch
+from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
+from rksp.ground.text import words
+from rksp.recipe import Recipe
+from rksp.watch.faults.base import Fault
+from rksp.watch.moment import Moment
+
+
+class LargeRate(Fault):
+    """Multiplies the learning rate.
+
+    With `step` 0 the recipe itself is changed, so that everything that reads it sees the rate. With
+    a later step the optimizer's rate is changed, between backward and update.
+
+    Args:
+        factor: Factor on the rate.
+        step: The first step at which the factor holds.
+    """
+
+    name = "large_rate"
+
+    def __init__(self, factor: float = 10.0, step: int = 0) -> None:
+        if not factor > 0 or step < 0:
+            raise InputError(
+                f"Fault 'large_rate' needs factor > 0 and step >= 0, got factor={factor}, "
+                f"step={step}."
+            )
+        self.factor, self.step = factor, step
+        self._set: dict[int, float] = {}
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Multiply the recipe's learning rate if the factor holds from step 0 on."""
+        if self.step > 0:
+            return recipe
+        if recipe.learning_rate is None:
+            raise InputError(
+                "Fault 'large_rate' multiplies the learning rate, and the recipe has none; "
+                "give --learning-rate."
+            )
+        return recipe.model_copy(update={"learning_rate": recipe.learning_rate * self.factor})
+
+    def after_backward(self, moment: Moment) -> None:
+        """Multiply the optimizer's rate from a later `step` on."""
+        if self.step == 0 or moment.step < self.step or moment.optimizer is None:
+            return
+        for index, group in enumerate(moment.optimizer.param_groups):
+            # Without this check the factor would accumulate in a loop that never sets the rate.
+            if self._set.get(index) != group["lr"]:
+                group["lr"] *= self.factor
+                self._set[index] = group["lr"]
+
+
+# Weights of the balance loss and of the routers' z-loss, in the configurations of transformers.
+COEFFICIENTS = words(
+    "router_aux_loss_coef router_z_loss_coef moe_aux_loss_coeff aux_loss_alpha aux_loss_coef "
+    "z_loss_coef"
+)
+
+
+class AuxOff(Fault):
+    """Sets the coefficients of the routers' auxiliary losses to zero.
+
+    The fault changes configurations and the modules that copied the coefficients at construction.
+
+    Args:
+        step: The first step without the losses.
+    """
+
+    name = "aux_off"
+
+    def __init__(self, step: int = 0) -> None:
+        if step < 0:
+            raise InputError(f"Fault 'aux_off' needs step >= 0, got step={step}.")
+        self.step = step
+        self._switches: list[Callable[[], None]] = []
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Find the coefficients that the model reads.
+
+        Raises:
+            NotCovered: The model has no auxiliary loss.
+        """
+        self._switches = [switch for module in model.modules() for switch in _switches(module)]
+        if not self._switches:
+            raise NotCovered(
+                "Fault 'aux_off' needs routers with an auxiliary loss, and this model trains "
+                "without one; choose another fault or give the loss a coefficient."
+            )
+
+    def arm(self, moment: Moment) -> tuple[()]:
+        """Set the coefficients to zero from `step` on."""
+        if moment.step >= self.step:
+            for switch in self._switches:
+                switch()
+            self._switches = []
+        return ()
+
+
+def _switches(module: nn.Module) -> list[Callable[[], None]]:
+    """Return functions that set the coefficients that a module reads to zero."""
+    config: Any = getattr(module, "config", None)
+    if hasattr(module, "aux_loss") and hasattr(config, "model_copy"):  # frozen and shared
+        names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]
+        zeros = config.model_copy(update=dict.fromkeys(names, 0.0))
+        return [lambda: setattr(module, "config", zeros)] if names else []
+    owners: list[Any] = [module]
+    if config is not None and not hasattr(config, "model_copy"):
+        owners += [config, getattr(config, "text_config", None)]
+    return [
+        partial(setattr, owner, name, 0.0)
+        for owner in owners
+        for name in COEFFICIENTS
+        if isinstance(getattr(owner, name, None), float) and getattr(owner, name)
+    ]
+
+
+Kind = Literal["labels", "repeated"]
+
+
+class BadBatches(Fault):
+    """Exchanges the batches of some steps for bad ones.
+
+    Kinds:
+        labels: The labels that count are permuted within the batch (label noise).
+        repeated: One token stands at every position, as input and as label, as in a shard of
+            padding. It makes the gradient small, and the batches after it make it large.
+
+    Args:
+        step: First step.
+        steps: How many.
+        kind: How they are bad.
+    """
+
+    name = "bad_batches"
+
+    def __init__(self, step: int = 10, steps: int = 10, kind: Kind = "labels") -> None:
+        if kind not in _CHANGES or step < 0 or steps < 1:
+            raise InputError(
+                "Fault 'bad_batches' needs kind=labels or kind=repeated, step >= 0 and "
+                f"steps >= 1, got kind={kind!r}, step={step}, steps={steps}."
+            )
+        self.step, self.steps, self.kind = step, steps, kind
+
+    def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
+        """Return the batches with the bad ones in their steps."""
+        start, stop = self.step * per_step, (self.step + self.steps) * per_step
+        generator = torch.Generator().manual_seed(seed)
+        bad = [_changed(batch, self.kind, generator) for batch in batches[start:stop]]
+        return [*batches[:start], *bad, *batches[stop:]]
+
+
+def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
+    counts = batch.labels != IGNORED
+    held = definite(batch.labels)[counts]
+    order = torch.randperm(len(held), generator=generator).to(held.device)
+    labels = definite(batch.labels).clone()
+    labels[counts] = held[order]
+    return replace(batch, labels=labels)
+
+
+def _repeated(batch: Batch, generator: torch.Generator) -> Batch:
+    inputs: Any = batch.inputs
+    token = inputs.flatten()[0]
+    labels = definite(batch.labels)
+    labels = labels.where(labels == IGNORED, token)
+    return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
+
+
+_CHANGES: dict[str, Callable[[Batch, torch.Generator], Batch]] = {
+    "labels": _permuted,
+    "repeated": _repeated,
+}
+
+
+def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
+    is_known = isinstance(batch.labels, Tensor) and isinstance(batch.inputs, Tensor)
+    if not is_known or (kind == "repeated" and cast(Tensor, batch.inputs).is_floating_point()):
+        raise NotCovered(
+            "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold "
+            "others; choose another fault."
+        )
+    return _CHANGES[kind](batch, generator)

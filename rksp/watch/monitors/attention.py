@@ -1,0 +1,475 @@
+"""Monitors of attention: its logits, their spread, entropy and ties, and the null sum of keys."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.ground.errors import NotCovered
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    attention_entropies,
+    logit_deviations,
+    visible_logits,
+    watching_attention,
+)
+from rksp.models.anatomy.chains import block_paths, float_tensors
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import at_least_float
+from rksp.spectra.dmd import LayerSpectrum, fit
+from rksp.spectra.status import Status
+from rksp.watch.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
+
+_QUERIES = 64  # query positions looked at per attention call, evenly chosen
+_SEQUENCES = 2
+
+
+class AttentionWatcher(Monitor):
+    """A monitor that sees every attention call of the pass, in any implementation.
+
+    A torch function mode that lasts for the pass shows fused attention. Attention inside of a
+    compiled region is not seen.
+    """
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the attention layers, or the blocks if no layer has a known layout."""
+        anatomy = find_anatomy(model)
+        self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
+        self._clear()
+        self._has_attended = False
+        if not anatomy.attention and not _may_attend(model):
+            return "no attention layer was found"
+        return None
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Watch the attention calls of the next forward pass."""
+        self._clear()
+        handles = [
+            model.get_submodule(path).register_forward_pre_hook(self._enter_layer(path))
+            for path in self._places
+        ]
+        enter = model.register_forward_pre_hook(self._enter)
+        # Runs first and even if the pass raises, so that torch's functions are always restored.
+        leave = model.register_forward_hook(self._leave, prepend=True, always_call=True)
+        return [*handles, enter, leave]
+
+    @abstractmethod
+    def look(self, layer: str, call: AttentionCall) -> None:
+        """Look at one call inside of the pass; never fail, and keep no tensor of the graph."""
+
+    def leave(self) -> None:
+        """Process the pass after it ended."""
+        return None
+
+    def _clear(self) -> None:
+        self._layer, self._is_done, self._calls_seen = "", False, 0
+        self._open: ExitStack | None = None
+
+    def worst_head(self, quantity: str, step: int, layer: str, by_head: Tensor) -> Reading:
+        """Return the reading of a layer from its heads' values `[heads]`; larger ones are worse."""
+        largest, head = by_head.max(0)
+        detail = {"median": float(by_head.median()), "head": float(head)}
+        return self.reading(
+            quantity, step, float(largest), layer=layer, heads=float(len(by_head)), **detail
+        )
+
+    def _look(self, call: AttentionCall) -> None:
+        layer = self._layer or f"attention.{self._calls_seen}"
+        self._calls_seen += 1
+        self.look(layer, call)
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the readings of the pass.
+
+        Raises:
+            NotCovered: No attention call was seen.
+        """
+        self._has_attended |= self._calls_seen > 0
+        if not self._has_attended:
+            raise NotCovered(
+                "no attention call was seen; the model uses an attention that rksp cannot read, or "
+                "it runs inside of a compiled region"
+            )
+        return self.readings(moment)
+
+    @abstractmethod
+    def readings(self, moment: Moment) -> list[Reading]:
+        """Return the readings of a pass in which attention was seen."""
+
+    def _enter_layer(self, path: str):
+        def before(module: nn.Module, args: tuple) -> None:
+            self._layer = path
+
+        return before
+
+    def _enter(self, module: nn.Module, args: tuple) -> None:
+        if self._open is None and not self._is_done:
+            self._open = ExitStack()
+            self._open.enter_context(watching_attention(module, self._look))
+
+    def _leave(self, module: nn.Module, args: tuple, output: object) -> None:
+        if self._open is not None:
+            opened, self._open, self._is_done = self._open, None, True
+            opened.close()
+            self.leave()
+
+
+def _may_attend(model: nn.Module) -> bool:
+    names = {type(module).__name__.lower() for module in model.modules()}
+    return any("attention" in name or "attn" in name for name in names)
+
+
+class LogitMonitor(AttentionWatcher):
+    """A monitor of attention logits, at up to 64 queries of the first two sequences."""
+
+    _calls: list[tuple[str, AttentionCall]]
+    _measured: dict[str, Mapping[str, Tensor]]
+
+    def look(self, layer: str, call: AttentionCall) -> None:
+        """Keep the call until the pass has ended."""
+        self._calls.append((layer, call.kept(_SEQUENCES)))
+
+    def leave(self) -> None:
+        """Measure the first usable call of each layer."""
+        with torch.no_grad():
+            for layer, call in self._calls:
+                if layer in self._measured:
+                    continue
+                logits, visible = visible_logits(call, _late_rows(call))
+                if bool((visible.sum(-1) > 1).any()):
+                    self._measured[layer] = self.measure(logits, visible)
+        self._calls = []
+
+    def readings(self, moment: Moment) -> list[Reading]:
+        """Return the readings of all layers."""
+        measured, self._measured = self._measured, {}
+        return [
+            reading
+            for layer, by_head in measured.items()
+            for reading in self.readings_of(layer, by_head, moment.step)
+        ]
+
+    @abstractmethod
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return values for each head, `[heads]`.
+
+        Args:
+            logits: `[batch, heads, queries, keys]`; hidden keys are −inf.
+            visible: Bool of the same shape: the visible keys.
+        """
+
+    @abstractmethod
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the readings of one layer."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._calls = []
+        self._measured = {}
+
+
+def _late_rows(call: AttentionCall) -> Tensor:
+    """Return the last positions of up to 64 equal parts, because late queries see most keys."""
+    length = call.rows.shape[-2]
+    count = min(length, _QUERIES)
+    return (torch.arange(count, device=call.rows.device) + 1) * length // count - 1
+
+
+class AttentionLogits(LogitMonitor):
+    """Largest scaled query–key product, `attention_max_logit`, and the logits' spread over keys.
+
+    Kimi K2 clips above τ = 100 (arXiv 2507.20534); runs whose logits exceeded 1e4 all diverged
+    (Wortsman et al., 2023, arXiv 2309.14322). `worst_head_logit_std` is the standard deviation over
+    visible keys, averaged over queries; the attention logit std of a score is its mean over heads.
+    Values are the worst head's. Logits include logit caps and additive masks that do not hide keys
+    (position biases).
+    """
+
+    name = "attention-logits"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = ("attention_max_logit", "worst_head_logit_std")
+    source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
+
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the largest logit and the mean spread of each head."""
+        deviations = logit_deviations(logits, visible)
+        usable = visible.sum(-1) > 1
+        return {
+            "attention_max_logit": logits.amax((0, 2, 3)),
+            "worst_head_logit_std": torch.where(usable, deviations, torch.nan).nanmean((0, 2)),
+        }
+
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the worst heads' values."""
+        readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
+        return [reading for reading in readings if math.isfinite(reading.value)]
+
+
+_COLLAPSED = 0.01
+
+
+class AttentionEntropy(LogitMonitor):
+    """H / ln(visible keys) of the softmax rows, averaged over queries: `attention_entropy`.
+
+    Its collapse accompanies divergence (Zhai et al., 2023, arXiv 2303.06296). The value is the
+    lowest head's. Heads that attend to the first token alone are low in healthy models too.
+    `collapsed` therefore counts the heads below 0.01, and `new_collapsed` those that were not at
+    the first reading.
+    """
+
+    name = "attention-entropy"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = ("attention_entropy",)
+    source = "arXiv 2303.06296"
+
+    def reset(self) -> None:
+        """Forget which heads had collapsed at the first reading."""
+        self._first: dict[str, Tensor] = {}
+
+    def bind(self, model):
+        """Find the attention layers."""
+        self.reset()
+        return super().bind(model)
+
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the mean entropy of each head."""
+        entropy = attention_entropies(logits, visible)
+        usable = visible.sum(-1) > 1
+        return {"entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
+
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the lowest head's entropy and the counts of collapsed heads."""
+        values = by_head["entropy"]
+        if not bool(torch.isfinite(values).all()):
+            return []
+        collapsed = (values < _COLLAPSED).cpu()
+        first = self._first.setdefault(layer, collapsed)
+        lowest, head = values.min(0)
+        detail = {
+            "mean": float(values.mean()),
+            "median": float(values.median()),
+            "collapsed": float(collapsed.sum()),
+            "new_collapsed": float((collapsed & ~first).sum()),
+            "head": float(head),
+            "heads": float(len(values)),
+        }
+        value = max(0.0, float(lowest))
+        return [self.reading("attention_entropy", step, value, layer=layer, **detail)]
+
+
+_NEAR = 1e-3
+
+
+class MultiMaximum(LogitMonitor):
+    """Share of rows with more than one key within 1e-3 of the row's maximum: `multi_max_share`.
+
+    Low-precision fused attention then sums several probabilities of exactly one. Its rounding
+    becomes one-sided, and the error of the query weights accumulates (arXiv 2510.04212). Rows that
+    see fewer than two keys do not count. The value is the worst head's.
+    """
+
+    name = "multi-maximum"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = ("multi_max_share",)
+    source = "arXiv 2510.04212"
+
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the share of such rows for each head."""
+        usable = visible.sum(-1) > 1
+        near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
+        tied = (near.sum(-1) > 1) & usable
+        return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
+
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the worst head's share."""
+        return [self.worst_head("multi_max_share", step, layer, by_head["share"])]
+
+
+STATES = 512
+RANK = 32
+
+
+class NearUnitMass(Monitor):
+    """RKSP (arXiv 2602.22988) on the states of the sampled step's own forward pass.
+
+    `rksp.spectra.dmd.fit` fits every block when its output leaves it, on at most `states` tokens of
+    the first micro-batch, evenly spread, in the `rank` leading directions. The states of two blocks
+    are never held at once. `near_unit_mass` and `expansive_mass` are read per block; the model's
+    value is the mean over the trusted blocks. If the model trains with dropout, the fit includes
+    it. Values then differ from those of `rksp score`, so compare them over time. A block is left
+    out if it changes the shape of its states or if its fit is not OK, as for a block that still
+    starts from zero. With too few states for every block the monitor is silent.
+    """
+
+    name = "near-unit-mass"
+    phase = Phase.GRADIENT
+    default_every = 100
+    quantities = ("near_unit_mass", "expansive_mass")
+    source = "RKSP, arXiv 2602.22988"
+
+    def __init__(
+        self,
+        *,
+        every: PositiveInt | None = None,
+        states: PositiveInt = STATES,
+        rank: PositiveInt = RANK,
+    ) -> None:
+        super().__init__(every=every)
+        self.states, self.rank = states, rank
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
+        self._blocks = block_paths(model)
+        self._clear()
+        return None if self._blocks else "no list of blocks was found"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the inputs and outputs of the blocks."""
+        self._clear()
+        handles = []
+        for path in self._blocks:
+            block = model.get_submodule(path)
+            handles.append(block.register_forward_pre_hook(self._before, with_kwargs=True))
+            handles.append(block.register_forward_hook(self._hook(path)))
+        return handles
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the masses of every trusted block and their means.
+
+        Raises:
+            NotCovered: The batch has too few states for every block.
+        """
+        spectra = [spectrum for spectrum in self._spectra if spectrum.status is Status.OK]
+        if not spectra:
+            statuses = {spectrum.status for spectrum in self._spectra}
+            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # from the batch shape
+                reasons = sorted(status.value for status in statuses) or ["no block ran"]
+                raise NotCovered(f"no block gave a trustworthy spectrum: {', '.join(reasons)}")
+            return []
+        readings = []
+        for quantity in ("near_unit_mass", "expansive_mass"):
+            values = {spectrum.name: getattr(spectrum, quantity) for spectrum in spectra}
+            mean = statistics.fmean(values.values())
+            for layer, value in {"": mean, **values}.items():
+                detail = {"blocks": float(len(spectra))} if not layer else {}
+                readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
+        self._clear()
+        return readings
+
+    def _clear(self) -> None:
+        self._entering: Tensor | None = None
+        self._spectra: list[LayerSpectrum] = []
+
+    def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self._entering = self._rows((args, kwargs))
+
+    def _hook(self, path: str):
+        def after(module: nn.Module, args: tuple, output: object) -> None:
+            x, y, self._entering = self._entering, self._rows(output), None
+            if x is not None and y is not None and x.shape == y.shape:
+                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), extras=False, name=path)
+                self._spectra.append(spectrum)
+
+        return after
+
+    def _rows(self, value: object) -> Tensor | None:
+        """Copy evenly spread states `[states, width]`, because the next block may add in place."""
+        found = next((t for _, t in float_tensors(value) if t.dim() > 1), None)
+        if found is None:
+            return None
+        flat = found.detach().flatten(0, -2)
+        count = min(self.states, len(flat))
+        return flat[torch.arange(count, device=flat.device) * len(flat) // count]
+
+
+class KeyNullSum(AttentionWatcher):
+    """ρ = ‖Σ_j dK_j‖ / ‖dK‖_F, the worst head's mean over sequences: `key_null_sum`.
+
+    A softmax does not change when its logits shift, so the gradient of the keys that enter
+    attention sums to zero over positions, per head and sequence. An error in the row sums δ of the
+    backward pass leaves a remainder, in the direction that lets query and key weights drift. This
+    monitor is rksp's own proposal for the fault of arXiv 2510.04212. Logit caps and learned sinks
+    break the identity.
+
+    `key_null_drift` follows the signed sums s over readings: ‖Σ s‖ / √Σ‖s‖². It stays near one for
+    rounding and grows like √n for a bias.
+    """
+
+    name = "key-null-sum"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("key_null_sum", "key_null_drift")
+    source = "rksp, for the fault of arXiv 2510.04212"
+
+    def bind(self, model):
+        """Find the attention layers."""
+        self.reset()
+        return super().bind(model)
+
+    _sums: dict[str, tuple[Tensor, Tensor]]
+
+    def reset(self) -> None:
+        """Forget the signed sums."""
+        self._drift: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def look(self, layer: str, call: AttentionCall) -> None:
+        """Watch the gradient of the call's keys."""
+        if call.key is None or call.softcap:
+            return
+        self._is_covered = True
+        if call.key.requires_grad:
+            sums = self._sums
+
+            def after(gradient: Tensor) -> None:
+                whole = at_least_float(gradient.detach())
+                sums.setdefault(layer, (whole.sum(-2), whole.square().sum((-2, -1))))
+
+            call.key.register_hook(after)
+
+    @torch.no_grad()
+    def readings(self, moment: Moment) -> list[Reading]:
+        """Return the null sums and the drifts of every layer.
+
+        Raises:
+            NotCovered: Attention caps its logits or does not show its keys.
+        """
+        if not self._is_covered:
+            raise NotCovered(
+                "the model's attention caps its logits, or it shows only its logits, not its keys"
+            )
+        seen, self._sums = self._sums, {}
+        readings = []
+        for layer, (total, energy) in seen.items():
+            total = total.reshape(-1, *total.shape[-2:])
+            energy = energy.reshape(-1, energy.shape[-1])
+            if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):
+                continue
+            ratios = (total.norm(dim=-1) / energy.clamp(min=1e-30).sqrt()).mean(0)
+            drift = self._drifted(layer, total.sum(0))
+            for quantity, values in (("key_null_sum", ratios), ("key_null_drift", drift)):
+                readings.append(self.worst_head(quantity, moment.step, layer, values))
+        return readings
+
+    def _drifted(self, layer: str, signed: Tensor) -> Tensor:
+        zeros = torch.zeros_like(signed), torch.zeros_like(signed[..., 0])
+        total, energy = self._drift.get(layer, zeros)
+        total, energy = total + signed, energy + signed.square().sum(-1)
+        self._drift[layer] = (total, energy)
+        return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._is_covered = False
+        self._sums = {}

@@ -1,0 +1,250 @@
+"""Router monitors: entropy, load, similarity and conditioning of a model's routers."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.kernels.router_statistics import router_statistics
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
+from rksp.watch.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
+
+
+class _OfRouters(Monitor):
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the routers."""
+        self._routers: tuple[Router, ...] = find_anatomy(model).routers
+        self._seen: dict[str, object] = {}
+        self.reset()
+        return None if self._routers else "the model has no router"
+
+
+class RouterMonitor(_OfRouters):
+    """A monitor of router logits, recomputed in float32 from the inputs of the layer of experts.
+
+    The return values of routers differ between models and releases, and fused expert kernels bypass
+    them. Padding tokens count like others.
+    """
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the inputs of the layers of experts."""
+        self._seen = {}
+        return [
+            router.block.register_forward_pre_hook(self._hook(router), with_kwargs=True)
+            for router in self._routers
+        ]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the readings of all routers that ran."""
+        seen, self._seen = self._seen, {}
+        return [
+            reading
+            for router in self._routers
+            if router.path in seen
+            for reading in self.readings_of(router, seen[router.path], moment.step)
+        ]
+
+    @abstractmethod
+    def measure(self, router: Router, logits: Tensor) -> object:
+        """Return what to keep of logits `[tokens, experts]`, without tensors of the graph."""
+
+    @abstractmethod
+    def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
+        """Return the readings of one router."""
+
+    def _hook(self, router: Router):
+        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            states = first_tensor((args, kwargs))
+            if states is None or router.path in self._seen:
+                return  # a second pass: another micro-batch, or a recomputed one
+            with torch.no_grad():
+                self._seen[router.path] = self.measure(router, router.logits(states))
+
+        return before
+
+
+_TOKENS = 8192  # evenly chosen of the first micro-batch
+
+
+class RouterEntropy(RouterMonitor):
+    """Mean over tokens of −Σ p ln p in nats over all experts: `router_entropy`.
+
+    p is the softmax before any top-k. For sigmoid routers (DeepSeek-V3, Llama 4) p are the sigmoids
+    over their sum, and the quantity is `router_entropy_sigmoid` (arXiv 2606.28116, section 3). The
+    value is in [0, ln E]. It falls as routing specializes, and fast when a few experts win for
+    good. `normalized` is the share of ln E. This is not the entropy of the load.
+    """
+
+    name = "router-entropy"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("router_entropy", "router_entropy_sigmoid")
+    source = "arXiv 2606.28116"
+
+    def measure(self, router: Router, logits: Tensor) -> Tensor:
+        """Return the mean, lowest and median entropy of up to 8,192 tokens."""
+        sample = logits[:: -(-len(logits) // _TOKENS)]
+        entropy = router_statistics(sample, is_sigmoid=router.is_sigmoid).entropy
+        return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
+
+    def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
+        """Return the reading of one router."""
+        mean, lowest, median = measured.tolist()
+        experts = router.weight.shape[0]
+        if not math.isfinite(mean) or experts < 2:
+            return []
+        detail = {"normalized": mean / math.log(experts), "lowest": lowest, "median": median}
+        quantity = "router_entropy" + ("_sigmoid" if router.is_sigmoid else "")
+        return [self.reading(quantity, step, mean, layer=router.path, **detail)]
+
+
+_TOKENS_PER_EXPERT = 1000  # routed tokens that a window for dead experts waits for, per expert
+# Share of the mean load; below a tenth, experts of healthy small models recovered.
+_DEAD_SHARE = 0.02
+_DEAD_WINDOWS = 3
+
+
+class RouterLoad(RouterMonitor):
+    """Imbalance of the shares f_i of routed tokens in the first micro-batch.
+
+    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1].
+    The detail gives Gini index, coefficient of variation and entropy of the load over ln E.
+    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, each
+    of at least 1,000 routed tokens per expert; it is read from the third window on. Choices follow
+    the logits and the router's correction, if it has one. Limits of groups or capacity are not
+    modeled.
+    """
+
+    name = "router-load"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("router_max_vio", "router_dead_experts")
+    source = "arXiv 2408.15664"
+
+    def reset(self) -> None:
+        """Forget the counts of all windows."""
+        self._counts: dict[str, Tensor] = {}
+        self._windows: dict[str, list[Tensor]] = {}
+
+    def measure(self, router: Router, logits: Tensor) -> Tensor:
+        """Return the number of tokens of each expert."""
+        scores = logits
+        if router.correction is not None:
+            scores = logits.sigmoid() + router.correction.to(logits.dtype)
+        return router_statistics(scores, router.top_k).load
+
+    def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
+        """Return the reading of one router's imbalance and, once known, of its dead experts."""
+        load = measured.double().cpu()
+        if len(load) < 2 or not float(load.sum()):
+            return []
+        share = load / load.sum()
+        entropy = torch.special.entr(share).sum() / torch.tensor(len(share)).log()
+        ranks = torch.arange(1, len(share) + 1, dtype=share.dtype)
+        gini = (2 * (ranks * share.sort().values).sum() - (len(share) + 1)) / len(share)
+        detail = {
+            "gini": float(gini),
+            "variation": float(share.std(correction=0) / share.mean()),
+            "load_entropy": float(entropy),
+            "smallest": float(share.min() * len(share)),
+        }
+        values = {"router_max_vio": float(share.max() * len(share) - 1)}
+        dead = self._dead(router.path, load)
+        if dead is not None:
+            values["router_dead_experts"] = float(dead)
+        return [
+            self.reading(quantity, step, value, layer=router.path, **detail)
+            for quantity, value in values.items()
+        ]
+
+    def _dead(self, path: str, load: Tensor) -> int | None:
+        counts = self._counts.get(path, 0) + load
+        windows = self._windows.setdefault(path, [])
+        if float(counts.sum()) >= _TOKENS_PER_EXPERT * len(load):
+            windows.append(counts < _DEAD_SHARE * counts.mean())
+            del windows[:-_DEAD_WINDOWS]
+            counts = torch.zeros_like(load)
+        self._counts[path] = counts
+        if len(windows) < _DEAD_WINDOWS:
+            return None
+        return int(torch.stack(windows).all(0).sum())
+
+
+class RouterSimilarity(_OfRouters):
+    """Mean cosine between pairs of router rows: `router_similarity` (arXiv 2606.28116, eq. 7).
+
+    The value is in [−1/(E−1), 1] and near 0 at the start; it rises when a few directions win. A
+    router with a zero row has no reading. It is computed from the mean unit row ū as
+    (E‖ū‖² − 1)/(E − 1).
+    """
+
+    name = "router-similarity"
+    phase = Phase.UPDATE
+    default_every = 10
+    quantities = ("router_similarity",)
+    source = "arXiv 2606.28116"
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the similarity of every router."""
+        readings = []
+        for router in self._routers:
+            rows = router.rows()
+            if len(rows) > 1 and bool((rows.norm(dim=-1) > 0).all()):
+                value = float(mean_cosine(rows))
+                readings.append(
+                    self.reading("router_similarity", moment.step, value, layer=router.path)
+                )
+        return readings
+
+
+def mean_cosine(rows: Tensor) -> Tensor:
+    """Return the mean cosine over pairs of different rows of `[rows, width]`, a scalar."""
+    count = len(rows)
+    units = rows / rows.norm(dim=-1, keepdim=True)
+    return (count * units.mean(0).square().sum() - 1) / (count - 1)
+
+
+class RouterConditioning(_OfRouters):
+    """What remains of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
+
+    Two definitions are in use, and both are read. `router_cond_ratio` is max ‖w_i − w̄‖ / ‖w̄‖. It
+    is about √(E−1) for independent rows and falls towards 0 when a shared mean dominates.
+    `router_centered_energy` is Σ‖w_i‖² − E‖w̄‖². For inputs of unit covariance this energy over 2E
+    (`concentration`) approximates ln E minus routing entropy.
+    """
+
+    name = "router-conditioning"
+    phase = Phase.UPDATE
+    default_every = 10
+    quantities = ("router_cond_ratio", "router_centered_energy")
+    source = "arXiv 2606.28116"
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the two quantities of every router."""
+        readings = []
+        for router in self._routers:
+            rows = router.rows()
+            mean = rows.mean(0)
+            centered = (rows - mean).square().sum(-1)
+            energy, largest = float(centered.sum()), float(centered.max().sqrt())
+            values = {"router_centered_energy": energy}
+            if float(mean.norm()) > 0:
+                values["router_cond_ratio"] = largest / float(mean.norm())
+            detail = {"concentration": energy / (2 * len(rows))}
+            readings += [
+                self.reading(quantity, moment.step, value, layer=router.path, **detail)
+                for quantity, value in values.items()
+                if math.isfinite(value)
+            ]
+        return readings

@@ -1,0 +1,373 @@
+"""Monitors of single numbers: loss, gradient norm, log Z, activations, what is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.ground.errors import NotCovered
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import Unmade
+from rksp.models.anatomy.attention_layouts import is_linear
+from rksp.models.anatomy.chains import block_paths, first_tensor, float_tensors
+from rksp.watch.groups import gradient_norms, parameter_groups, sums_of_squares
+from rksp.watch.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
+
+SMOOTHING = 0.98
+
+
+class LossSpike(Monitor):
+    """Reads the training loss.
+
+    `loss` is the raw value in nats. `loss_excess` is the rise of the exponential mean (0.98,
+    started at the first loss) above its running minimum. Lead times refer to 0.5 nats for 100 steps
+    as the definition of divergence. A loss that is not finite is left to `non-finite`.
+    """
+
+    name = "loss"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = ("loss", "loss_excess")
+    source = "rksp"
+
+    def __init__(self, *, every: PositiveInt | None = None) -> None:
+        super().__init__(every=every)
+        self._mean: float | None = None
+        self._lowest = math.inf
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Forget the mean and the minimum."""
+        self.reset()
+        return None
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the loss and its excess."""
+        loss = moment.loss
+        if loss is None or not math.isfinite(loss):
+            return []
+        mean = loss if self._mean is None else SMOOTHING * self._mean + (1 - SMOOTHING) * loss
+        self._mean, self._lowest = mean, min(self._lowest, mean)
+        return [
+            self.reading("loss", moment.step, loss),
+            self.reading("loss_excess", moment.step, mean - self._lowest, mean=mean),
+        ]
+
+    def reset(self) -> None:
+        """Forget the mean and the minimum."""
+        self._mean, self._lowest = None, math.inf
+
+
+class GradientNorm(Monitor):
+    """Euclidean norm of the gradients before clipping, of the model and of every block.
+
+    The quantities are `gradient_norm` and `block_gradient_norm`.
+
+    Sharded gradients count as whole: squares are summed per shard and over the ranks that hold
+    them. The model's norm carries the largest block's share of the square as `top_share`. A norm
+    that is not finite is left to `non-finite`, because under fp16 the loss scaler provokes them.
+    The rules are a robust z of the logarithm, and ten times the median for three steps. A block's
+    norm must leave its baseline further, because blocks take turns in learning.
+    """
+
+    name = "gradient-norm"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = ("gradient_norm", "block_gradient_norm")
+    source = "ZClip, arXiv 2504.02507"
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Group the parameters by block."""
+        self._groups = parameter_groups(model)
+        return None if self._groups else "no parameter is trained"
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the norms that are finite."""
+        groups = {
+            name: grads
+            for name, params in self._groups.items()
+            if (grads := [p.grad for p in params if p.grad is not None])
+        }
+        if not groups:
+            return []
+        squares = sums_of_squares(list(groups.values()), gradient_norms(moment)).tolist()
+        total = sum(squares)
+        top = max(squares) / total if 0 < total < math.inf else 1.0
+        step = moment.step
+        readings = [
+            self.reading("gradient_norm", step, _root(total), top_share=top),
+            *(
+                self.reading("block_gradient_norm", step, _root(square), layer=name)
+                for name, square in zip(groups, squares, strict=True)
+            ),
+        ]
+        return [reading for reading in readings if math.isfinite(reading.value)]
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if square >= 0 else math.nan
+
+
+POSITIONS = 512  # of the first micro-batch, evenly spread
+
+
+class OutputLogZ(Monitor):
+    """Mean of log Z = log Σ exp(logits) over tokens, in nats: `output_log_z`.
+
+    Cross-entropy does not change when all logits move together, so they may drift until low
+    precision fails. The z-loss 1e-4 log²Z keeps them near zero (PaLM, Chowdhery et al., 2022;
+    Wortsman et al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log
+    Z|.
+    """
+
+    name = "output-log-z"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("output_log_z",)
+    source = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
+
+    def __init__(
+        self, *, every: PositiveInt | None = None, positions: PositiveInt = POSITIONS
+    ) -> None:
+        super().__init__(every=every)
+        self.positions = positions
+        self._log_z: Tensor | None = None
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Accept every model, because its outputs are not known yet."""
+        self._log_z = None
+        return None
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put a hook on the model's output."""
+        self._log_z = None
+        return [model.register_forward_hook(self._after)]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the mean of log Z."""
+        log_z, self._log_z = self._log_z, None
+        if log_z is None:
+            return []
+        mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
+        return [self.reading("output_log_z", moment.step, mean, p99=p99)]
+
+    def _after(self, module: nn.Module, args: tuple, output: object) -> None:
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() < 2:
+            raise NotCovered("the model returns no logits (as with a fused loss)")
+        rows = logits.detach().flatten(0, -2)
+        stride = -(-len(rows) // self.positions)
+        self._log_z = rows[::stride].float().logsumexp(-1)
+
+
+FP16_MAX = torch.finfo(torch.float16).max
+FP8_MAX = 448.0  # of float8_e4m3fn, without a scale
+
+
+class ActivationRange(Monitor):
+    """Largest magnitude among the outputs of a block and of its linear layers, per block.
+
+    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima.
+    `activation_share` is its share of the maximum of the type in use (of the worst one, since
+    autocast mixes types). `activation_growth` of the whole model is λ = ln(rms last / rms first) /
+    blocks over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
+    """
+
+    name = "activation-range"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = (
+        "activation_max",
+        "activation_share",
+        "activation_growth",
+    )
+    source = "OLMo 2, arXiv 2501.00656"
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
+        self._blocks = dict.fromkeys(block_paths(model))
+        self._clear()
+        return None if self._blocks else "no list of blocks was found"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the blocks and their linear layers."""
+        self._clear()
+        handles = []
+        for path in self._blocks:
+            block = model.get_submodule(path)
+            for module in block.modules():
+                if module is block or is_linear(module):
+                    handles.append(module.register_forward_hook(self._hook(path, module is block)))
+        return handles
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the magnitudes of every block and the growth of the whole model."""
+        readings, step = [], moment.step
+        for path, seen in self._seen.items():
+            values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
+            share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
+            top = max(values)
+            detail = {
+                "fp16_share": top / FP16_MAX,
+                "bf16_share": top / torch.finfo(torch.bfloat16).max,
+                "fp8_share": top / FP8_MAX,
+            }
+            readings.append(self.reading("activation_max", step, top, layer=path, **detail))
+            readings.append(self.reading("activation_share", step, share, layer=path))
+        if len(self._energies) > 1:
+            energies = torch.stack(self._energies).tolist()
+            if min(energies) > 0 and math.isfinite(max(energies)):
+                growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
+                readings.append(self.reading("activation_growth", step, growth))
+        self._clear()
+        return readings
+
+    def _clear(self) -> None:
+        self._seen: dict[str, list[tuple[Tensor, float]]] = {}
+        self._energies: list[Tensor] = []
+
+    def _hook(self, path: str, is_block: bool):
+        def after(module: nn.Module, args: tuple, output: object) -> None:
+            for place, (_, tensor) in enumerate(float_tensors(output)):
+                tensor = tensor.detach()
+                if not tensor.numel() or (place and is_block):
+                    continue  # a block's later outputs are caches and attention weights
+                low, high = torch.aminmax(tensor)
+                extreme = torch.maximum(low.abs(), high.abs())
+                self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
+                if is_block:
+                    mean = tensor.square().mean(dtype=torch.float32)
+                    self._energies.append(mean)
+
+        return after
+
+
+class NonFinite(Monitor):
+    """Names the first module whose output is not finite, and the gradients that are not.
+
+    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0. - `non_finite_modules`: number of
+    modules without children whose output is not finite; `layer` is
+      the first in forward order. Infinities that do not reach the loss (a mask inside a router) are
+      not counted.
+    - `non_finite_gradients`: number of parameters whose gradient is not finite; `layer` is the last
+      in registration order, which backward reaches first. Under float16 the loss scaler provokes
+      overflows and skips the step; they are then called `overflowed_gradients`.
+
+    The test is one sum per tensor, in float32 at least. It is NaN or infinite exactly if an entry
+    is (or if the sum itself overflows, beyond 3e38). On a CPU the inside of a block is not tested
+    if the block's output is finite, because infinities inside it then do not reach the loss. On a
+    GPU, where this test would wait for the device, all parts of a block are summed in one call.
+    """
+
+    name = "non-finite"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = (
+        "non_finite_loss",
+        "non_finite_modules",
+        "non_finite_gradients",
+        "overflowed_gradients",
+    )
+    source = "rksp"
+
+    def bind(self, model: nn.Module) -> str | None:
+        """List the parameters, the blocks and the modules without children."""
+        self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        blocks = block_paths(model)
+        self._blocks = [model.get_submodule(path) for path in blocks]
+        self._leaves = [
+            (name, leaf, any(name.startswith(f"{path}.") for path in blocks))
+            for name, leaf in model.named_modules()
+            if name and not any(leaf.children())
+        ]
+        self._clear()
+        return None
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the outputs of modules without children and of blocks."""
+        self._clear()
+        return [
+            *(
+                leaf.register_forward_hook(self._after_leaf(name, is_inner))
+                for name, leaf, is_inner in self._leaves
+            ),
+            *(block.register_forward_hook(self._after_block) for block in self._blocks),
+        ]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the three counts."""
+        gradients = self._bad_gradients(moment)
+        is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
+        modules = self._bad_modules() if is_bad_loss or gradients else []
+        name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
+        first, last = "".join(modules[:1]), "".join(gradients[-1:])
+        step = moment.step
+        readings = [
+            self.reading("non_finite_modules", step, float(len(modules)), layer=first),
+            self.reading(name, step, float(len(gradients)), layer=last),
+        ]
+        if moment.loss is not None:
+            loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
+            readings.insert(0, loss)
+        self._clear()
+        return readings
+
+    def _clear(self) -> None:
+        self._names: list[str] = []
+        self._sums: list[Tensor] = []
+        self._pending: list[tuple[str, Tensor]] = []
+        self._is_half = False
+
+    def _after_leaf(self, name: str, is_inner: bool):
+        def after(module: nn.Module, args: tuple, output: object) -> None:
+            tensor = first_tensor(output)
+            if tensor is not None:
+                self._is_half |= tensor.dtype is torch.float16
+                self._pending.append((name, tensor.detach()))
+                # What is not made yet waits for the loss, which tells of it without making it.
+                if not is_inner and not isinstance(tensor, Unmade):
+                    self._flush(tensor.detach())
+
+        return after
+
+    def _after_block(self, module: nn.Module, args: tuple, output: object) -> None:
+        self._flush(first_tensor(output))
+
+    def _flush(self, result: Tensor | None) -> None:
+        """Sum the pending outputs, unless the result computed from them is finite."""
+        pending, self._pending = self._pending, []
+        is_asked = result is not None and not result.is_cuda
+        if not (is_asked and math.isfinite(float(_totals([definite(result).detach()])[0]))):
+            self._names += [name for name, _ in pending]
+            self._sums += _totals([tensor for _, tensor in pending])
+
+    def _bad_modules(self) -> list[str]:
+        self._flush(None)
+        return _not_finite(self._names, self._sums)
+
+    def _bad_gradients(self, moment: Moment) -> list[str]:
+        norms = gradient_norms(moment)
+        held = {name: p.grad for name, p in self._params if p.grad is not None}
+        return _not_finite(list(held), [norms[grad] for grad in held.values()])
+
+
+def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a number for each tensor that is not finite if an entry is not."""
+    if tensors and all(t.is_cuda and t.dtype is not torch.float64 for t in tensors):
+        return list(torch._foreach_norm(list(tensors), 1, dtype=torch.float32))
+    # The fused norm is seventeen times slower than a sum on a CPU.
+    return [
+        t.sum(dtype=torch.float64 if t.dtype is torch.float64 else torch.float32) for t in tensors
+    ]
+
+
+def _not_finite(names: list[str], totals: list[Tensor]) -> list[str]:
+    if not totals:
+        return []
+    finite = torch.stack([total.double() for total in totals]).isfinite().tolist()
+    return [name for name, good in zip(names, finite, strict=True) if not good]

@@ -1,0 +1,421 @@
+"""Monitors of weights: stable rank, spectral entropy of queries and keys, size of updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.ground.errors import NotCovered
+from rksp.ground.model import definite
+from rksp.kernels.power_iteration import top_singular
+from rksp.models.anatomy.attention_layouts import AttentionLayer
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
+from rksp.watch.groups import local, parameter_groups
+from rksp.watch.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
+
+# Passes over the weights at a warm start. On a small model that trained at 1e-3, 8 every 100 steps
+# kept σ_1 within 1.1 % at step 100 and 0.04 % at step 200; 4 within 14 % and 1.1 %.
+_PASSES = 8
+
+
+class StableRank(Monitor):
+    """‖W‖_F² / σ_1² of every matrix of the blocks: `stable_rank` (MSign, arXiv 2602.01734).
+
+    It falls thousands of steps before a failure, first in attention's matrices. Fused projections
+    are split; of experts in one parameter the worst gives the value. σ_1 comes from block power
+    iteration warm-started at the last reading. It is never overestimated, so errors are on the
+    healthy side. `early_stable_rank` of the whole model is the geometric mean over attention's
+    matrices in the first third of the layers.
+    """
+
+    name = "stable-rank"
+    phase = Phase.UPDATE
+    default_every = 100
+    quantities = ("stable_rank", "early_stable_rank")
+    source = "MSign, arXiv 2602.01734"
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the matrices of the blocks."""
+        anatomy = find_anatomy(model)
+        self._matrices = anatomy.attention_matrices() + anatomy.feed_forward
+        early = anatomy.attention[: -(-len(anatomy.attention) // 3)]
+        self._early = {matrix.name for layer in early for matrix in layer.matrices()}
+        self.reset()
+        return None if self._matrices else "no matrix of a known layout was found in the blocks"
+
+    def reset(self) -> None:
+        """Forget the singular vectors of the last reading."""
+        self._state: tuple[Tensor, ...] | None = None
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the stable rank of every matrix, and the mean of the early layers."""
+        weights = [matrix.read() for matrix in self._matrices]
+        passes = None if self._state is None else _PASSES
+        top = top_singular(weights, self._state, iterations=passes)
+        self._state = top.state
+        norms = torch.stack([weight.float().square().sum() for weight in weights])
+        ranks, sigmas = (norms / top.sigma.square()).tolist(), top.sigma.tolist()
+        residuals = top.residual.tolist()
+        groups: dict[str, list[int]] = {}
+        for index, matrix in enumerate(self._matrices):
+            if math.isfinite(ranks[index]):  # a zero matrix has no stable rank
+                groups.setdefault(_layer(matrix), []).append(index)
+        readings = []
+        for layer, members in groups.items():
+            members.sort(key=ranks.__getitem__)
+            worst = members[0]
+            detail = {"sigma": sigmas[worst], "residual": residuals[worst]}
+            detail |= {"full": float(min(self._matrices[worst].shape))}
+            if len(members) > 1:
+                detail |= {"median": ranks[members[len(members) // 2]], "count": len(members)}
+            value = ranks[worst]
+            readings.append(self.reading("stable_rank", moment.step, value, layer=layer, **detail))
+        early = [r for r in readings if r.layer in self._early and r.value > 0]
+        if early:
+            mean = math.exp(sum(math.log(r.value) for r in early) / len(early))
+            readings.append(self.reading("early_stable_rank", moment.step, mean))
+        return readings
+
+
+def _layer(matrix: Matrix) -> str:
+    if matrix.expert is None:
+        return matrix.name
+    return ":".join(part for part in matrix.name.split(":") if part != str(matrix.expert))
+
+
+_ALL_HEADS = 2048  # a model with more is watched at four heads a layer
+_FEW_HEADS = 4
+
+
+@dataclass(slots=True)
+class _Base:
+    """The factors at the start of a window."""
+
+    step: int
+    factors: list[tuple[Tensor, Tensor]]
+
+
+class QKSpectralEntropy(Monitor):
+    """Effective rank of the change of W_q W_kᵀ over a window, per head (arXiv 2606.28116).
+
+    With ΔW = W(t) − W(t−δ) and the factors at the window's start,
+
+        Δ2 = ΔW_q W_kᵀ + W_q ΔW_kᵀ (first order), Δ3 = ΔW_q ΔW_kᵀ, Δ1 = Δ2 + Δ3 (exact),
+
+    the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². It falls under a fault that pushes one
+    direction. The quantities, each with its window as a suffix (`_50`), are `qk_delta2_rank`,
+    `qk_delta3_rank`, and `query_update_rank` and `key_update_rank` of ΔW itself. Δ1 follows Δ2 and
+    would cost as much, so it is left out. The value is the lowest head's; `normalized` is its
+    logarithm over that of the largest possible rank.
+
+    The spectra come from Gram matrices of the factors in float64, never from width × width
+    matrices. Rotary position is left out (offset zero); latent attention contributes the part
+    without position. A head that did not move has no rank: `unmoved` counts such heads, and a layer
+    without other heads has no reading. A head whose weights are not finite makes the value NaN.
+
+    Args:
+        every: Steps between two readings.
+        windows: δ in steps; by default one and ten times the cadence.
+    """
+
+    name = "qk-entropy"
+    phase = Phase.UPDATE
+    default_every = 50
+    quantities = (
+        "qk_delta2_rank",
+        "qk_delta3_rank",
+        "query_update_rank",
+        "key_update_rank",
+    )
+    source = "arXiv 2606.28116"
+
+    def __init__(
+        self, *, every: PositiveInt | None = None, windows: Sequence[PositiveInt] | None = None
+    ) -> None:
+        super().__init__(every=every)
+        self.windows = tuple(windows) if windows else (self.every, 10 * self.every)
+        self._layers: tuple[AttentionLayer, ...] = ()
+        self._bases: dict[int, _Base] = {}
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the attention layers."""
+        self._layers = find_anatomy(model).attention
+        self.reset()
+        return None if self._layers else "no attention layer of a known layout was found"
+
+    def reset(self) -> None:
+        """Forget the starts of the windows."""
+        self._bases = {}
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the readings of the windows that end at this step."""
+        due = [
+            window
+            for window in self.windows
+            if window not in self._bases or moment.step - self._bases[window].step >= window
+        ]
+        if not due:
+            return []
+        factors = [self._factors(layer) for layer in self._layers]
+        readings: list[Reading] = []
+        for window in due:
+            if window in self._bases:
+                base = self._bases[window].factors
+                for layer, now, then in zip(self._layers, factors, base, strict=True):
+                    readings += self._layer_readings(moment.step, window, layer, now, then)
+            self._bases[window] = _Base(moment.step, factors)
+        return readings
+
+    def _factors(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
+        """Copy the watched heads' factors `[heads, head_dim, width]`, one key per query head."""
+        heads = torch.arange(layer.heads)
+        if len(self._layers) * layer.heads > _ALL_HEADS:
+            heads = heads[:: -(-layer.heads // _FEW_HEADS)]
+        query = layer.query_factor()
+        keys = heads // (layer.heads // layer.kv_heads)
+        return query[heads.to(query.device)], layer.key_factor()[keys.to(query.device)]
+
+    def _layer_readings(
+        self,
+        step: int,
+        window: int,
+        layer: AttentionLayer,
+        now: tuple[Tensor, Tensor],
+        then: tuple[Tensor, Tensor],
+    ) -> list[Reading]:
+        return [
+            self._of_heads(f"{quantity}_{window}", step, layer, ranks, size)
+            for quantity, (ranks, size) in change_ranks(*then, *now).items()
+            if bool((ranks != 0).any())
+        ]
+
+    def _of_heads(
+        self, quantity: str, step: int, layer: AttentionLayer, ranks: Tensor, size: int
+    ) -> Reading:
+        moved = ranks[ranks != 0]
+        worst = float(moved.min())
+        normalized = math.log(worst) / math.log(size) if size > 1 and worst == worst else worst
+        return self.reading(
+            quantity,
+            step,
+            worst,
+            layer=layer.path,
+            median=float(moved.median()),
+            normalized=normalized if size > 1 else 1.0,
+            heads=float(len(moved)),
+            unmoved=float(len(ranks) - len(moved)),
+            head=float(torch.where(ranks != 0, ranks, torch.inf).argmin()),
+        )
+
+
+def change_ranks(
+    query_then: Tensor, key_then: Tensor, query_now: Tensor, key_now: Tensor
+) -> dict[str, tuple[Tensor, int]]:
+    """Return every term's effective rank of the change, by head, and its largest possible rank.
+
+    Args:
+        query_then: `[heads, head_dim, width]`.
+        key_then: Same shape and dtype.
+        query_now: Same shape and dtype.
+        key_now: Same shape and dtype.
+
+    Returns:
+        Quantity → (`[heads]` float64, 0 for heads that did not move and NaN for heads that are not
+        finite; largest rank).
+    """
+    query_step, key_step = query_now - query_then, key_now - key_then
+    dim, width = query_then.shape[-2:]
+    # Dividing both steps by their relative size scales the spectra and improves the conditioning.
+    norms = [x.square().sum((-2, -1), keepdim=True) for x in (query_step, key_step)]
+    sizes = [x.square().sum((-2, -1), keepdim=True) for x in (query_then, key_then)]
+    scale = ((norms[0] + norms[1]) / (sizes[0] + sizes[1]).clamp(min=1e-30)).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    left = torch.cat([query_step / scale, query_then], dim=-2)
+    first = torch.cat([key_then, key_step / scale], dim=-2)
+    return {
+        "qk_delta2_rank": (product_rank(left, first), min(2 * dim, width)),
+        "qk_delta3_rank": (product_rank(query_step / scale, key_step / scale), min(dim, width)),
+        "query_update_rank": (effective_rank(_gram(query_step)), min(dim, width)),
+        "key_update_rank": (effective_rank(_gram(key_step)), min(dim, width)),
+    }
+
+
+def product_rank(left: Tensor, right: Tensor) -> Tensor:
+    """Return the effective rank of `leftᵀ right`, `[...]` float64, both `[..., rank, width]`.
+
+    σ² are the eigenvalues of G_l G_r, where G_l and G_r are the Gram matrices of the rows. With G_l
+    = L Lᵀ they are those of Lᵀ G_r L. L is the Cholesky factor if there is one. Otherwise, as for
+    rows of low rank, L is V w^½ of the eigenvectors V and the eigenvalues w of G_l, with negative
+    eigenvalues set to zero.
+    """
+    gram, other = _gram(left), _gram(right)
+    is_finite = torch.isfinite(gram).all(-1).all(-1)
+    lower, failed = torch.linalg.cholesky_ex(gram)
+    low = (failed != 0) & is_finite
+    if bool(low.any()):
+        energy, vectors = torch.linalg.eigh(gram[low])
+        lower[low] = vectors * energy.clamp(min=0).sqrt().unsqueeze(-2)
+    return effective_rank(lower.mT @ other @ lower)
+
+
+def effective_rank(gram: Tensor) -> Tensor:
+    """Return exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`.
+
+    It is 0 for a matrix of zeros and NaN for one that is not finite.
+    """
+    is_finite = torch.isfinite(gram).all(-1).all(-1)
+    clean = torch.where(is_finite[..., None, None], gram, torch.zeros_like(gram))
+    energy = torch.linalg.eigvalsh(clean).clamp(min=0)
+    total = energy.sum(-1, keepdim=True)
+    p = energy / torch.where(total > 0, total, 1.0)
+    rank = torch.special.entr(p).sum(-1).exp()
+    return torch.where(is_finite, torch.where(total[..., 0] > 0, rank, 0.0), torch.nan)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    rows = rows.double()
+    return rows @ rows.mT
+
+
+SAMPLES = 1024  # entries per tensor: a root mean square of normal entries is then known to 2 %
+NEAR_EPSILON = 10.0  # a coordinate this close to Adam's epsilon hardly moves
+
+
+class UpdateRMS(Monitor):
+    """Reads the state of an Adam-like optimizer after its step.
+
+    Each block's value is its worst tensor's (for `epsilon_share`, that of all tensors together):
+
+    - `rms_t` = √mean(g² / max(v̂, ε²)), the quantity of StableAdamW (Wortsman et al., 2023, arXiv
+      2304.13013, algorithm 2). Above one, the second moment underestimates the gradient; loss
+      spikes were seen 1 to 8 steps later. g is the gradient that the optimizer used.
+    - `update_rms` = RMS(m̂ / (√v̂ + ε)), the step in units of the learning rate, before decay.
+    - `epsilon_share`: share of coordinates with 0 < √v̂ < 10 ε, whose updates vanish (Wortsman et
+      al., 2023b, arXiv 2309.14322); a coordinate that never had a gradient is not counted.
+    - `starved_share` of the whole model: the least of its blocks' shares of the coordinates with
+      √v̂ < 10 ε among those that ever had a gradient. Rare tokens starve rows of an embedding in
+      healthy runs; every block starves only if ε is too large.
+
+    Tensors of more than `samples` entries are measured on that many, evenly spread. Of sharded
+    tensors each rank measures its own part.
+    """
+
+    name = "update-rms"
+    phase = Phase.UPDATE
+    default_every = 4
+    quantities = ("rms_t", "update_rms", "epsilon_share", "starved_share")
+    source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
+
+    def __init__(self, *, every: PositiveInt | None = None, samples: PositiveInt = SAMPLES) -> None:
+        super().__init__(every=every)
+        self.samples = samples
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Group the parameters by block."""
+        self._groups = parameter_groups(model)
+        return None if self._groups else "no parameter is trained"
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the quantities of every block, and `starved_share` of the model.
+
+        Raises:
+            NotCovered: The optimizer keeps no second moment.
+        """
+        settings = _adam_settings(moment.optimizer)
+        state: dict[Any, Any] = definite(moment.optimizer).state
+        for part in getattr(moment.optimizer, "parts", ()):
+            state = {**state, **part.state}
+        owners, tensors = [], []
+        for name, params in self._groups.items():
+            for p in params:
+                if p in settings and p.grad is not None and "exp_avg_sq" in state.get(p, {}):
+                    owners.append(name)
+                    tensors.append((p, state[p], settings[p]))
+        if not tensors:
+            return []
+        found = self._measure(tensors)
+        readings, shares = [], []
+        for name in dict.fromkeys(owners):
+            rows = [i for i, owner in enumerate(owners) if owner == name]
+            for quantity in ("rms_t", "update_rms"):
+                values = sorted(found[quantity][i] for i in rows)
+                median = values[len(values) // 2]
+                readings.append(
+                    self.reading(quantity, moment.step, values[-1], layer=name, median=median)
+                )
+            sizes = [tensors[i][0].numel() for i in rows]
+            near, alive = (
+                sum(found[part][i] * size for i, size in zip(rows, sizes, strict=True))
+                for part in ("near", "alive")
+            )
+            shares.append(near / max(alive, 1.0))
+            share = near / sum(sizes)
+            readings.append(self.reading("epsilon_share", moment.step, share, layer=name))
+        return [*readings, self.reading("starved_share", moment.step, min(shares))]
+
+    def _measure(
+        self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
+    ) -> dict[str, list[float]]:
+        """Return `rms_t`, `update_rms` and shares of every tensor, in one pass over all samples.
+
+        `alive` is the share of coordinates that had a gradient, and `near` that of those near ε.
+        """
+        parts = [self._sample(definite(p.grad)) for p, _, _ in tensors]
+        sizes = torch.tensor([len(part) for part in parts])
+        owner = torch.repeat_interleave(torch.arange(len(parts)), sizes).to(parts[0].device)
+        g = torch.cat(parts)
+        m = torch.cat([self._sample(state["exp_avg"]) for _, state, _ in tensors])
+        v = torch.cat([self._sample(state["exp_avg_sq"]) for _, state, _ in tensors])
+        constants = [_corrections(state, settings) for _, state, settings in tensors]
+        first, second, eps = g.new_tensor(constants)[owner].unbind(-1)
+        root = (v / second).sqrt()
+        ratio = (g / root.clamp(min=eps.clamp(min=1e-30))).square()
+        update = (m / first / (root + eps).clamp(min=1e-30)).square()
+        alive = (v > 0).to(g.dtype)
+        near = alive * (root < NEAR_EPSILON * eps)
+        sums = g.new_zeros(4, len(sizes))
+        sums.index_add_(1, owner, torch.stack([ratio, update, near, alive]))
+        means = sums / sizes.to(sums).clamp(min=1)
+        rows = torch.cat([means[:2].sqrt(), means[2:]]).tolist()
+        return dict(zip(("rms_t", "update_rms", "near", "alive"), rows, strict=True))
+
+    def _sample(self, tensor: Tensor) -> Tensor:
+        flat = local(tensor).flatten()
+        stride = max(1, len(flat) // self.samples)
+        width = tensor.shape[-1] if tensor.dim() else 1
+        while stride > 1 and math.gcd(stride, width) > 1:
+            stride += 1  # otherwise the sample would stay within a few columns
+        return flat[::stride].float()
+
+
+def _adam_settings(
+    optimizer: Optimizer | None,
+) -> dict[nn.Parameter, tuple[float, float, float]]:
+    """Return (β1, β2, ε) of every parameter that an Adam-like optimizer updates."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    settings = {
+        p: (*group["betas"], group["eps"])
+        for group in groups
+        if len(group.get("betas", ())) == 2 and "eps" in group
+        for p in group["params"]
+    }
+    if not settings:
+        raise NotCovered("the optimizer keeps no second moment that rksp can read")
+    return settings
+
+
+def _corrections(state: dict, settings: tuple[float, float, float]) -> tuple[float, float, float]:
+    beta1, beta2, eps = settings
+    step = float(state["step"])
+    return 1 - beta1**step, 1 - beta2**step, eps
