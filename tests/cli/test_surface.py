@@ -49,7 +49,8 @@ OPTIONS = {
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text --threads",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text "
+    "--threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format --rows --strict",
