@@ -326,7 +326,8 @@ def test_what_changes_an_answer_changes_the_identity_of_a_cell(tmp_path):
 def test_the_sweeper_of_a_hydra_file_makes_the_cells(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(
-        "hydra: {sweeper: {params: {learning_rate: '1e-4,1e-3', micro_batch_size: 'choice(2,8)'}}}\n"
+        "hydra: {sweeper: {params: {learning_rate: '1e-4,1e-3', "
+        "micro_batch_size: 'choice(2,8)'}}}\n"
         "base_model: gpt2\nlearning_rate: 1e-5\nmax_steps: 77\nmicro_batch_size: 4\n"
     )
     cells = read_plan(str(path)).cells
