@@ -238,12 +238,18 @@ def _file(
     Returns:
         The base, the blocks of axes, the notes, and the W&B sweep if it is one.
     """
-    from rksp.recipe_files.registry import recognize
+    from rksp.recipe_files.registry import matches_any, recognize
 
     document = load_grid_file(path)
     if document.has("parameters"):
         axes, notes = _sweep(document, samples)
         return Base(), [axes], notes, document.data
+    sweep = document.find("hydra.sweeper.params")
+    if sweep is not None and isinstance(sweep.value, Mapping):  # the rest is one run
+        axes = dict(read_override(f"{name}={value}") for name, value in sweep.value.items())
+        rest = {key: value for key, value in document.data.items() if key != "hydra"}
+        run = dataclasses.replace(document, data=rest)
+        return Base(document=run if matches_any(run) else None), [axes], [], {}
     if document.has("grid") or document.has("zip"):
         base = _stated_base(document)
         blocks = _blocks(document.data.get("grid") or {}, path)

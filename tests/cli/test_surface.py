@@ -43,17 +43,17 @@ OPTIONS = {
     "calibrate": RECIPE
     + MODEL
     + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
-    "--steps --task --text --threads --verbose --help-all",
+    "--steps --strict --task --text --threads --verbose --help-all",
     "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads "
-    "--help-all",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text "
+    "--threads --help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
-    "explain-config": "--as --devices --format --rows",
+    "explain-config": "--as --devices --format --rows --strict",
     "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE
@@ -74,7 +74,7 @@ OPTIONS = {
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
     "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
-    "--select --set --verbose",
+    "--select --set --strict --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
@@ -84,7 +84,7 @@ OPTIONS = {
 REPORT_KEYS = (
     "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
-    "target timings verdict"
+    "target timings unread verdict"
 )
 
 

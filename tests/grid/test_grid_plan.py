@@ -321,3 +321,16 @@ def test_what_changes_an_answer_changes_the_identity_of_a_cell(tmp_path):
     assert cell.init_key(plain) != cell.init_key(Options(variant="paper-full-1"))
     assert cell.key(plain) != cell.key(Options(classifier=mine))
     assert cell.init_key(plain) == cell.init_key(Options(classifier=mine, threads=2, seed=3))
+
+
+def test_the_sweeper_of_a_hydra_file_makes_the_cells(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "hydra: {sweeper: {params: {learning_rate: '1e-4,1e-3', "
+        "micro_batch_size: 'choice(2,8)'}}}\n"
+        "base_model: gpt2\nlearning_rate: 1e-5\nmax_steps: 77\nmicro_batch_size: 4\n"
+    )
+    cells = read_plan(str(path)).cells
+    found = {(cell.recipe.learning_rate, cell.recipe.batch_size) for cell in cells}
+    assert found == {(1e-4, 2), (1e-4, 8), (1e-3, 2), (1e-3, 8)}
+    assert {cell.recipe.max_steps for cell in cells} == {77}

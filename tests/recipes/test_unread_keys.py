@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from rksp.checks.coverage import not_covered
 from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.registry import read_document, read_recipe_file, recognize, unwrap
+from rksp.run import Run
 
 CONFIGS = Path(__file__).parents[1] / "run_configs"
 _NOT_RUNS = ("checked.yaml", "sources.yaml", "scored.json", "README.md")
@@ -181,3 +183,31 @@ def test_what_changes_the_run_and_is_not_modelled_is_named_while_it_is_on(text, 
     path.write_text(f"base_model: gpt2\nmicro_batch_size: 2\n{text}\n", encoding="utf-8")
     found = read_recipe_file(path).unread
     assert [bool(one.why) for one in found] == [True] * is_named
+
+
+def test_strict_refuses_an_unknown_key_and_nothing_else(tmp_path):
+    path = tmp_path / "a.yaml"
+    known = "base_model: gpt2\nmicro_batch_size: 2\nneftune_noise_alpha: 5\n"
+    path.write_text(known)
+    assert Run.read(str(path), {}, strict=True).file == path
+    path.write_text(f"{known}warmup_step: 5\n")
+    assert Run.read(str(path), {}).file == path
+    with pytest.raises(InputError, match=r"warmup_step, line 4, .*warmup_steps"):
+        Run.read(str(path), {}, strict=True)
+
+
+@pytest.mark.parametrize("optim", ["rmsprop", "came_pytorch"])
+def test_an_optimizer_that_rksp_does_not_have_is_not_covered(optim, tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"base_model: gpt2\nmicro_batch_size: 2\noptimizer: {optim}\n")
+    read = read_recipe_file(path)
+    assert not_covered(read.recipe()) and optim in read.field("optimizer").origin.text
+    path.write_text("base_model: gpt2\nmicro_batch_size: 2\noptimizer: adamw_torch\n")
+    assert not not_covered(read_recipe_file(path).recipe())
+
+
+def test_a_path_that_is_not_here_is_handed_over_by_its_last_part(tmp_path):
+    path = tmp_path / "a.yaml"
+    for name, target in (("/path/to/DeepSeek-V3.1", "DeepSeek-V3.1"), (tmp_path, str(tmp_path))):
+        path.write_text(f"base_model: {name}\nmicro_batch_size: 2\n")
+        assert read_recipe_file(path).target.name == target

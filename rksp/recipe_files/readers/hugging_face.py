@@ -277,7 +277,9 @@ def _by_name(draft: Draft) -> None:
 
 def _peft_config(draft: Draft) -> None:
     """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
-    for name, settings in draft.mapping("peft_config").items():
+    parts = dict(draft.mapping("peft_config"))
+    for name in parts:
+        settings = parts[name]
         kind = settings.get("peft_type") if isinstance(settings, Mapping) else None
         if kind is None:
             continue

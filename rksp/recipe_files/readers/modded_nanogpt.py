@@ -12,7 +12,7 @@ _HOME = "Hyperparameters"
 
 def _rates(draft: Draft) -> None:
     """Set the optimizer; Muon trains the blocks' matrices, each Adam has its own group."""
-    groups = draft.mapping(OPTIMIZERS)
+    groups = dict(draft.mapping(OPTIMIZERS))
     main = next((name for name in groups if "Muon" in name), next(iter(groups), None))
     rate = draft.number(f"{OPTIMIZERS}.{main}.lr", f"{_HOME}.learning_rate")
     if rate is not None:
