@@ -290,8 +290,8 @@ def fit_fine_tuning(
     lab: _LAB = None,
 ) -> None:
     """Fit the model of fine-tuning to ROWS and the lab's ladders; the same give the same bytes."""
-    from lab.fine_tuning_fit.left_out import shipped_model
     from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
+    from lab.fine_tuning_fit.shipped import shipped_model
     from lab.ladders.fine_tuning.as_ladders import as_ladders
     from lab.ladders.fine_tuning.evidence import as_card, what_measuring_adds
     from lab.ladders.fine_tuning.table import read_fine_tuning
@@ -303,6 +303,20 @@ def fit_fine_tuning(
     adds = {"measured": as_card(what_measuring_adds(trained))}
     atomic_write(output, replace(model, card={**model.card, **adds}).to_json())
     typer.echo(f"Fitted on {len(ladders)} ladders, recipes and runs: {output}.")
+
+
+@app.command("published-runs")
+def published_runs(
+    rows: Annotated[list[Path], _ROWS],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table to write.")],
+) -> None:
+    """Count the runs of ROWS by method, objective, kind and size; the same give the same bytes."""
+    from lab.fine_tuning_fit.public_rows import read_public_rows
+    from lab.fine_tuning_fit.published_rows import artifact
+
+    check_writable(output)
+    atomic_write(output, artifact(read_public_rows(rows)))
+    typer.echo(f"Counted the published runs: {output}.")
 
 
 @app.command("eval-fine-tuning")

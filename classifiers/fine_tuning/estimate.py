@@ -32,6 +32,8 @@ class FineTuningEstimate(EdgeAndBest):
             no data show it.
         contributions: What each term adds to log10 of the edge, in decades.
         unseen: (factor, level) of every name that the data do not hold.
+        usual: The usual rate where no data beat it, else None; `start_here` is then that rate.
+        moved: Decades by which the rank of the adapters moves the usual rate.
         learned: How far a team's own runs moved it; None where there are none.
     """
 
@@ -41,12 +43,15 @@ class FineTuningEstimate(EdgeAndBest):
     lapse: Lapse
     contributions: Mapping[str, float]
     unseen: tuple[tuple[str, str], ...]
+    usual: float | None = None
+    moved: float = 0.0
     learned: LearnedReport | None = None
 
     @property
     def start_here(self) -> float:
-        """The median of the best rate, or `do_not_exceed` where that is lower."""
-        return min(self.best.quantile(0.5), self.do_not_exceed())
+        """The usual or the median best rate, or `do_not_exceed` where that is lower."""
+        usual = self.best.quantile(0.5) if self.usual is None else self.usual * 10**self.moved
+        return min(usual, self.do_not_exceed())
 
     @property
     def likely_edge(self) -> float:

@@ -15,6 +15,10 @@ VECTORS = ("vera", "ia3", "prompt", "prefix")
 OBJECTIVES = words(
     "next_token continued classification masked transcription preference orpo reward rl"
 )
+_LIKELIHOODS = words("next_token continued classification masked transcription")
+# Rates that people start from, by `FineTuningInputs.practice`: LoRA and its variants (DoRA, MiLoRA,
+# PiSSA and others), all weights of an encoder and of a decoder.
+USUAL = {"lora": 3e-4, "variant": 2e-4, "encoder": 5e-5, "decoder": 2e-5}
 # Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
 _USUAL_SIZE = {"decoder": math.log10(7e9)}
 _SMALL_SIZE = math.log10(8.6e7)
@@ -87,6 +91,18 @@ class FineTuningInputs:
     def scope(self) -> str:
         """What is trained, as most levels name it; tiny models have levels of their own."""
         return f"tiny-{self.trained}" if self.is_tiny else self.trained
+
+    @property
+    def practice(self) -> str:
+        """Which usual rate people start with: lora, variant, encoder or decoder; "" if none.
+
+        It is a rate of AdamW for a likelihood; preferences and rewards have others.
+        """
+        if self.is_tiny or self.optimizer != "adamw" or self.objective not in _LIKELIHOODS:
+            return ""
+        if self.trained == "adapter":
+            return "lora" if self.method in ("lora", "qlora") else "variant"
+        return self.kind if self.trained == "full" and self.kind in USUAL else ""
 
     @property
     def scale(self) -> float | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
+from rksp.classifiers.fine_tuning.inputs import USUAL, FineTuningInputs, Term, terms
 from rksp.classifiers.fine_tuning.intervals import doubted_moments
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
@@ -24,6 +24,7 @@ ARTIFACT = Artifact(
     command="python -m lab fit-fine-tuning",
 )
 SHARED = "shared"  # terms that move every rate of a run alike
+AT_USUAL, BY_RANK = "usual", "usual by rank"
 RESPONSES = ("best", "edge", "forgetting")
 _SENSELESS = 20.0  # decades
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
@@ -63,6 +64,8 @@ class FineTuningModel:
         lapse: Chance that a run ends against its edge.
         shows: How many rows of each response stand behind each "factor level" that is a name.
         card: What it was fitted on.
+        starts: By `FineTuningInputs.practice` where the usual rate is the start: "usual", or
+            "usual by rank" where the term of the rank moves it.
     """
 
     spreads: Mapping[str, float]
@@ -73,21 +76,28 @@ class FineTuningModel:
     lapse: Lapse
     shows: Mapping[str, Mapping[str, int]]
     card: Mapping[str, Any]
+    starts: Mapping[str, str] = field(default_factory=dict)
 
     def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
+
+        A source whose ladders were revealed starts at its own best rate, not at the usual one.
 
         Raises:
             ArtifactError: No optimizer has a rate as predicted, so the model is damaged.
         """
         forgetting = self._distribution(inputs, "forgetting")
         base = next(term for term in terms(inputs) if term.factor == "base")
+        start = "" if inputs.source else self.starts.get(inputs.practice, "")
+        by_rank = {} if start == AT_USUAL else self._contributions(inputs, "best")
         return FineTuningEstimate(
             best=self._distribution(inputs, "best"),
             edge=self._distribution(inputs, "edge"),
             forgetting=forgetting if self._shown(base).get("forgetting", 0) >= _FEW else None,
             lapse=self.lapse,
             contributions=self._contributions(inputs, "edge"),
+            usual=USUAL[inputs.practice] if start else None,
+            moved=by_rank.get("rank adapter", 0.0),
             unseen=tuple(
                 (term.factor, term.level)
                 for term in terms(inputs)
@@ -244,6 +254,7 @@ class FineTuningModel:
             "noise": self.noise,
             "lapse": [self.lapse.share, self.lapse.low, self.lapse.high],
             "shows": self.shows,
+            "starts": self.starts,
             "mean": self.mean,
         }
         head = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
@@ -279,6 +290,7 @@ class FineTuningModel:
             lapse=Lapse(share=share, low=low, high=high),
             shows={name: _counts(found) for name, found in stored["shows"].items()},
             card=stored["card"],
+            starts={str(name): _start(start) for name, start in stored["starts"].items()},
         )
 
 
@@ -294,6 +306,12 @@ def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): number(value) for name, value in stored.items()}
+
+
+def _start(stored: Any) -> str:
+    if stored not in (AT_USUAL, BY_RANK):
+        raise ValueError(f"{stored!r:.40} is no rate to start with")
+    return str(stored)
 
 
 def _counts(stored: Mapping[str, Any]) -> dict[str, int]:

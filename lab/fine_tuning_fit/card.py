@@ -16,17 +16,18 @@ from lab.fine_tuning_fit.public_rows import (
     public_ladders,
 )
 from lab.fine_tuning_fit.scores import (
-    CONSTANTS,
+    CANDIDATES,
+    MODEL,
     SETS,
     Rule,
+    chosen_starts,
     edge_score,
     gain,
-    is_lora,
+    members,
     nats_score,
     public_formula,
     rate_score,
     run_score,
-    set_of,
     starts,
     trained_score,
 )
@@ -93,12 +94,12 @@ def _of_lab(lab: Sequence[FineTuningLadder], public: Sequence[FineTuningLadder])
         if inputs.is_tiny:
             head = ", classification" if inputs.objective == "classification" else ""
             groups.setdefault(f"{inputs.trained}, {inputs.kind}{head}", []).append(one)
-    for name, members in sorted(groups.items()):
-        edges, nats = edge_score(members), nats_score(members)
+    for name, alike in sorted(groups.items()):
+        edges, nats = edge_score(alike), nats_score(alike)
         lines.append(
-            f"| {name} ({len(members)}) | {nats.regret:.3f} | {nats.high:.3f} "
+            f"| {name} ({len(alike)}) | {nats.regret:.3f} | {nats.high:.3f} "
             f"| {nats.constant:.3f} | {nats.lost:.0%} | {nats.worse} "
-            f"| {rate_score(members, starts).error:.2f} | {edges.error:.2f} | {edges.below:.0%} |"
+            f"| {rate_score(alike, starts).error:.2f} | {edges.error:.2f} | {edges.below:.0%} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -112,8 +113,8 @@ def _rates(predicted: Mapping[str, Sequence[LeftOut]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for name, everything in predicted.items():
-        for chosen in SETS:
-            part = [x for x in everything if set_of(x.ladder.inputs) == chosen]
+        for chosen, practice in SETS.items():
+            part = members(everything, practice)
             for rule, judge in _rules(chosen).items():
                 kept = [x for x in part if rule != "public formula" or public_formula(x.ladder)]
                 if not kept:
@@ -124,16 +125,21 @@ def _rates(predicted: Mapping[str, Sequence[LeftOut]]) -> str:
                     f"| {name} | {chosen} ({score.count}) | {rule} | {score.near:.0%} "
                     f"| {score.macro:.0%} | {error} |"
                 )
+    starts_at = chosen_starts(predicted)
+    lines += [
+        "",
+        f"Of {len(CANDIDATES)} candidates each, chosen: the usual rate, unless another is within "
+        "1 % in more ladders both with sources and with families left out.\n",
+        *(f"* {name}: {starts_at[practice]}" for name, practice in SETS.items() if practice),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _rules(chosen: str) -> dict[str, Rule]:
-    rules: dict[str, Rule] = {"*start here*": starts}
-    if chosen in CONSTANTS:
-        rate = CONSTANTS[chosen]
-        rules[f"{rate:.0e}"] = lambda x: math.log10(rate)
+    if not SETS[chosen]:
+        return {MODEL: starts}
+    rules = dict(CANDIDATES)
     if chosen == "LoRA, QLoRA":
-        rules["2e-04"] = lambda x: math.log10(2e-4)
         rules["public formula"] = lambda x: math.log10(definite(public_formula(x.ladder)))
     return rules
 
@@ -146,8 +152,8 @@ def _edges(predicted: Mapping[str, Sequence[LeftOut]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name, everything in predicted.items():
-        for chosen in SETS:
-            part = [x for x in everything if set_of(x.ladder.inputs) == chosen]
+        for chosen, practice in SETS.items():
+            part = members(everything, practice)
             score = edge_score(part)
             if score.count:
                 lines.append(
@@ -174,7 +180,7 @@ def _runs(predicted: Mapping[str, Sequence[LeftOut]]) -> str:
 
 def _lora(predicted: Sequence[LeftOut]) -> str:
     """LoRA by family and by rank, the family left out."""
-    part = [x for x in predicted if is_lora(x.ladder.inputs)]
+    part = members(predicted, "lora")
     lines = [
         "### LoRA by family and by rank, the family left out\n",
         "| ladders | *start here* | within 1 % | 3e-4 within 1 % |",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lab.fine_tuning_fit.fit import SHIPPED, Design, fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder
 from lab.fit.lapses import lapse_of
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.classifiers.rates import Lapse
 
 _SURE = 1e-2  # a run that fails, or passes, with a chance below it has lapsed
@@ -58,15 +57,6 @@ def left_out(
         for x in ladders:
             if key(x) == name and x.kind in kinds:
                 yield LeftOut(ladder=x, estimate=model.predict(x.inputs), name=name)
-
-
-def shipped_model(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
-    """Return the model of all ladders, with the lapses that leaving sources out shows.
-
-    The lab is one source, so nothing is known of a tiny model where it is left out.
-    """
-    seen = [x for x in left_out(ladders, source_of) if not x.ladder.inputs.is_tiny]
-    return replace(fit_fine_tuning(ladders), lapse=lapses(seen))
 
 
 def lapses(predicted: Sequence[LeftOut]) -> Lapse:

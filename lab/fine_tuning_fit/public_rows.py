@@ -45,10 +45,10 @@ _OBJECTIVES = {
     "classification": "classification",
     "dpo": "preference",
     "kto": "preference",
-    "gdpo": "preference",
+    "gdpo": "rl",
     "orpo": "orpo",
     "reward": "reward",
-    "ebft": "other",
+    "ebft": "rl",
 }
 _CONTINUED = ("continued", "mid-training")
 # These groups classify with decoders or adapters, which neither method nor family says.
@@ -134,7 +134,7 @@ def chosen_rate(row: Row) -> FineTuningLadder:
     return FineTuningLadder(
         name=str(row["id"]),
         kind=RECIPE,
-        inputs=_inputs(row),
+        inputs=inputs_of(row),
         best=best,
         edge=(rate, math.inf),
         rates=(rate,),
@@ -150,7 +150,7 @@ def _ladder(row: Row) -> FineTuningLadder:
     metric = str(row["metric"])
     return ladder_of_runs(
         str(row["id"]),
-        _inputs(row),
+        inputs_of(row),
         list(zip(rates, row.get("final_loss") or row["score"], row["failed"], strict=True)),
         higher_is_better=bool(row["higher_is_better"]),
         is_nats="NLL" in metric,
@@ -180,7 +180,7 @@ def _failed_run(row: Row) -> FineTuningLadder:
     return FineTuningLadder(
         name=str(row["id"]),
         kind=RUN,
-        inputs=_inputs(row),
+        inputs=inputs_of(row),
         edge=(-math.inf, rate),
         rates=(rate,),
         failed=(True,),
@@ -245,7 +245,8 @@ def _passed(family: str, rows: Sequence[Row]) -> list[FineTuningLadder]:
     ]
 
 
-def _inputs(row: Row) -> FineTuningInputs:
+def inputs_of(row: Row) -> FineTuningInputs:
+    """Return the inputs of the model of fine-tuning for a row."""
     arch, recipe = row["arch"], row["recipe"]
     method, objective = _method(str(row["method"]))
     family = arch.get("family") or ""

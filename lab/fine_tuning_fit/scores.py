@@ -13,7 +13,8 @@ import numpy as np
 from lab.fine_tuning_fit.ladder import FineTuningLadder, interpolated
 from lab.fine_tuning_fit.left_out import LeftOut
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.classifiers.fine_tuning.inputs import USUAL
+from rksp.classifiers.fine_tuning.model import AT_USUAL, BY_RANK
 from rksp.classifiers.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
 from rksp.ground.model import definite
@@ -24,31 +25,18 @@ _NORMAL = NormalDist()
 Rule = Callable[[LeftOut], float]
 
 
-def is_lora(inputs: FineTuningInputs) -> bool:
-    """Say whether plain LoRA or QLoRA is trained, with an Adam."""
-    return inputs.method in ("lora", "qlora") and inputs.optimizer == "adamw"
-
-
-SETS: dict[str, Callable[[FineTuningInputs], bool]] = {
-    "LoRA, QLoRA": is_lora,
-    "their variants": lambda i: (
-        i.trained == "adapter" and i.optimizer == "adamw" and not is_lora(i)
-    ),
-    "encoders, all weights": lambda i: i.trained == "full" and i.kind == "encoder",
-    "decoders, all weights": lambda i: i.trained == "full" and i.kind == "decoder",
-    "the rest": lambda i: True,
-}
-CONSTANTS = {
-    "LoRA, QLoRA": 3e-4,
-    "their variants": 3e-4,
-    "encoders, all weights": 5e-5,
-    "decoders, all weights": 2e-5,
+SETS = {
+    "LoRA, QLoRA": "lora",
+    "their variants": "variant",
+    "encoders, all weights": "encoder",
+    "decoders, all weights": "decoder",
+    "the rest": "",
 }
 
 
-def set_of(inputs: FineTuningInputs) -> str:
-    """Return the first of `SETS` that the inputs belong to."""
-    return next(name for name, belongs in SETS.items() if belongs(inputs))
+def members(predicted: Sequence[LeftOut], practice: str) -> list[LeftOut]:
+    """Return the ladders whose usual rate is of this name, one of `SETS`."""
+    return [x for x in predicted if x.ladder.inputs.practice == practice]
 
 
 def public_formula(ladder: FineTuningLadder) -> float | None:
@@ -99,6 +87,52 @@ def rate_score(predicted: Sequence[LeftOut], rule: Rule) -> RateScore:
 def starts(one: LeftOut) -> float:
     """Return log10 of *start here*."""
     return math.log10(one.estimate.start_here)
+
+
+def usual(one: LeftOut) -> float:
+    """Return log10 of the usual rate, or of *do not exceed* where that is lower."""
+    rate = USUAL[one.ladder.inputs.practice]
+    return math.log10(min(rate, one.estimate.do_not_exceed()))
+
+
+def usual_by_rank(one: LeftOut) -> float:
+    """Return the same, where the rank of the adapters moves the usual rate."""
+    rate = USUAL[one.ladder.inputs.practice] * 10**one.estimate.moved
+    return math.log10(min(rate, one.estimate.do_not_exceed()))
+
+
+MODEL = "model"
+CANDIDATES: dict[str, Rule] = {AT_USUAL: usual, BY_RANK: usual_by_rank, MODEL: starts}
+
+
+def near_counts(predicted: Sequence[LeftOut], practice: str) -> dict[str, int]:
+    """Return by candidate in how many ladders of a practice it is within 1 % of the best."""
+    part = members(predicted, practice)
+    return {
+        name: sum(x.ladder.shortfall(rule(x)) <= NEAR for x in part)
+        for name, rule in CANDIDATES.items()
+    }
+
+
+def chosen_starts(predicted: Mapping[str, Sequence[LeftOut]]) -> dict[str, str]:
+    """Choose by practice among `CANDIDATES`, by what was left out.
+
+    The usual rate stands unless a candidate is within 1 % of the best in more ladders both with
+    sources and with families left out; of several, the one with the most.
+
+    Args:
+        predicted: What was left out, by `KEYS`.
+    """
+    found = {}
+    for practice in USUAL:
+        counts = [near_counts(part, practice) for part in predicted.values()]
+        better = [
+            name for name in CANDIDATES if all(count[name] > count[AT_USUAL] for count in counts)
+        ]
+        found[practice] = max(
+            better or [AT_USUAL], key=lambda name: sum(count[name] for count in counts)
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

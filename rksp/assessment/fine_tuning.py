@@ -9,13 +9,22 @@ narrows where forgetting begins, and is printed as a measurement.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from rksp.assessment.risk import rounded, told, untold
+from rksp.assessment.risk import rounded, told, untold, without_rates
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningPredictor
-from rksp.documents.score import Contribution, RiskAssessment
+from rksp.classifiers.fine_tuning.published import (
+    LEAST,
+    Published,
+    lookup,
+    published_runs,
+    sort_of,
+)
+from rksp.documents.score import Contribution, PublishedReport, RiskAssessment
+from rksp.documents.verdict import Verdict
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
@@ -42,8 +51,11 @@ _OBJECTIVES = {
 _LIKELIHOODS = ("lm", "seq2seq")
 _OWN_BY_KIND = {"speech": "transcription", "encoder": "masked", "vision": "classification"}
 # Recipes bound these from one side; no ladder of rates and no failed run shows where they fail.
-_RECIPES_ONLY = ("preference",)
+_RECIPES_ONLY = ("preference", "orpo")
+_NEARBY = ("tiny-full/encoder",)
 _WIDEST = 2.0  # decades between the 5 % and the 95 % quantile of the edge
+_BREAKS = 10.0  # times the highest published rate, above which a run is at risk
+_CLEARLY = 1 + 1e-9  # so that a rate that is the highest one is not above it
 _FAR = 0.7  # decades beyond the sizes of the data at which rksp cannot tell
 _NAMES = {"base": "kind of model", "kind": "kind of model with adapters"}
 _MEANINGS = {
@@ -147,6 +159,7 @@ def assess_fine_tuning(
     risk: float = 0.05,
     doubts: Sequence[str] = (),
     is_measured: bool = False,
+    objective: str = "",
 ) -> RiskAssessment:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
@@ -162,6 +175,7 @@ def assess_fine_tuning(
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
         is_measured: Whether the first gradient was measured.
+        objective: The recipe's own, which published runs are sorted by.
 
     Returns:
         The answer.
@@ -173,16 +187,17 @@ def assess_fine_tuning(
     digest = str(model.card["digest"])
     is_covered = said.learned is not None and said.learned.covers
     if reasons and not is_covered:
+        bars: dict[str, Any] = {"steps": steps, "threshold": threshold, "risk": risk}
+        known = None if doubts else _published(inputs, objective)
+        if known is not None and known.runs >= LEAST:
+            return _by_published(known, tier, learning_rate, **bars)
+        if known is not None:
+            reasons.append(
+                f"rksp answers by published runs from {LEAST} on, and has {known.runs} of "
+                f"{sort_of(known.objective, known.method)}"
+            )
         reasons[0] = f"trained weights: {reasons[0]}"
-        return untold(
-            reasons,
-            tier,
-            steps=steps,
-            threshold=threshold,
-            risk=risk,
-            outside=over,
-            classifier_data=digest,
-        )
+        return untold(reasons, tier, **bars, outside=over, classifier_data=digest)
     return told(
         said,
         tier,
@@ -200,23 +215,58 @@ def assess_fine_tuning(
         measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
         learned=said.learned,
+        usual=said.usual,
+    )
+
+
+def _published(inputs: FineTuningInputs, objective: str) -> Published | None:
+    """Return the published runs of the same sort; None where they cannot stand for this one.
+
+    They were all of AdamW, and of models far larger than the lab's.
+    """
+    if inputs.optimizer != "adamw" or inputs.is_tiny or decades_outside(inputs) > _FAR:
+        return None
+    return lookup(published_runs(), inputs, objective)
+
+
+def _by_published(
+    known: Published, tier: Tier, rate: float | None, *, steps: int, threshold: float, risk: float
+) -> RiskAssessment:
+    """Return what published runs say of a rate: no probability, but their range and its middle."""
+    verdict, advice = Verdict.OK, None
+    if rate is not None and rate > known.highest * _CLEARLY:
+        is_far = rate > _BREAKS * known.highest * _CLEARLY
+        verdict = Verdict.RISK if is_far else Verdict.CAUTION
+        advice = f"Start at {short(known.middle, 2)}, {rate / known.middle:.1f} times lower."
+    return without_rates(
+        verdict=verdict,
+        reasons=[],
+        evidence=str(tier),
+        horizon_steps=steps,
+        risk=risk,
+        threshold=threshold,
+        start_here=known.middle,
+        counterfactual=advice,
+        answered_by="published runs",
+        published=PublishedReport(**asdict(known)),
     )
 
 
 def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[str]:
     """Return the reasons why the rows of fine-tuning do not cover a run, as clauses.
 
-    A family that no row holds only widens the answer; another name decides what is answered.
+    A family that no row holds only widens the answer, and so does an encoder among the lab's sizes,
+    whose other kinds are near each other; another name decides what is answered.
     """
     found = [
-        f"the runs of fine-tuning hold no {_NAMES.get(factor, factor)} {level.split('/')[-1]}"
+        f"no fine-tuning run in the data used has the {_NAMES.get(factor, factor)} "
+        f"{level.split('/')[-1]}{' below 5M parameters' * level.startswith('tiny')}"
         for factor, level in said.unseen
-        if factor != "family"
+        if factor != "family" and level not in _NEARBY
     ]
     if inputs.objective in _RECIPES_ONLY:
         found.append(
-            f"the runs of fine-tuning hold recipes of the objective {inputs.objective}, but none "
-            "that failed"
+            f"no fine-tuning run in the data used failed with the objective {inputs.objective}"
         )
     width = said.edge.quantile(0.95) / said.edge.quantile(0.05)
     if not found and width > 10**_WIDEST:

@@ -231,7 +231,7 @@ def _assess(
 
         source = evidence.source
         return assess_fine_tuning(
-            fine_tuning_inputs(source.config, source.task, source.num_parameters, recipe),
+            fine_tuning_inputs(source.config, _task_of(evidence), source.num_parameters, recipe),
             load_fine_tuning_model() if classifier is None else classifier.tuning,
             features.tier,
             steps=steps,
@@ -239,6 +239,7 @@ def _assess(
             **bars,
             doubts=_tuning_doubts(evidence, recipe),
             is_measured=response is not None and response.reason is None,
+            objective=recipe.objective,
         )
     model = classifier or load_edge_model()
     make = partial(_basis, evidence, recipe, features, model, rates, with_levers)
@@ -283,6 +284,19 @@ def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     from rksp.assessment.measured import measured_inputs
 
     return measured_inputs(evidence, recipe)
+
+
+def _task_of(evidence: Evidence) -> str:
+    """Return the task of trained weights: classes, where an encoder's head or data says so."""
+    task, data = evidence.source.task, evidence.options.data
+    if evidence.declared.family.kind != "encoder" or task.endswith("classification"):
+        return task
+    from rksp.datasets.own_rows import read_own_rows
+    from rksp.models.heads import other_head
+
+    head = other_head(evidence.declared.get("architectures"))
+    has_labels = data is not None and bool(read_own_rows(data).labels)
+    return "text-classification" if head is not None or has_labels else task
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:

@@ -166,7 +166,7 @@ def certain_failure(
         The answer.
     """
     here = None if learning_rate is None else 1.0
-    return _without_rates(
+    return without_rates(
         verdict=Verdict.RISK,
         evidence=str(tier),
         horizon_steps=steps,
@@ -207,7 +207,7 @@ def untold(
     Returns:
         The answer.
     """
-    return _without_rates(
+    return without_rates(
         verdict=Verdict.CANNOT_TELL,
         reasons=list(reasons),
         evidence=str(tier),
@@ -219,7 +219,7 @@ def untold(
     )
 
 
-def _without_rates(**known: object) -> RiskAssessment:
+def without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
     empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")

@@ -163,6 +163,31 @@ class LeverReport(Part):
     arm: str
 
 
+class PublishedReport(Part):
+    """Published runs of the same sort, which answer where no model of fine-tuning can.
+
+    Attributes:
+        method, objective, kind, size: What the runs have in common; `rl` and `preference` are
+            several objectives, and the size may be `any`.
+        runs, stated, sources: Runs; those of them with an outcome; and who published them.
+        lowest, middle, highest: Their peak rates; the middle is the median.
+        failed, failed_from: Runs of the same sort that failed, and the lowest of their rates.
+    """
+
+    method: str
+    objective: str
+    kind: str
+    size: str
+    runs: int
+    stated: int
+    sources: int
+    lowest: float
+    middle: float
+    highest: float
+    failed: int
+    failed_from: float | None
+
+
 class RiskAssessment(Part):
     """The answer for one model and recipe. Probabilities lie between 0 and 1.
 
@@ -200,7 +225,11 @@ class RiskAssessment(Part):
         classifier_data: Digest of the data that the classifier was fitted on; None where no
             classifier was asked.
         answered_by: The runs of the fitted model that answered; None where none did. The model of
-            fine-tuning states no losses, so `start_excess` and `expected_excess` are None.
+            fine-tuning states no losses, so `start_excess` and `expected_excess` are None. Of
+            published runs only `start_here`, their middle rate, is known, and the verdict is
+            `caution` above the highest and `risk` above ten times that.
+        published: The published runs, where they answer.
+        usual: The usual rate, where no data beat it and `start_here` is it.
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
         measuring_adds: What a measurement of trained weights adds to the rates, with an interval,
@@ -231,7 +260,9 @@ class RiskAssessment(Part):
     counterfactual: str | None
     classifier_data: str | None
     probability_diverged: float | None = None
-    answered_by: Literal["random initializations", "fine-tuning"] | None = None
+    answered_by: Literal["random initializations", "fine-tuning", "published runs"] | None = None
+    published: PublishedReport | None = None
+    usual: float | None = None
     forgets_from: float | None = None
     widened_by: dict[str, float] = Field(default_factory=dict)
     measuring_adds: list[str] = Field(default_factory=list)

@@ -120,7 +120,8 @@ def choose(
         chosen = _by_architecture(architectures, known, own)
         if chosen is None and known and task != "other" and not _is_base(architectures, own):
             chosen = known[0]
-    if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
+    head = None if chosen == "text-classification" else other_head(architectures)
+    if chosen is not None and task is None and head is not None:
         if has_weights:
             notes = (f"Only the model below {head} is scored: rksp has no task for that head.",)
             return _chosen(heads, _BASE, config, "other", notes)
@@ -161,7 +162,7 @@ def _by_architecture(
     return None
 
 
-def _other_head(architectures: object) -> str | None:
+def other_head(architectures: object) -> str | None:
     """Return the class name of a text head that is not in `_TABLES`, or None."""
     names = architectures if isinstance(architectures, list) else []
     return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS
+from rksp.classifiers.fine_tuning.published import ANY, LEAST, WIDER, sort_of
 from rksp.classifiers.kinds import WIDENED_BY
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
@@ -84,10 +85,46 @@ def stream(report: ScoreReport) -> str:
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     """Return the probability in one line, or a question if the recipe has no learning rate."""
     rate = report.recipe.learning_rate
+    if said := published(report, risk):
+        return said
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
     at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
     return f"{odds(risk)}{diverging(risk)} {at}"
+
+
+def published(report: ScoreReport, risk: RiskAssessment) -> str:
+    """Say what published runs trained at, and how far above a rate lies; empty if others answer."""
+    known, own = risk.published, report.recipe.learning_rate
+    if known is None:
+        return ""
+    size = "" if known.size == ANY else f", {known.size}"
+    said = (
+        f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
+        f"{rate(known.lowest)} to {rate(known.highest)}"
+    )
+    if own is not None and own > known.highest:
+        return f"{said}; yours is {own / known.highest:.3g} times the highest"
+    return said if own is None else f"{said}; yours is not above them"
+
+
+def of_published(report: ScoreReport, risk: RiskAssessment) -> str:
+    """Say what is known of the ends of the published runs, and what is not told."""
+    known = risk.published
+    if known is None:
+        return ""
+    failed = (
+        f"{known.failed} more failed, from {rate(known.failed_from)} on"
+        if known.failed
+        else "none of them failed"
+    )
+    own = dict(report.recipe)["objective"]
+    is_wider = known.objective == WIDER.get(own) != own
+    few = f"fewer than {LEAST} of them are {own.upper()}; " if is_wider else ""
+    return (
+        f"{few}{known.stated} of the {known.runs} state an outcome, the others are examples; "
+        f"{failed}; P(failed) and the edge are not known"
+    )
 
 
 def odds(risk: RiskAssessment) -> str:
@@ -127,6 +164,8 @@ def rates(risk: RiskAssessment) -> str:
     """Return the three learning rates in a line: start here, likely edge, do not exceed."""
     if risk.start_here is None:
         return "no learning rate trains this model"
+    if risk.published is not None:
+        return f"start here {rate(risk.start_here)}, the middle of the published runs"
     nats = risk.start_excess
     excess = "" if nats is None else f"expected excess {nats:.2f} nats, "
     return (
@@ -172,9 +211,13 @@ def learned_briefly(seed: SeedReport) -> str:
 def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
     """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
     risk = seed.risk
+    if risk is not None and (ends := of_published(report, risk)):
+        return [ends]
     if risk is None or risk.answered_by != "fine-tuning":
         return []
     said = ["trained weights: the model of fine-tuning answers"]
+    if risk.usual is not None:
+        said.append(f"S is the usual {rate(risk.usual)}{_unbeaten(risk)}")
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
@@ -200,6 +243,16 @@ def unread(report: ScoreReport) -> str:
     said = [one.text for one in sorted(report.unread, key=lambda one: bool(one.why))]
     more = [f"and {len(said) - _MOST_UNREAD} more"] if len(said) > _MOST_UNREAD else []
     return "; ".join(said[:_MOST_UNREAD] + more)
+
+
+def _unbeaten(risk: RiskAssessment) -> str:
+    """Say why the rate to start with is the usual one, or how it differs from it."""
+    start, usual = definite(risk.start_here), definite(risk.usual)
+    if f"{start:.2g}" == f"{usual:.2g}":
+        return ": no data beat it here"
+    if risk.start_here == risk.do_not_exceed:
+        return ", lowered to the rate not to exceed"
+    return f", times {start / usual:.2g} for the rank of the adapters"
 
 
 def crossed(risk: RiskAssessment) -> str:

@@ -63,6 +63,7 @@ def answer(
         Tier.CONFIG,
         steps=given.max_steps,
         learning_rate=rate,
+        objective=given.objective,
     )
 
 
@@ -94,8 +95,10 @@ def test_no_published_recipe_of_fine_tuning_is_at_risk(name):
     recipe = read_recipe_file(RUN_CONFIGS / name).recipe()
     given = recipe.model_dump(exclude={"learning_rate"}, exclude_unset=True)
     said = answer(PUBLISHED[name], rate=recipe.learning_rate, **given)
-    is_covered = recipe.objective != "dpo" and recipe.optimizer == "adamw"
+    is_covered = recipe.optimizer == "adamw"
     assert said.verdict in (("ok", "caution") if is_covered else ("cannot tell",))
+    by_runs = recipe.objective in ("dpo", "orpo")
+    assert not is_covered or (said.answered_by == "published runs") == by_runs
 
 
 @pytest.mark.parametrize("more", [LORA, {}], ids=["lora", "all"])
@@ -113,8 +116,9 @@ def test_the_risk_rises_with_the_rate_as_the_curve_says(more):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"objective": "dpo"}, "objective preference"),
-        ({"objective": "grpo"}, "objective rl"),
+        ({"objective": "grpo"}, "and has 2 of reinforcement learning with all weights"),
+        ({"objective": "reward"}, "and has 4 of reward models with all weights"),
+        ({"objective": "dpo", "optimizer": "lion"}, "optimizer lion"),
         ({"objective": "mlm", "task": "masked-lm"}, "objective masked"),
         ({"objective": "distillation"}, "objective distillation"),
         ({"peft": "other"}, "method other"),
@@ -126,6 +130,44 @@ def test_what_no_run_has_is_not_told(more, reason):
     said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
     assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
     assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
+
+
+def test_published_runs_answer_for_objectives_whose_edge_no_run_shows():
+    said = {rate: answer(LLAMA, objective="grpo", rate=rate, **LORA) for rate in (1e-6, 5e-5, 1e-3)}
+    assert [one.verdict for one in said.values()] == ["ok", "caution", "risk"]
+    for one in said.values():
+        known = one.published
+        assert one.answered_by == "published runs" and one.probability_failed is None
+        assert known.lowest <= one.start_here == known.middle <= known.highest < 5e-5
+        assert known.runs >= 5 and (one.likely_edge, one.do_not_exceed, one.curve) == (
+            None,
+            None,
+            [],
+        )
+    assert said[1e-6].counterfactual is None and "times lower" in said[1e-3].counterfactual
+    at_highest = answer(LLAMA, objective="grpo", rate=said[1e-6].published.highest, **LORA)
+    assert at_highest.verdict == "ok"
+
+
+def test_the_usual_rate_is_the_start_where_no_data_beat_it():
+    bert, lora, wide = answer(BERT, **CLASSES), answer(LLAMA, **LORA), LORA | {"lora_rank": 128}
+    assert bert.start_here == bert.usual == 5e-5 and lora.start_here == lora.usual == 3e-4
+    assert answer(LLAMA, peft="dora", lora_rank=16).start_here == 2e-4
+    assert answer(LLAMA, **wide).start_here > lora.start_here
+    large = answer(BERT | {"model_type": "roberta", "hidden_size": 1024, "num_hidden_layers": 24},
+                   **CLASSES)  # fmt: skip
+    assert large.start_here == large.do_not_exceed < large.usual
+    assert answer(LLAMA).usual is None
+
+
+def test_an_encoder_among_the_lab_sizes_is_answered_with_a_wider_edge():
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    encoder = answer(BERT | small | {"intermediate_size": 128}, **CLASSES)
+    decoder = answer(GPT2 | {"n_embd": 64, "n_layer": 2, "n_head": 2}, **CLASSES)
+    spread = [one.likely_edge / one.do_not_exceed for one in (encoder, decoder)]
+    assert encoder.answered_by == "fine-tuning" and spread[0] > spread[1]
+    masked = answer(BERT | small | {"intermediate_size": 128}, task="masked-lm", objective="mlm")
+    assert masked.verdict == "cannot tell"
 
 
 def test_a_partly_frozen_model_is_not_told():

@@ -16,18 +16,23 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from support.fine_tuning_cases import BEST, GAP, SLOPE, inputs, ladder, ladders
 
+import rksp.classifiers
 from lab.fine_tuning_fit.fit import SHIPPED, fit_fine_tuning
 from lab.fine_tuning_fit.ladder import CARD, ladder_of_runs
-from lab.fine_tuning_fit.left_out import KEYS, lapses, left_out, shipped_model
+from lab.fine_tuning_fit.left_out import KEYS, LeftOut, lapses, left_out
 from lab.fine_tuning_fit.posterior import Seen, posterior
 from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
-from lab.fine_tuning_fit.scores import log_score, rate_score, run_score, starts
+from lab.fine_tuning_fit.published_rows import artifact, published_rows
+from lab.fine_tuning_fit.scores import chosen_starts, log_score, rate_score, run_score, starts
+from lab.fine_tuning_fit.shipped import shipped_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import matched_moments
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.fine_tuning.published import published_runs
 from rksp.ground.errors import ArtifactError, InputError
 
 ROWS = "RKSP_FINE_TUNING_ROWS"  # folder of the public rows, which are not shipped
+SHIPPED_TABLE = "fitted/published.json"
 FILES = ("ladders_ft.jsonl", "recipes_ft.jsonl", "runs_ft.jsonl", "runs_hfcards_ft.jsonl")
 MANY = [
     FineTuningInputs(),
@@ -322,6 +327,70 @@ def test_the_shipped_model_is_the_fit_of_its_rows(shipped):
         pytest.skip(f"the public rows are not shipped; {ROWS} names their folder")
     rows = read_public_rows([Path(os.environ[ROWS]) / name for name in FILES])
     assert shipped_model(public_ladders(rows)).to_json() == shipped.to_json()
+
+
+def published_row(rate: float, **more: object) -> dict:
+    row = {"id": f"{rate}", "group": "them", "method": "dpo-full", "metric": "", "license": "MIT"}
+    arch = {"family": "llama", "params": 7e9}
+    return row | {"arch": arch, "recipe": {"lr": rate}, "trained_well": True} | more
+
+
+def test_published_runs_are_counted_under_their_own_and_the_wider_objective():
+    ladder = {"rates": [1e-7, 1e-6, 1e-5], "failed": [False, False, True]}
+    ladder |= {"derived": {"near_best_rates": [1e-6]}, "method": "orpo"}
+    assumed = published_row(4e-6, trained_well="assumed", group="others")
+    rows = [published_row(5e-7), assumed, published_row(1.0, **ladder)]
+    rows.append(published_row(1.0, recipe={"lr": 1.0, "optimizer": "sgd"}))
+    found = {(row.objective, row.size): row for row in published_rows(rows)}
+    own, wide = found["dpo", "1B to 10B"], found["preference", "any"]
+    assert (own.runs, own.stated, own.sources, own.failed) == (2, 1, 2, 0)
+    assert (wide.runs, wide.lowest, wide.middle, wide.highest) == (3, 5e-7, 1e-6, 4e-6)
+    assert (wide.failed, wide.failed_from) == (1, 1e-5) and ("orpo", "any") in found
+    assert artifact(rows) == artifact(rows[::-1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda row: row.update(lowest=1.0),
+        lambda row: row.update(stated=10**6),
+        lambda row: row.pop("middle"),
+        lambda row: row.update(highest=math.inf),
+    ],
+)
+def test_a_damaged_table_of_published_runs_is_refused(tmp_path, damage):
+    stored = json.loads(artifact([published_row(5e-7)]))
+    whole, damaged = tmp_path / "whole.json", tmp_path / "damaged.json"
+    whole.write_text(json.dumps(stored))
+    assert {row.runs for row in published_runs(whole)} == {1}
+    damage(stored["rows"][0])
+    damaged.write_text(json.dumps(stored))
+    with pytest.raises(ArtifactError):
+        published_runs(damaged)
+
+
+def test_the_usual_rate_gives_way_only_where_a_candidate_is_better_both_ways():
+    def seen(practice_best: float, said: float) -> list[LeftOut]:
+        one = ladder(inputs(method="full", kind="encoder", objective="classification"),
+                     practice_best, practice_best + 1.5)  # fmt: skip
+        estimate = fit_fine_tuning([one]).predict(one.inputs)
+        best = dataclasses.replace(estimate.best, location=said)
+        edge = dataclasses.replace(estimate.edge, location=0.0)
+        changed = dataclasses.replace(estimate, best=best, edge=edge)
+        return [LeftOut(ladder=one, estimate=changed, name="x")]
+
+    usual, other = math.log10(5e-5), math.log10(5e-5) + 1
+    good, bad = seen(other, other), seen(usual, other)
+    assert chosen_starts({"sources": good, "families": good})["encoder"] == "model"
+    assert chosen_starts({"sources": good, "families": bad})["encoder"] == "usual"
+    assert chosen_starts({"sources": bad, "families": bad})["encoder"] == "usual"
+
+
+def test_the_shipped_table_is_the_count_of_its_rows():
+    if ROWS not in os.environ:
+        pytest.skip(f"the public rows are not shipped; {ROWS} names their folder")
+    rows = read_public_rows([Path(os.environ[ROWS]) / name for name in FILES])
+    assert artifact(rows) == (Path(rksp.classifiers.__file__).parent / SHIPPED_TABLE).read_text()
 
 
 def test_the_shipped_model_is_of_the_shipped_design(shipped):

@@ -61,7 +61,9 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
     "--sample-seed --samples --set --slurm --target --timeout --top --where --workers --help-all",
-    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task --help-all",
+    "playground": RECIPE
+    + "--steps "
+    + "--allow-hub --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE

@@ -52,9 +52,18 @@ def test_two_towers_that_cannot_be_taken_apart_are_refused(tmp_path):
     assert resolve(target, task="image-classification").task == "image-classification"
 
 
-def test_trained_weights_under_a_head_for_classes_are_scored_without_it(tmp_path):
+def test_the_head_for_classes_of_trained_weights_is_the_task(tmp_path):
     made = transformers.BertConfig(**SMALL)
     transformers.BertForSequenceClassification(made).save_pretrained(tmp_path)
+    source = resolve(str(tmp_path))
+    assert source.model_class == "BertForSequenceClassification" and source.notes == ()
+    assert source.task == "text-classification" and not source.has_fresh_head
+    source.build()
+
+
+def test_trained_weights_under_a_head_without_a_task_are_scored_without_it(tmp_path):
+    made = transformers.BertConfig(**SMALL)
+    transformers.BertForMultipleChoice(made).save_pretrained(tmp_path)
     source = resolve(str(tmp_path))
     assert source.model_class == "BertModel" and source.task == "other"
     assert "Only the model below" in source.notes[0]

@@ -34,6 +34,12 @@ class Look:
     do_not_exceed: float | None
     reason: str
 
+    @property
+    def why(self) -> str:
+        """P(failed), where it is known, and the reason."""
+        chance = self.probability_failed
+        return self.reason if chance is None else f"P(failed) is {chance:.0%}. {self.reason}"
+
 
 @dataclass(slots=True, kw_only=True)
 class RiskGate:

@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Mapping
 
 from rksp.grid.sweepers.gate import RiskGate
-from rksp.ground.model import definite
 
 Task = Callable[[Mapping[str, object]], object]
 
@@ -48,11 +47,7 @@ def skip_by_risk(
             look = gate.look(config if parameters is None else parameters(config))
             if not look.prune:
                 return task(config)
-            logging.getLogger("rksp").warning(
-                "skipped: P(failed) is %.0f%%. %s",
-                100 * definite(look.probability_failed),
-                look.reason,
-            )
+            logging.getLogger("rksp").warning("skipped: %s", look.why)
             return loss
 
         return judged

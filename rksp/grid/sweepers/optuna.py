@@ -46,5 +46,5 @@ def prune_by_risk(trial, gate: RiskGate, parameters: Mapping[str, object] | None
     ):
         trial.set_user_attr(f"rksp/{name}", value)
     if look.prune:
-        raise optuna.TrialPruned(f"P(failed) is {look.probability_failed:.0%}. {look.reason}")
+        raise optuna.TrialPruned(look.why)
     return look

@@ -78,6 +78,8 @@ def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
         return "The risk was not assessed"
     if words.can_not_tell(risk):
         return "rksp cannot tell"
+    if said := words.published(report, risk):
+        return words.sentence(said)
     if report.recipe.learning_rate is None or risk.probability_failed is None:
         if risk.start_here is None:
             return "No learning rate trains this model"

@@ -165,7 +165,7 @@ def _levers(risk: RiskAssessment) -> str:
 
 
 def _rates(risk: RiskAssessment) -> str:
-    if risk.start_here is None:
+    if risk.start_here is None or risk.published is not None:
         return f"{words.sentence(words.rates(risk))}."
     meaning = "the best result, in the median"
     if risk.start_excess is not None:

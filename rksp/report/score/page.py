@@ -132,8 +132,10 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     whole, brief = (words.training(report, said) for said in (f"{name}{size}", name))
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "
-    if rate is None or risk.probability_failed is None:
-        forms: tuple[str, ...] = (f"{whole} {steps}; no learning rate was given",)
+    if said := words.published(report, risk):
+        forms: tuple[str, ...] = (f"{whole}: {said}", said)
+    elif rate is None or risk.probability_failed is None:
+        forms = (f"{whole} {steps}; no learning rate was given",)
     else:
         odds, at = words.odds(risk), f"at {short(rate, 6)} {steps}"
         diverging = words.diverging(risk) if risk.verdict == "risk" else ""
@@ -151,6 +153,9 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
 def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
     """Yield the three rates with their letters, and the scale; nothing that is unreliable."""
     if risk is None or risk.start_here is None or words.can_not_tell(risk):
+        return
+    if risk.published is not None:
+        yield _line(f"  {words.rates(risk)}")
         return
     start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
     excess = "" if risk.start_excess is None else f"{risk.start_excess:.2f} nats"

@@ -1,0 +1,125 @@
+"""What published runs of fine-tuning trained at, where no model of their edge can answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rksp.classifiers.artifacts import Artifact, number
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+
+ARTIFACT = Artifact(
+    noun="table of published runs",
+    schema="rksp-published-1",
+    file="published.json",
+    command="python -m lab published-runs",
+)
+ANY = "any"  # size
+LEAST = 5  # runs, below which rksp cannot tell
+CLASSES = {1e9: "below 1B", 1e10: "1B to 10B", math.inf: "from 10B"}  # parameters, by their end
+# A recipe's objective, and the wider one that it is counted under too.
+WIDER = {"dpo": "preference", "kto": "preference", "orpo": "preference", "reward": "reward",
+         "ppo": "rl", "grpo": "rl", "ebft": "rl"}  # fmt: skip
+
+
+_WORDS = {"rl": "reinforcement learning", "preference": "preference losses",
+          "reward": "reward models", "next_token": "supervised tuning", "full": "all weights",
+          "lora": "LoRA"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Published runs of one method, objective, kind and size, by their peak rates.
+
+    Attributes:
+        method: `full`, `lora` with `qlora`, or another name of `FineTuningInputs.method`.
+        objective: A recipe's, such as `grpo`, or a wider one: see `WIDER`.
+        kind: Of the model.
+        size: One of `CLASSES`, or `ANY`.
+        runs: That trained well, or that a trainer ships as an example.
+        stated: Of them, those behind which an outcome or a released model stands.
+        sources: Groups that published them.
+        lowest, middle, highest: Rates of `runs`; the middle is their median.
+        failed: Runs of the same sort that failed.
+        failed_from: The lowest of their rates; None where none failed.
+    """
+
+    method: str
+    objective: str
+    kind: str
+    size: str
+    runs: int
+    stated: int
+    sources: int
+    lowest: float
+    middle: float
+    highest: float
+    failed: int
+    failed_from: float | None
+
+
+def sort_of(objective: str, method: str) -> str:
+    """Say what runs of an objective and a method are: `GRPO with LoRA`."""
+    loss = _WORDS.get(objective, objective.upper())
+    return f"{loss} with {_WORDS.get(method, method)}"
+
+
+def size_class(parameters: float | None) -> str:
+    """Return the class of a number of parameters, or `ANY` where it is not known."""
+    if not parameters:
+        return ANY
+    return next(name for end, name in CLASSES.items() if parameters < end)
+
+
+def published_method(method: str) -> str:
+    """Return the method that a run counts under: rates of QLoRA are those of LoRA."""
+    return "lora" if method == "qlora" else method
+
+
+def lookup(rows: Sequence[Published], inputs: FineTuningInputs, objective: str) -> Published | None:
+    """Return the closest row with enough runs, else the closest with any; None if there is none.
+
+    The same objective comes before a wider one, and the same size before all sizes.
+
+    Args:
+        rows: Of `published_runs`.
+        inputs: The run.
+        objective: Its recipe's.
+    """
+    method = published_method(inputs.method)
+    places = [
+        (method, loss, inputs.kind, size)
+        for loss in dict.fromkeys((objective, WIDER.get(objective, inputs.objective)))
+        for size in (size_class(inputs.parameters), ANY)
+    ]
+    known = {(row.method, row.objective, row.kind, row.size): row for row in rows}
+    found = [known[place] for place in places if place in known]
+    return next((row for row in found if row.runs >= LEAST), found[-1] if found else None)
+
+
+@cache
+def published_runs(path: Path | None = None) -> tuple[Published, ...]:
+    """Return the table of a file; `path` None is the shipped one.
+
+    Raises:
+        ArtifactError: It is missing or damaged.
+    """
+    return ARTIFACT.load(path, lambda text: ARTIFACT.parse(text, _built))
+
+
+def plain(rows: Iterable[Published]) -> list[dict[str, Any]]:
+    """Return rows as the artifact has them."""
+    return [asdict(row) for row in rows]
+
+
+def _built(stored: Any) -> tuple[Published, ...]:
+    rows = tuple(Published(**row) for row in stored["rows"])
+    for row in rows:
+        rates = [number(rate) for rate in (row.lowest, row.middle, row.highest)]
+        if not 0 < rates[0] <= rates[1] <= rates[2] or not row.stated <= row.runs:
+            raise ValueError(f"the rates or counts of {row.method}, {row.objective} are no row's")
+    return rows
