@@ -68,7 +68,8 @@ OPTIONS = {
     "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
-    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code --help-all",
+    + "--allow-hub --format --metric --recipe --set --strict --target --task "
+    "--trust-remote-code --help-all",
     "schema": "",
     "score": RECIPE
     + "--steps "
@@ -80,7 +81,7 @@ OPTIONS = {
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
-    "--trust-remote-code --help-all",
+    "--strict --trust-remote-code --help-all",
 }
 
 REPORT_KEYS = (
