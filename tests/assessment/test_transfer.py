@@ -76,7 +76,7 @@ def test_one_model_is_measured_once(pair, capsys, monkeypatch):
 
     monkeypatch.setattr(assessed, "gather", counted)
     for small, large in ((pair[0], pair[0]), pair):
-        asked = ["--lr", "2e-3", "--format", "json", "--evidence", "response"]
+        asked = ["--lr", "2e-3", "--format", "json", "--evidence", "gradient"]
         assert left_with(["transfer", small, large, *asked]) == 0
     assert gathered == [pair[0], *pair]
     assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "}")["rate"] == 2e-3
@@ -128,7 +128,7 @@ def test_what_one_model_alone_shows_is_no_difference():
 def test_what_cannot_be_measured_is_said_with_the_way_out(pair, capsys):
     # The probe holds no sound.
     assert (
-        left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "response"]) == 2
+        left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "gradient"]) == 2
     )
     assert capsys.readouterr().err.rstrip().endswith("--evidence config.")
     assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "config"]) == 0

@@ -59,7 +59,7 @@ def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) ->
 
 def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> None:
     recipe = Recipe(
-        learning_rate=1e30, optimizer="sgd", max_grad_norm=None, max_steps=4, batch_size=2
+        learning_rate=90.0, optimizer="sgd", max_grad_norm=None, max_steps=4, batch_size=2
     )
     trial = _small(recipe=recipe, monitors=("loss", "non-finite"))
     store(trial, tmp_path)

@@ -113,13 +113,6 @@ def test_every_page_says_what_was_learned(tmp_path):
     assert "Your own runs" in full and "edge between" in " ".join(full.split())
 
 
-def test_runs_in_the_file_of_defaults(tmp_path):
-    path = early_edge(tmp_path / "runs.csv")
-    (tmp_path / ".rksp.toml").write_text(f'[score]\nruns = ["{path.as_posix()}"]\n')
-    done = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, cwd=tmp_path)
-    assert "5 runs of yours" in done.stdout
-
-
 def test_a_grid_learns_from_runs(tmp_path):
     path = early_edge(tmp_path / "runs.csv")
     common = ["grid", "gpt2", "lr=1e-3,3e-3", *SMALL, "--format", "json", "--exit-zero"]

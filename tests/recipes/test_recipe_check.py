@@ -92,7 +92,9 @@ def test_what_did_not_run_is_listed_with_its_reason():
     beside = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD), GPT2))}
     assert alone["RKSP205"] == "it needs the model's configuration"
     assert beside["RKSP101"] == "it needs a forward pass"
-    assert beside["RKSP305"] == "it needs a backward pass and the model's weights"
+    assert beside["RKSP305"] == (
+        "it needs the response to the first update (--evidence response) and the model's weights"
+    )
     assert set(beside) < set(alone) and "RKSP503" not in alone
     assert not_run(healthy()) == ()
     assert {need for check in CHECKS for need in check.needs} == set(Need)
@@ -250,6 +252,7 @@ def test_unknown_codes_and_levels_name_the_nearest(arguments: dict, said: str):
         select_findings(mixed(), **arguments)
 
 
-def test_a_short_form_is_answered_with_the_name_of_its_field():
+def test_a_short_form_is_a_name_of_its_field_and_a_misspelt_one_is_answered():
+    assert Recipe.parse({"warmup": 100}) == Recipe(warmup_steps=100)
     with pytest.raises(InputError, match="did you mean warmup_steps"):
-        Recipe.parse({"warmup": 100})
+        Recipe.parse({"warmup_step": 100})
