@@ -124,11 +124,13 @@ def grid(
     if cells.dry_run:
         _list(plan, options)
         return 0
+    if work.engine == "slurm" and store is None:
+        raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
     try:
         with TemporaryDirectory() as folder:
             kept = store or Path(folder) / "grid.db"
-            result = _worked(plan, options, work, groups, kept, has_store=store is not None)
+            result = _worked(plan, options, work, groups, kept)
     except KeyboardInterrupt:
         said = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
         if store is not None:
@@ -187,14 +189,10 @@ def _worked(
     work: EngineOptions,
     groups: int,
     store: Path,
-    *,
-    has_store: bool,
 ) -> GridResult:
     """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
-    if work.engine == "slurm" and not has_store:
-        raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     if options.classifier is not None:
         from rksp.classifiers.edge_model import load_edge_model
 

@@ -33,10 +33,10 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     from rksp.report.issues import deciding
 
     seed, error = deciding(report), words.reason(report)
-    if report.risk_verdict in ("cannot tell", "not assessed"):
+    if seed.risk is None and report.target.probe == "nothing":
+        return command_line(context, changed={"evidence": None})
+    if seed.risk is None or report.risk_verdict == "cannot tell":
         return _trial(context, report, "calibrate")
-    if seed.risk is None:
-        return ""
     if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":

@@ -286,8 +286,8 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         factor, _, level = name.rpartition(" ")
         if factor in _TAKEN_AS_USUAL:
             continue
-        said = level.split("/")[-1].replace("_", "-")
-        meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(said, factor)
+        named = level.split("/")[-1].replace("_", "-")
+        meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(named, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 

@@ -143,8 +143,15 @@ def judge(
         with suppress(ArtifactError, NotCovered):
             configured = ConfiguredReport.of(assess(bare, recipe, None))
     try:
-        shown = {"with_curve": with_details, "with_advice": with_advice}
-        assessment = assess(evidence, recipe, response, rates=rates, with_levers=True, **shown)
+        assessment = assess(
+            evidence,
+            recipe,
+            response,
+            rates=rates,
+            with_levers=True,
+            with_curve=with_details,
+            with_advice=with_advice,
+        )
         others = [
             AlternativeReport.of(assess(evidence, other, response), assumption=text)
             for text, other in asked

@@ -223,7 +223,7 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
 
 def _shown_by(model: nn.Module) -> dict[str, Any]:
     """Return the fields of the recipe that a module shows, by name."""
-    shown = {"precision": precision_of(model), "peft": adapters_of(model)}
+    shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
     optimizer = own_optimizer(model) if is_lightning(model) else None
     if optimizer is not None:
         group = optimizer.param_groups[0]  # a schedule has already scaled its rate

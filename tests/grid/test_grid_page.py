@@ -150,3 +150,29 @@ def test_an_interrupted_grid_says_how_to_go_on(tmp_path, monkeypatch):
     said = run_rksp("grid", "gpt2", "lr=1e-3", "-o", "g.db", cwd=tmp_path)
     assert said.returncode == 130
     assert "finished cells are in g.db; the same command goes on from there" in said.stderr
+
+
+def test_the_output_of_a_grid_is_a_store_or_a_report_by_its_suffix(tmp_path):
+    grid = ["grid", "gpt2", "lr=1e-4,1e-3", "optimizer=adamw,sgd", "--evidence", "config"]
+    done = run_rksp(*grid, "-o", "g.html", "-o", "g.json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "<html" in (tmp_path / "g.html").read_text()
+    cells = json.loads((tmp_path / "g.json").read_text())["cells"]
+    assert len(cells) == 4 and not list(tmp_path.glob("*.db"))
+    run_rksp(*grid, "-o", "g.db", cwd=tmp_path)
+    assert run_rksp("grid", "g.db", "-o", "h.json", cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "h.json").read_text())["cells"] == cells
+    both = run_rksp(*grid, "-o", "a.db", "-o", "b.db", cwd=tmp_path)
+    assert both.returncode == 2 and "two stores, a.db and b.db" in both.stderr
+    for absent in ("absent.db", "absent.yaml"):
+        said = run_rksp("grid", absent, cwd=tmp_path)
+        assert (said.returncode, said.stderr) == (2, f"rksp: {absent}: there is no such file.\n")
+
+
+def test_each_optimizer_has_its_own_front(tmp_path):
+    grid = ["grid", "gpt2", "lr=1e-5,1e-4,1e-3", "optimizer=adamw,sgd", "--evidence", "config"]
+    run_rksp(*grid, "-o", "g.json", cwd=tmp_path)
+    fronts = json.loads((tmp_path / "g.json").read_text())["pareto"]
+    assert fronts.keys() == {"gpt2 adamw", "gpt2 sgd"}
+    for name, front in fronts.items():
+        assert {cell["optimizer"] for cell in front} == {name.split()[1]}

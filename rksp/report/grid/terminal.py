@@ -31,12 +31,12 @@ def render(report: GridReport) -> str:
     if fronts:
         lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for name, front in fronts.items():
-        model = str(front[0]["model"])
+        model, rule = (name, "") if name in called else name.rsplit(" ", 1)
         points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
         step = -(-len(points) // _MOST_POINTS)
         rest = f" (every {_ordinal(step)} of {len(points)})" if step > 1 else ""
-        rule = name.removeprefix(model)
-        lines.append(f"  {called[model]}{rule}: {', '.join(points[::step])}{rest}")
+        said = f"{called[model]} {rule}".rstrip()
+        lines.append(f"  {said}: {', '.join(points[::step])}{rest}")
     heat = _heat(report.risk_map)
     lines += ["", *heat] if heat else []
     lines += ["", line_of(report.assumed)] if report.assumed else []

@@ -141,6 +141,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         diverging = words.diverging(risk) if risk.verdict == "risk" else ""
         forms = (
             f"{odds}{diverging} for {whole} {at}",
+            f"{odds}{diverging} for {brief} {at}",
             f"{odds} for {whole} {at}",
             f"{odds} for {brief} {at}",
             f"{odds} for {words.training(report, 'it')} {at}",
