@@ -74,8 +74,8 @@ def test_score_finds_the_mistake_and_not_in_its_twin(case: str, folder: Path, ca
 
 def test_a_classifier_of_texts_is_scored_and_its_rate_judged_as_fine_tuning(folder, capsys):
     tuned = ["--batch-size", "32", "--sequence-length", "128", "--evidence", "forward"]
-    status, seen = scored(capsys, str(folder / "classifier"), *tuned, "--lr", "1e-2")
-    assert status == 1 and seen["RKSP508"] == "error"  # so small that its model cannot tell
+    status, seen = scored(capsys, str(folder / "classifier"), *tuned, "--lr", "0.2")
+    assert status == 1 and seen["RKSP501"] == "error"
     status, seen = scored(capsys, str(folder / "classifier"), *tuned, "--lr", "2e-5")
     assert (status, seen) == (0, {})
 
