@@ -101,7 +101,7 @@ def grid(
         plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
     options = Options(
         **measure.model_dump(),
-        **model.model_dump(exclude={"overrides", "task"}),
+        **model.model_dump(exclude={"overrides", "task", "offline"}),
         **risk.model_dump(),
         is_cached=not no_cache,
     )

@@ -29,7 +29,7 @@ class RequestedRun:
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
     `alternatives` the other recipes that the same input could mean, `file` the run file, and `keys`
     the key of its trainer for each field. `starts_trained` says that the file names weights to
-    start from.
+    start from, `is_typed` that a person typed the target.
     """
 
     target: str
@@ -41,6 +41,7 @@ class RequestedRun:
     file: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+    is_typed: bool = True
 
     def started(self, source: ModelSource) -> ModelSource:
         """Return the source of the target, which starts trained if the file says so."""
@@ -160,7 +161,7 @@ def _from_file(
         raise InputError(f"{target}: {read.target_missing}")
     _say(read.target.notes)
     refuse_factory(read.target.name, target)
-    return replace(run, target=read.target.name, overrides=read.target.overrides)
+    return replace(run, target=read.target.name, overrides=read.target.overrides, is_typed=False)
 
 
 def _say(notes: Sequence[str]) -> None:

@@ -275,7 +275,9 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
 def _met(run: RequestedRun, model: ModelOptions) -> tuple[ModelSource, RequestedRun]:
     """Return the model as its configuration shows it, and the run with what it shows of it."""
     with collector_paused():
-        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+        run, source = run.met(
+            model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
+        )
         return source, run
 
 

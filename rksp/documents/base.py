@@ -50,6 +50,7 @@ class TargetReport(Part):
             model was built, and None where a factory cannot tell.
         is_pretrained: Whether the weights come from files.
         starts_trained: Whether the run starts from trained weights that may not be at hand.
+        shape_from: What gave the shape of a model whose files are not at hand; else empty.
         config_hash: SHA-256 of the configuration.
         notes: What was changed or dropped to read the model, and how its stream was read, a
             sentence each.
@@ -62,6 +63,7 @@ class TargetReport(Part):
     parameters: int | None
     is_pretrained: bool
     starts_trained: bool = False
+    shape_from: str = ""
     config_hash: str | None
     notes: list[str] = Field(default_factory=list)
 

@@ -158,11 +158,11 @@ def learned_briefly(seed: SeedReport) -> str:
 
 
 def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
-    """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
-    risk = seed.risk
+    """Say that the model of fine-tuning answers, what it adds, and where the shape is from."""
+    risk, shape = seed.risk, report.target.shape_from
     if risk is None or risk.answered_by != "fine-tuning":
-        return []
-    said = ["trained weights: the model of fine-tuning answers"]
+        return [shape] if shape else []
+    said = ["trained weights: the model of fine-tuning answers", *([shape] if shape else [])]
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK

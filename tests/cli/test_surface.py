@@ -37,7 +37,7 @@ MEASURE = (
     "--threads "
     "--variant "
 )
-MODEL = "--allow-hub --max-params --trust-remote-code "
+MODEL = "--allow-hub --offline --max-params --trust-remote-code "
 
 OPTIONS = {
     "calibrate": RECIPE
@@ -59,12 +59,12 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
-    "playground": RECIPE + "--steps " + "--allow-hub --output --recipe --set --task",
+    "playground": RECIPE + "--steps " + "--allow-hub --offline --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
-    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
+    + "--allow-hub --format --metric --offline --recipe --set --target --task --trust-remote-code",
     "schema": "",
     "score": RECIPE
     + "--steps "
@@ -75,7 +75,7 @@ OPTIONS = {
     "--verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
-    + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
+    + "--task --allow-hub --evidence --format --max-params --offline --recipe --runs --set "
     "--trust-remote-code",
 }
 
