@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
+    from rksp.recipe_files.said.edits import RunText
     from rksp.report.gate import Gate
 
 Target = Annotated[
@@ -165,6 +166,7 @@ def _finished(
     """
     from rksp.recipe_files.said.reported import with_origins
     from rksp.report.gate import Gate
+    from rksp.report.summary import summarized
 
     report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
     bar = Gate.parse(gate.fail_on)
@@ -183,8 +185,28 @@ def _finished(
             "baseline": changed,
         }
     )
-    report = with_origins(report, run.origins, run.keys)
-    return report.model_copy(update={"next_command": next_command(context, report)})
+    report = with_origins(report, run.origins, run.keys, _text(context, run, report, is_last))
+    report = report.model_copy(update={"next_command": next_command(context, report)})
+    return summarized(report)
+
+
+def _text(
+    context: typer.Context, run: RequestedRun, report: ScoreReport, is_last: bool
+) -> RunText | None:
+    """Return the run file's text, in which the last report finds the places of its fixes."""
+    from rksp.recipe_files.said.edits import RunText
+
+    if run.file is None or not is_last:
+        return None
+    asked = context.params
+    return RunText.of(
+        str(asked["recipe_file"] or asked["target"]),
+        recipe=report.recipe,
+        origins=run.origins,
+        keys=run.keys,
+        trainer=asked["as_format"],
+        devices=asked["devices"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from rksp.recipe_files.said.assumptions import alternatives, origins_of_flags
 from rksp.recipe_files.said.heard import heard
 from rksp.recipe_files.said.reported import with_origins
 from rksp.report.score.result import Result
+from rksp.report.summary import summarized
 
 
 def score(
@@ -132,7 +133,7 @@ def score(
             store=MeasurementStore.of(cache),
         )
     report = score_report(recipe, [evaluation]).model_copy(update={"own_runs": own_runs})
-    return Result(with_origins(report, origins))
+    return Result(summarized(with_origins(report, origins)))
 
 
 def _check(recipe: object, apply: object, options: object, cache: object, runs: object) -> None:

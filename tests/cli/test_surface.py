@@ -50,8 +50,9 @@ OPTIONS = {
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
     "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
-    "explain": "",
+    "explain": "--format",
     "explain-config": "--as --devices --format --rows",
+    "fix": "--as --devices --write",
     "grid": RECIPE
     + "--steps "
     + MEASURE
@@ -82,7 +83,7 @@ OPTIONS = {
 REPORT_KEYS = (
     "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
-    "target timings verdict"
+    "summary target timings verdict"
 )
 
 

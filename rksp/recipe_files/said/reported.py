@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from rksp.documents.score import OriginReport, ScoreReport, SeedReport
 from rksp.recipe_files.said.assumptions import assumed_line
+from rksp.recipe_files.said.edits import RunText
 from rksp.recipe_files.said.origin import Origin
-from rksp.recipe_files.said.own_words import in_own_words
+from rksp.recipe_files.said.own_words import in_own_words, settings_in
 from rksp.recipe_files.said.table_text import in_full
 
 
@@ -15,6 +17,7 @@ def with_origins(
     report: ScoreReport,
     origins: Mapping[str, Origin],
     keys: Mapping[str, str] | None = None,
+    file: RunText | None = None,
 ) -> ScoreReport:
     """Return the report with where each field of its recipe comes from, and what was assumed.
 
@@ -22,11 +25,19 @@ def with_origins(
         report: The report.
         origins: Field of the recipe -> its origin.
         keys: Field -> the key of the trainer's file that sets it; fixes are said in these words.
+        file: The run file, whose text the fixes edit.
     """
+    typed = file or RunText(path="", recipe=report.recipe, origins=origins)
+    edit = cache(typed.edit)
     return report.model_copy(
         update={
             "findings": [
-                finding.model_copy(update={"fix": in_own_words(finding.fix, origins, keys or {})})
+                finding.model_copy(
+                    update={
+                        "fix": in_own_words(finding.fix, origins, keys or {}),
+                        "edit": [edit(*one) for one in settings_in(finding.fix).items()],
+                    }
+                )
                 for finding in report.findings
             ],
             "seeds": [_in_own_words(seed, origins, keys or {}) for seed in report.seeds],
