@@ -33,6 +33,7 @@ _SUMMARIES = {
     "checks": "List all checks with their codes, worst levels, names and titles.",
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
+    "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
     "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
 }

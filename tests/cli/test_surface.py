@@ -60,6 +60,7 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--ignore --max-cells --no-cache --output --retry-failed --risk --runs --sample-seed --samples "
     "--set --slurm --target --timeout --top --where --workers",
+    "mcp": "",
     "playground": RECIPE + "--steps " + "--allow-hub --offline --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
