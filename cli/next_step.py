@@ -45,7 +45,8 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     better = _better_rate(report, seed)
     if better is not None:
         return command_line(context, changed={"learning_rate": better})
-    if seed.risk.evidence == "config" and seed.risk.verdict != "cannot tell":
+    is_measurable = seed.risk.evidence == "config" and not report.target.shape_from
+    if is_measurable and seed.risk.verdict != "cannot tell":
         return command_line(context, changed={"evidence": None})
     return _trial(context, report)
 

@@ -123,6 +123,8 @@ def score(
     ):
         try:
             source, run = _met(run, model)
+            if source.shape_from and _is_default(context, "evidence"):
+                measure = measure.model_copy(update={"evidence": "config"})
             prior = _classifier(risk.classifier)
             classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
             run, classifier = _with_levers(run, source, apply, classifier)
@@ -148,6 +150,11 @@ def score(
         result = finished(result, older, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _is_default(context: typer.Context, name: str) -> bool:
+    """Tell whether nobody gave an option: random weights are not measured for trained ones."""
+    return getattr(context.get_parameter_source(name), "name", "") == "DEFAULT"
 
 
 def _finished(

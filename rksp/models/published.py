@@ -11,15 +11,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from calendar import month_name
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 FILE = "published.tsv"
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June", "July"),
-    *("August", "September", "October", "November", "December"),
-)
 _SIZE = re.compile(r"(?<![a-z0-9])(\d+x)?\d+([._]\d+)?[bm](?![a-z0-9])")
 _SIZED = re.compile(r"\d|(^|[-_])(tiny|small|base|large|mini|medium|xl|xxl)($|[-_])")
 _DOT = re.compile(r"([a-z]\d+)_(\d+)(?=[_-]|$)")  # qwen2_5_7b is qwen2.5-7b
@@ -113,5 +110,5 @@ def _row(words: str) -> Published | None:
         id=text[text.rfind(" ", 0, at + 1) + 1 : text.find(" ", at + 1)],
         settings={"model_type": kind, **json.loads(settings)},
         source=source,
-        month=f"{_MONTHS[int(month) - 1]} {year}",
+        month=f"{month_name[int(month)]} {year}",
     )

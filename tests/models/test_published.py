@@ -197,3 +197,10 @@ def test_the_table_keeps_what_a_file_states_and_not_what_only_a_list_knows():
     month, line = hub_table(rows, "2026-11").splitlines()
     assert month == "2026-11"
     assert line == 'gpt2\t{"n_layer":2}\tx/y:config.json\t a/One b/One '
+
+
+def test_random_weights_are_not_measured_for_trained_ones_unasked(capsys):
+    assert left_with(["score", "t5-small", "--lr", "1e-4", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["provenance"]["weights"] == "not built"
+    assert report["target"]["starts_trained"] and report["next_command"] == ""
