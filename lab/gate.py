@@ -4,9 +4,10 @@ python -m lab.gate [COUNT]
 
 Healthy ones are real run files as their authors published them, evenly chosen from those that state
 a learning rate which can be edited. Each is sabotaged once: its rate times 30, 100 or 1,000. The
-program launches on yes, applies `rksp fix` on no and looks once more, and asks a person else. A
-sabotaged file ends healthy if it is launched with a rate from a thirtieth of the authors' own to
-three times it: their choice is the judge, not rksp's.
+program does as the skill says: it launches on yes, applies `rksp fix` on no or above the rate not
+to exceed, looks once more, and asks a person else. A sabotaged file ends healthy if it is launched
+with a rate from a thirtieth of the authors' own to three times it: their choice is the judge, not
+rksp's.
 """
 
 from __future__ import annotations
@@ -52,10 +53,16 @@ def sabotaged(file: Path, rate: float) -> str | None:
 def obeyed(file: str) -> tuple[str, ScoreReport]:
     """Do what the summary says; return launched, blocked or asked, and the last answer."""
     report = scored(file, [])
-    if definite(report.summary).launch == "no":
+    if definite(report.summary).launch == "no" or _is_high(report):
         report = fixed(file, [])[2]
     ends = {"yes": "launched", "no": "blocked", "unknown": "asked"}
     return ends[definite(report.summary).launch], report
+
+
+def _is_high(report: ScoreReport) -> bool:
+    """Tell whether the rate is above the one not to exceed, at which the skill launches nothing."""
+    rate, most = report.recipe.learning_rate, definite(report.summary).do_not_exceed
+    return rate is not None and most is not None and rate > most
 
 
 def ended(name: str, rate: float, factor: float) -> str:
