@@ -17,6 +17,8 @@ from rksp.ground.errors import InputError
 # What each does, the first line of its docstring, by where it is in rksp.cli.
 _SUMMARIES = {
     "score": "Say how likely the run is to fail, why, and at which learning rate to start.",
+    "fix": "Show what would remove the findings of a run file, as a diff; "
+    "--write changes the file.",
     "grid": "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
     "confirm": "Train briefly with all monitors: test the prediction, and what would have helped.",
     "transfer": "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
@@ -33,6 +35,7 @@ _SUMMARIES = {
     "checks": "List all checks with their codes, worst levels, names and titles.",
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
+    "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
     "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from typing import Annotated, get_args
@@ -10,6 +11,7 @@ from typing import Annotated, get_args
 import typer
 
 from rksp.cli.explain_lever import lever_rows
+from rksp.cli.options import TextOrJson
 from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.said.table_text import shown
@@ -26,12 +28,17 @@ def explain(
             "arm or a fault."
         ),
     ],
+    output_format: TextOrJson = "text",
 ) -> int:
     """Explain a word of the output: what it means, what is healthy, how to fix it."""
     from rich.console import Console
     from rich.table import Table
 
     title, rows = explained(word)
+    if output_format == "json":
+        told = {name.lower(): text for name, text in rows if text}
+        print(json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False))
+        return 0
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))

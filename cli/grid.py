@@ -117,7 +117,7 @@ def grid(
     say(known_faults(plan.read, software.env, software.gpu) if plan.read is not None else ())
     options = Options(
         **measure.model_dump(),
-        **model.model_dump(exclude={"overrides", "task"}),
+        **model.model_dump(exclude={"overrides", "task", "offline"}),
         **risk.model_dump(),
         is_cached=not no_cache,
     )

@@ -41,12 +41,20 @@ class ModelOptions(Finite):
     trust_remote_code: Annotated[
         bool, Flag("--trust-remote-code", "Run the model code that a repository brings.")
     ] = False
+    offline: Annotated[
+        bool, Flag("--offline", "Ask the Hub for nothing, not even a typed model's configuration.")
+    ] = False
     allow_hub: Annotated[
         bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
     ] = False
 
     def resolve(
-        self, target: str, overrides: Mapping[str, object], *, counts: bool = True
+        self,
+        target: str,
+        overrides: Mapping[str, object],
+        *,
+        counts: bool = True,
+        is_typed: bool = False,
     ) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.
 
@@ -54,10 +62,12 @@ class ModelOptions(Finite):
             target: See `rksp.resolve`.
             overrides: What a recipe file changes about the target.
             counts: See `rksp.resolve`.
+            is_typed: A person typed the target, so the Hub may be asked for its configuration.
 
         Raises:
             InputError: The model does not exist.
         """
+        from rksp.models.hub import fetch_config, may_fetch
         from rksp.models.names import said_of_namesake
         from rksp.models.resolve import resolve  # torch, not for --help
         from rksp.models.source import Task
@@ -72,9 +82,10 @@ class ModelOptions(Finite):
                 target,
                 overrides={**overrides, **assignments(self.overrides)},
                 trust_remote_code=self.trust_remote_code,
-                allow_hub=self.allow_hub,
+                allow_hub=self.allow_hub and not self.offline,
                 max_params=int(self.max_params),
                 counts=counts,
+                fetch=fetch_config if is_typed and may_fetch(self.offline) else None,
                 task=cast(Any, self.task),
             )
         for said in said_of_namesake(target):

@@ -44,7 +44,7 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     better = _better_rate(report, seed)
     if better is not None:
         return command_line(context, changed={"learning_rate": better})
-    if seed.risk.evidence == "config":
+    if seed.risk.evidence == "config" and not report.target.shape_from:
         return command_line(context, changed={"evidence": None})
     return _trial(context, report, "confirm")
 

@@ -33,6 +33,8 @@ def schema(
     command: Annotated[str, typer.Argument(help="score, confirm, grid or diff.")] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
-    content = schema_of(command).model_json_schema()
+    from rksp.report.schema import described
+
+    content = described(schema_of(command))
     sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0

@@ -114,6 +114,8 @@ def score(
     ):
         try:
             question = _question(run, model, risk, bar.bar, apply)
+            if question.source.shape_from and _is_default(context, "evidence"):
+                measure = measure.model_copy(update={"evidence": "config"})
             question, faults = question.audited(software.env, software.gpu)
             say(faults)
             finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
@@ -140,10 +142,15 @@ def _question(
     from rksp.run import Question
 
     with collector_paused():
-        source = model.resolve(run.target, run.overrides, counts=False)
+        source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
     return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+
+
+def _is_default(context: typer.Context, name: str) -> bool:
+    """Tell whether nobody gave an option: random weights are not measured for trained ones."""
+    return getattr(context.get_parameter_source(name), "name", "") == "DEFAULT"
 
 
 def _finished(
@@ -162,6 +169,7 @@ def _finished(
     """
     from rksp.report.finish import finished
     from rksp.report.gate import Gate
+    from rksp.report.summary import summarized
 
     levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
@@ -176,7 +184,8 @@ def _finished(
     )
     say(refused if is_last else ())
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
-    return report.model_copy(update={"next_command": next_command(context, report)})
+    report = report.model_copy(update={"next_command": next_command(context, report)})
+    return summarized(report)
 
 
 def _how_to_go_on(measure: MeasureOptions) -> str:

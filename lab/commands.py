@@ -362,3 +362,17 @@ def advisory(
 
     for line in draft(facts):
         typer.echo(line)
+
+
+@app.command()
+def hub(
+    rows: Annotated[Path, typer.Argument(help="Published configurations, one JSON object a line.")],
+    month: Annotated[str, typer.Option(help="When they were collected, as 2026-11.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+) -> None:
+    """Write the table of published configurations that rksp ships; the default replaces it."""
+    from lab.hub_table import TABLE, hub_table, read_rows
+
+    text = hub_table(read_rows(rows), month)
+    atomic_write(output or TABLE, text)
+    typer.echo(f"{text.count(chr(10)) - 1} shapes, {len(text) / 1000:.0f} kB.")

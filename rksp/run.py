@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
     from rksp.options import MeasureOptions
+    from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
@@ -44,6 +46,10 @@ class Run:
         origins: Field of the recipe -> where it comes from.
         overrides: Settings of the model that the run file changes.
         file: The run file.
+        named: The run file as it was named, `FILE.py::NAME` for one of several configurations.
+        trainer: Its reader, where it was named.
+        devices: Number of devices, where it was given.
+        is_typed: A person typed the target; it does not stand in the file.
         keys: Field -> the key of the file's trainer that takes it in rksp's units.
         starts_trained: The file names weights to start from.
         is_pretrained: The run starts from trained weights, whatever the file and the target show;
@@ -57,6 +63,10 @@ class Run:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     overrides: Mapping[str, object] = field(default_factory=dict)
     file: Path | None = None
+    named: str = ""
+    trainer: str | None = None
+    devices: int | None = None
+    is_typed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
     is_pretrained: bool | None = None
@@ -135,6 +145,9 @@ class Run:
             recipe=read.recipe(),
             origins=read.origins(),
             file=read.path,
+            named=str(file or target),
+            trainer=trainer,
+            devices=devices,
             keys=read.keys,
             starts_trained=read.starts_trained,
             read_file=read,
@@ -149,6 +162,7 @@ class Run:
             run,
             target=read.target.name,
             overrides=read.target.overrides,
+            is_typed=False,
             notes=(*read.notes, *read.target.notes),
         )
 
@@ -202,12 +216,28 @@ class Run:
         recipe = Recipe.parse(self.recipe.model_dump(exclude_unset=True) | known)
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
+    def _text(self, recipe: Recipe) -> RunText:
+        """Return the text of the run file, or an empty one that says what was typed."""
+        from rksp.recipe_files.said.edits import RunText
+
+        if not self.named:
+            return RunText(path="", recipe=recipe, origins=self.origins)
+        return RunText.of(
+            self.named,
+            recipe=recipe,
+            origins=self.origins,
+            keys=self.keys,
+            trainer=self.trainer,
+            devices=self.devices,
+        )
+
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.score import OriginReport, UnreadReport
-        from rksp.recipe_files.said.own_words import in_own_words
+        from rksp.recipe_files.said.own_words import in_own_words, settings_in
         from rksp.recipe_files.said.table_text import in_full
 
+        edit = cache(self._text(report.recipe).edit)
         worded = lambda text: in_own_words(text, self.origins, self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
@@ -220,7 +250,15 @@ class Run:
                 seeds[place] = seed.model_copy(update={"risk": risk})
         return report.model_copy(
             update={
-                "findings": [f.model_copy(update={"fix": worded(f.fix)}) for f in report.findings],
+                "findings": [
+                    finding.model_copy(
+                        update={
+                            "fix": worded(finding.fix),
+                            "edit": [edit(*one) for one in settings_in(finding.fix).items()],
+                        }
+                    )
+                    for finding in report.findings
+                ],
                 "seeds": seeds,
                 "recipe_places": {
                     name: (origin.file, origin.line)

@@ -35,6 +35,9 @@ settings.load_profile("rksp")
 THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("MKL_NUM_THREADS", str(THREADS))
 
+# No test asks the network: what it would fetch, it gives.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # Nothing that a test measures is kept where a person's is, not even by a fixture of a module.
 os.environ["RKSP_CACHE"] = tempfile.mkdtemp(prefix="rksp-tests-")
 atexit.register(shutil.rmtree, os.environ["RKSP_CACHE"], ignore_errors=True)

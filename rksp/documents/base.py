@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
 
-SCHEMA_VERSION = "4.3"
+SCHEMA_VERSION = "4.4"
 _PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
 UNKNOWN = 4  # the exit code where rksp cannot tell and `--fail-on unknown` was given
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
@@ -50,9 +50,11 @@ class TargetReport(Part):
             model was built, and None where a factory cannot tell.
         is_pretrained: Whether the weights come from files.
         starts_trained: Whether the run starts from trained weights that may not be at hand.
+        shape_from: What gave the shape of a model whose files are not at hand; else empty.
         config_hash: SHA-256 of the configuration.
         notes: What was changed or dropped to read the model, and how its stream was read, a
             sentence each.
+        model_type: The type in transformers; None for a model without a configuration.
     """
 
     name: str
@@ -62,6 +64,7 @@ class TargetReport(Part):
     parameters: int | None
     is_pretrained: bool
     starts_trained: bool = False
+    shape_from: str = ""
     config_hash: str | None
     notes: list[str] = Field(default_factory=list)
 
@@ -119,7 +122,10 @@ class Document(Part):
 
     def to_json(self) -> str:
         """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
-        return indented(_clean(self)) + "\n"
+        content = _clean(self)
+        first = content.pop("summary", None)  # for who reads no further
+        text = indented(content) + "\n"
+        return text if first is None else f'{{\n "summary": {indented(first, 1)},{text[1:]}'
 
 
 def _clean(document: Document) -> dict[str, Any]:

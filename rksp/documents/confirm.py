@@ -25,6 +25,9 @@ class PredictionReport(Part):
     """What `rksp score` says of the recipe that is trained, before it is; means over the seeds.
 
     `levers` are those of the first seed.
+
+    Attributes:
+        low, high: Ends of the interval of `probability_failed`.
     """
 
     probability_failed: float | None
@@ -100,7 +103,8 @@ class TrialReport(Part):
         final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
         trivial_loss: Of always answering with the frequencies of the labels it was trained on.
         held_out_loss, untrained_loss: As in `ArmReport`.
-        steps: Steps taken, `undone` of them taken back by a rollback.
+        steps: Steps taken.
+        undone: Steps of them that a rollback took back.
         onset: Step from which the loss shows the failure; None if it does not.
         first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
         leads: Steps by which it came before the onset.
@@ -144,10 +148,16 @@ class TrialReport(Part):
 class ConfirmReport(Document):
     """One run of `rksp confirm`.
 
-    The verdict is the baseline's: *undecided* if no run of any arm failed or learned anything.
-    `asked` is the user's recipe, `trained` what was run of it. `conclusions` are the sentences that
-    the terminal prints. Two runs of the same command differ in times alone: `timings`, `overhead`
+    The verdict is the baseline's: *undecided* if no run of any arm failed or learned anything. Two
+    runs of the same command differ in times alone: `timings`, `overhead`
     and the fields of a trial that end in `seconds`.
+
+    Attributes:
+        target: The model.
+        asked: The user's recipe.
+        trained: What was run of it.
+        prediction_held: Whether the runs ended as predicted; None where they decide nothing.
+        conclusions: The sentences that the terminal prints.
     """
 
     kind: Literal["confirm"] = "confirm"

@@ -30,6 +30,30 @@ RISK = "RKSP001"  # the verdict, at or above the bar
 LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
 
 
+class Edit(Part):
+    """One change of the run. Where its file can be edited safely, replace `old` by `new` there.
+
+    Attributes:
+        field: Field of the recipe.
+        was: Its value; None if it has none.
+        to: Its new value.
+        file: The run file; None where the recipe was typed, or only a person can edit the file.
+        line: Line in it, counted from 1.
+        column: Column of the first character of `old`, counted from 1.
+        old: The text that goes; empty where a line is added.
+        new: The text that comes.
+    """
+
+    field: str
+    was: int | float | str | None
+    to: int | float | str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    old: str = ""
+    new: str = ""
+
+
 class Finding(Part):
     """One result of a check.
 
@@ -43,6 +67,7 @@ class Finding(Part):
         value: The number that caused it; None if there is none (a missing part).
         healthy: The range without a finding, in words ("at most 1.5 ln V").
         fix: The smallest change that would remove it, one sentence.
+        edit: The same fix as changes of single settings; empty where it is no number or word.
         source: Where the threshold comes from (author, year, or "measured on our runs").
         layer: Path of the module; empty for the whole model.
         is_cause: The check names a documented cause of failures, so as a warning it makes the
@@ -56,6 +81,7 @@ class Finding(Part):
     value: float | None = None
     healthy: str = ""
     fix: str = ""
+    edit: list[Edit] = Field(default_factory=list)
     source: str = ""
     layer: str = ""
     is_cause: bool = False

@@ -33,6 +33,7 @@ class RiskMap(Part):
         axes: The axes of the rows; all other axes are averaged over.
         rates: The least learning rate of each column, ascending.
         is_binned: A column holds all rates up to the next column's, not one rate.
+        rows: One for each place on the axes of the rows.
     """
 
     axes: list[str]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
-from rksp.documents.finding import Code, Finding, Level
+from rksp.documents.finding import Code, Edit, Finding, Level
 from rksp.documents.own_runs import HistoryReport, LearnedReport
 from rksp.documents.verdict import Verdict
 from rksp.recipe import USUAL_RANK, Recipe
@@ -45,7 +45,14 @@ class ScoredTarget(TargetReport):
 
 
 class LayerReport(Part):
-    """One block: its spectrum, its scales, and a status that says if they can be trusted."""
+    """One block: its spectrum, its scales, and a status that says if they can be trusted.
+
+    Attributes:
+        layer: Position in the chain, from 0.
+        status_detail: Why the spectrum has this status.
+        held_out_residual: As `nonlinearity`, on states that the operator was not fitted to.
+        noise_radius: Radius of the disc over which estimation noise spreads an eigenvalue.
+    """
 
     layer: int
     name: str
@@ -71,7 +78,13 @@ class LayerReport(Part):
 
 
 class SpectraReport(Part):
-    """The blocks together, under one named definition."""
+    """The blocks together, under one named definition.
+
+    Attributes:
+        reading: How the spectra may be read: measured, or why not as a risk.
+        aggregates: Quantity -> mean, lowest and highest over the layers.
+        layers: One entry for each block.
+    """
 
     variant: str
     reading: str
@@ -83,7 +96,14 @@ class SpectraReport(Part):
 
 
 class ForwardReport(Part):
-    """Other results of the forward pass; see `rksp.measure.forward.ForwardStats`."""
+    """Other results of the forward pass; see `rksp.measure.forward.ForwardStats`.
+
+    Attributes:
+        activation_name: Path of the module with the largest activation.
+        attention_collapsed_heads: Number of heads with an entropy of attention below 0.05.
+        router_max_violation: Largest load of an expert over the mean load, less 1.
+        aligned_response: Geometric mean over linear layers of mean‖x‖₁ / RMS(Wx).
+    """
 
     loss: float | None
     uniform_loss: float | None
@@ -106,6 +126,11 @@ class ResponseReport(Part):
 
     `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
     text after one update at a rate of 1e-3.
+
+    Attributes:
+        grad_max: Largest absolute value in the first gradient.
+        output_slope: Relative change of the logits for each unit of the rate.
+        overshoot: Change of the loss on fresh text, in nats, at ten times the critical rate.
     """
 
     grad_norm: float | None
@@ -148,6 +173,7 @@ class LeverReport(Part):
         cost: Processor time of a step over that without it, on the small models that were measured.
         pairs, families: Pairs of ladders, and families of models, that it was measured in.
         arm: The arm of `rksp confirm` that tries it; empty if a run cannot take it up.
+        low, high: Ends of the interval of `factor`.
     """
 
     name: str
@@ -201,13 +227,14 @@ class RiskAssessment(Part):
         evidence: Name of the tier of evidence behind the answer.
         horizon_steps: Steps of the run that the answer is about.
         probability_failed: Probability, at the recipe's learning rate, that a lower rate trains
-            better or that none trains; None without a rate. `probability_failed_low` and
-            `probability_failed_high` are the ends of its interval.
+            better or that none trains; None without a rate.
+        probability_failed_low, probability_failed_high: The ends of its interval.
         probability_diverged: Part of it in which the run diverges: its loss or gradient is not
             finite, or beyond the thresholds of `OutcomePolicy`; the rest only ends higher. None
             where the model of fine-tuning answers, which does not tell them apart.
-        start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
-            above the best rate, and `start_failed` the probability that a run at it fails.
+        start_here: The rate with the lowest expected loss.
+        start_excess: That loss, in nats above the best rate.
+        start_failed: The probability that a run at that rate fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
         do_not_exceed: The rate below which a share `risk` of the edges lies; in short runs it can
             be lower than `start_here`.
@@ -272,7 +299,12 @@ class RiskAssessment(Part):
 
 
 class KernelReport(Part):
-    """Which implementation of an operation ran, and why; see `rksp.kernels.dispatch`."""
+    """Which implementation of an operation ran, and why; see `rksp.kernels.dispatch`.
+
+    Attributes:
+        op: The operation.
+        implementation: What ran.
+    """
 
     op: str
     implementation: Literal["reference", "triton"]
@@ -280,7 +312,13 @@ class KernelReport(Part):
 
 
 class ChangeReport(Part):
-    """One issue against an older report; see `rksp.report.diff`."""
+    """One issue against an older report; see `rksp.report.diff`.
+
+    Attributes:
+        state: What became of the issue.
+        layer: Path of the module; empty for the whole model.
+        was: Level in the older report; None if it is new.
+    """
 
     state: Literal["new", "worse", "better", "fixed", "unchanged"]
     code: Code
@@ -292,7 +330,15 @@ class ChangeReport(Part):
 
 
 class ComparisonReport(Part):
-    """A report against an older one. Each pair is (old, new)."""
+    """A report against an older one. Each pair is (old, new).
+
+    Attributes:
+        target: Names of the models.
+        changes: What became of each issue.
+        settings: Recipe field -> the two values, where they differ.
+        numbers: Name -> the two values, of the numbers that people compare.
+        notes: Why the two can hardly be compared, a sentence each.
+    """
 
     target: tuple[str, str]
     verdict: tuple[str, str]
@@ -342,8 +388,13 @@ class ConfiguredReport(Part):
 class SeedReport(Part):
     """Everything measured at one seed.
 
-    `risk` is the answer, and `configured` the one that stood before the measurement; it is None
-    where nothing was measured, or there is no configuration that has an answer.
+    `risk` is the answer.
+
+    Attributes:
+        configured: The answer before the measurement; None where nothing was measured, or there is
+            no configuration that has an answer.
+        alternatives: The answers for what else the input could mean.
+        risk_missing: Why there is no answer; None if there is one.
     """
 
     seed: int
@@ -398,6 +449,33 @@ class UnreadReport(Part):
     text: str
 
 
+class SummaryReport(Part):
+    """The answer for a program: may the run be launched, and what to change first.
+
+    Attributes:
+        launch: yes; no where P(failed) reaches the bar or a finding has level error; unknown where
+            rksp cannot tell, or no learning rate was given.
+        why: One sentence.
+        probability_failed: At the recipe's learning rate; None without one.
+        low, high: Ends of its interval.
+        start_here, likely_edge, do_not_exceed: See `RiskAssessment`.
+        edits: Changes that remove findings, the most severe finding's first; the edits of
+            `rksp fix` are those with a place in the file.
+        next_command: What to run next; empty where nothing more can be asked.
+    """
+
+    launch: Literal["yes", "no", "unknown"]
+    why: str
+    probability_failed: float | None
+    low: float | None
+    high: float | None
+    start_here: float | None
+    likely_edge: float | None
+    do_not_exceed: float | None
+    edits: list[Edit] = Field(default_factory=list)
+    next_command: str = ""
+
+
 ScoreVerdict = Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
 
 
@@ -405,20 +483,30 @@ class ScoreReport(Document):
     """One run of `rksp score`.
 
     `verdict` is the worst of `risk_verdict`, which is what P(failed) says, and of the findings.
-    `findings` and `not_run`, the checks that could not run, are those of the deciding seed: the
-    first with the report's `risk_verdict`.
-    `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
-    highest over them of the numbers that people compare. `kernels` says which implementations ran,
-    `baseline` what changed since an older report. `recipe_places` gives file and line of the
-    fields that were read from a file, `recipe_origins` the origin of every field, `unread` the
-    file's settings that were not read and may matter, and `assumed` all assumptions in one
-    line. `next_command` is the user's own command with what is to change in it; it is empty for a
-    score in Python and where only `-v` has more to say. `own_runs` holds the past
-    runs that the answer knows, with their labels. Only `timings` differs between two runs of the
-    same command.
+    `findings` and `not_run` are those of the deciding seed: the first with the report's
+    `risk_verdict`. Only `timings` differs between two runs of the same command.
+
+    Attributes:
+        summary: The answer for a program, at the top of the JSON.
+        target: The model.
+        risk_verdict: What P(failed) alone says.
+        findings: What the checks found, the worst first.
+        not_run: Checks that could not run.
+        seeds: One entry for each initialization.
+        spread: Name -> mean, standard deviation, lowest and highest over the seeds.
+        kernels: Which implementations ran.
+        baseline: What changed since an older report; None without one.
+        recipe_places: Field -> file and line that set it.
+        recipe_origins: Field -> where its value comes from.
+        unread: Settings of the run file that were not read and may matter.
+        assumed: All assumptions in one line.
+        next_command: The user's command with what is to change in it; empty for a score in Python
+            and where only `-v` has more to say.
+        own_runs: The past runs that the answer knows, with their labels.
     """
 
     kind: Literal["score"] = "score"
+    summary: SummaryReport | None = None
     target: ScoredTarget
     recipe: Recipe
     verdict: ScoreVerdict

@@ -8,8 +8,9 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
 from rksp.models.configuration import ALIASES, types_for
 from rksp.models.hub import is_cached, is_hub_id
+from rksp.models.published import published
 
-_FILES = (
+FILES = (
     *(".json", ".safetensors", ".yaml", ".yml", ".toml", ".py", ".sh", ".ipynb", ".csv", ".jsonl"),
     *(".db", ".html", ".txt", ".parquet"),
 )
@@ -18,20 +19,20 @@ _FILES = (
 def is_explicit(target: str) -> bool:
     """Tell whether a target can only be a path: it begins as one, or ends as a file does."""
     begins = target.startswith((".", "/", "~")) or "\\" in target
-    return begins or Path(target).suffix.lower() in _FILES
+    return begins or Path(target).suffix.lower() in FILES
 
 
 def is_type(target: str) -> bool:
     """Tell whether a target is the name of a model type."""
-    return target in ALIASES or target in types_for(target)
+    return target in ALIASES or ("/" not in target and target in types_for(target))
 
 
 def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
     """Return the file or folder that a target means; None if it means none, or none is there.
 
     A folder of a stranger's repository may have the name of something else. So the name of a model
-    type or of a factory is never a path, and a Hub model that is at hand, or may be fetched, is not
-    replaced by a folder.
+    type or of a factory is never a path, and a Hub model that is at hand, may be fetched, or has a
+    published configuration is not replaced by a folder.
 
     Args:
         target: What was typed.
@@ -46,7 +47,7 @@ def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
     if is_explicit(target) or not (is_hub_id(target) or path.name == target):
         return path
     if is_hub_id(target):
-        if allow_hub or is_cached(target):
+        if allow_hub or published(target) or is_cached(target):
             raise InputError(
                 f"{target} is a folder here and may be a model of the Hub; write ./{target} for "
                 "the folder, or remove it."

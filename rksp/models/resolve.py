@@ -29,12 +29,13 @@ from rksp.models.configuration import (
 )
 from rksp.models.declared import Declared
 from rksp.models.heads import choose, has_fresh_head
-from rksp.models.hub import hub_folder, is_hub_id
-from rksp.models.names import is_explicit, is_type, path_of, said_of_namesake
+from rksp.models.hub import hub_folder, is_cached, is_hub_id
+from rksp.models.names import FILES, is_explicit, is_type, path_of, said_of_namesake
+from rksp.models.published import Published, nearest_published, published, published_like
 from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
-from rksp.models.type_table import type_row
+from rksp.models.type_table import type_names, type_row
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,6 +56,7 @@ def resolve(
     max_params: float = MAX_PARAMS,
     task: Task | None = None,
     counts: bool = True,
+    fetch: Callable[[str], Path] | None = None,
 ) -> ModelSource:
     """Resolve a target: a factory, a model type, a path or a Hub id; see `rksp.models.names`.
 
@@ -70,6 +72,8 @@ def resolve(
         task: Read the model as this; default what its configuration says.
         counts: Build the skeleton. Without it the number of parameters is None, what the
             constructor refuses is not seen, and no modeling file of transformers is loaded.
+        fetch: Gives a folder with the config.json of a Hub id that neither the local cache nor
+            rksp's table knows, such as `rksp.models.hub.fetch_config`; None asks nobody.
 
     Returns:
         The source.
@@ -84,7 +88,7 @@ def resolve(
     target = os.fspath(target)
     common = {"seed": seed, "max_params": max_params, "counts": counts}
     settings = dict(overrides or {})
-    source = _resolved(target, settings, trust_remote_code, allow_hub, task, common)
+    source = _resolved(target, settings, trust_remote_code, allow_hub, task, common, fetch)
     source = replace(source, notes=(*said_of_namesake(target), *source.notes))
     if source.kind == "factory" or trust_remote_code:
         return source
@@ -99,6 +103,7 @@ def _resolved(
     allow_hub: bool,
     task: Task | None,
     common: dict[str, Any],
+    fetch: Callable[[str], Path] | None,
 ) -> ModelSource:
     _check_name(target)
     found, path = path_of(target, allow_hub=allow_hub), Path(target).expanduser()
@@ -106,6 +111,10 @@ def _resolved(
         return _from_path(found, target, overrides, trust_remote_code, task, common)
     if is_factory(target):
         return _from_factory(target, overrides, task, common)
+    if target not in type_names() and not is_hub_id(target) and path.suffix not in FILES:
+        known = published(target) or published_like(target)
+        if known is not None:
+            return _from_published(known, target, overrides, task, common)
     if is_type(target):
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
     if path.suffix == ".gguf":
@@ -118,14 +127,55 @@ def _resolved(
     if is_pickle(path):
         raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
     if is_hub_id(target):
-        folder = hub_folder(target, allow_hub)
-        source = _from_path(folder, target, overrides, trust_remote_code, task, common)
+        found_here = _on_hub(target, allow_hub, fetch)
+        if isinstance(found_here, Published):
+            return _from_published(found_here, target, overrides, task, common)
+        source = _from_path(found_here, target, overrides, trust_remote_code, task, common)
         return replace(source, kind="hub", starts_trained=True)
     hint = nearest(target, types_for(target)) or "."
     raise InputError(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."
     )
+
+
+def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -> Path | Published:
+    """Find a Hub model: in the cache, in the table of published ones, on the Hub, by its stem.
+
+    Raises:
+        InputError: It is nowhere; the message names models of a similar name.
+    """
+    if fetch is not None:
+        import huggingface_hub.constants  # noqa: F401  # before anything keeps it off the network
+    known = published(target)
+    if known is not None and not allow_hub and not is_cached(target):
+        return known
+    try:
+        if fetch is None or allow_hub or is_cached(target):
+            return hub_folder(target, allow_hub)
+        return fetch(target)
+    except InputError as error:
+        known = known or published_like(target)
+        if known is None:
+            raise InputError(
+                f"{str(error).removesuffix('.')}{nearest_published(target) or '.'}"
+            ) from None
+        return known
+
+
+def _from_published(
+    known: Published,
+    target: str,
+    overrides: dict[str, Any],
+    task: Task | None,
+    common: dict[str, Any],
+) -> ModelSource:
+    """Make the source of a published configuration, whose trained weights are not at hand."""
+    settings = copy.deepcopy(known.settings)
+    source = _from_settings(target, "hub", settings, overrides, task, common)
+    is_trained = all("drop" in name for name in overrides)  # no weights fit another shape
+    notes = (known.note(target), *source.notes)
+    return replace(source, starts_trained=is_trained, shape_from=known.origin, notes=notes)
 
 
 def _is_known(settings: Mapping[str, object]) -> bool:

@@ -15,9 +15,10 @@ from rksp.models.configuration import (
     make_config,
     other_names,
 )
-from rksp.models.hub import hub_folder, is_hub_id
+from rksp.models.hub import hub_folder, is_cached, is_hub_id
 from rksp.models.names import is_type, path_of
 from rksp.models.overrides import close, dropouts, is_setting
+from rksp.models.published import published, published_like
 from rksp.models.refusals import refusals
 
 # Stored in a configuration, and no part of the model's shape.
@@ -96,10 +97,13 @@ def stored_settings(
         InputError: The Hub's model is not here, or its file cannot be read.
     """
     path = path_of(target, allow_hub=allow_hub)
-    if path is None and is_hub_id(target):
+    if path is None and is_hub_id(target) and (allow_hub or is_cached(target)):
         path = hub_folder(target, allow_hub)
     if path is None:
-        return ({"model_type": target} if is_type(target) else None), None
+        if is_type(target):
+            return {"model_type": target}, None
+        known = published(target) or published_like(target)
+        return (None if known is None else known.settings), None
     if path.suffix == ".safetensors":
         path = path.parent
     if path.is_dir():

@@ -47,6 +47,7 @@ class ModelSource:
         is_pretrained: Whether weights come from files.
         starts_trained: Whether the run starts from trained weights, even if they are not at hand
             and random ones stand for them.
+        shape_from: What gave the shape of a model whose files are not at hand; else empty.
         has_fresh_head: Whether the weights come from files without those of the head.
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
@@ -75,6 +76,7 @@ class ModelSource:
     is_pretrained: bool
     model_class: str
     starts_trained: bool = False
+    shape_from: str = ""
     has_fresh_head: bool = False
     tokenizer_path: Path | None = None
     notes: tuple[str, ...] = ()

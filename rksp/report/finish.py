@@ -11,6 +11,7 @@ from rksp.documents.verdict import combined
 from rksp.ground.text import one_line
 from rksp.recipe_files.said.ignored import apply_comments
 from rksp.report.gate import Gate
+from rksp.report.summary import summarized
 from rksp.run import Run
 
 
@@ -65,8 +66,8 @@ def finished(
         from rksp.report.diff import compare
 
         changed = compare(older, report, strict=True)
-    report = report.model_copy(
-        update={"gate": gate.judge(report, changed), "baseline": changed},
+    report = summarized(
+        report.model_copy(update={"gate": gate.judge(report, changed), "baseline": changed})
     )
     return report, [
         f"{place} cannot ignore {finding.code}, {_held(finding.level)}; "

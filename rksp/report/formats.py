@@ -91,6 +91,7 @@ FORMATS = (
             "grid": "rksp.report.grid.html:render",
         },
     ),
+    Format(name="brief", renderings={"score": "rksp.report.summary:render"}),
     Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.summary:csv"}),
 )
 RENDERINGS = {

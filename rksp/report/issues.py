@@ -77,6 +77,7 @@ def _verdict(report: ScoreReport) -> list[Finding]:
             level=Level.ERROR,
             message=f"{answer}; the bar is {risk.threshold:.0%}.",
             fix=fix,
+            edit=[e for f in report.findings for e in f.edit if e.field == "learning_rate"][:1],
             healthy=f"P(failed) under {risk.threshold:.0%}",
             source="the fitted classifier",
         )

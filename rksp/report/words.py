@@ -209,13 +209,13 @@ def learned_briefly(seed: SeedReport) -> str:
 
 
 def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
-    """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
-    risk = seed.risk
+    """Say that the model of fine-tuning answers, what it adds, and where the shape is from."""
+    risk, shape = seed.risk, report.target.shape_from
     if risk is not None and (ends := of_published(report, risk)):
-        return [ends]
+        return [ends, *([shape] if shape else [])]
     if risk is None or risk.answered_by != "fine-tuning":
-        return []
-    said = ["trained weights: the model of fine-tuning answers"]
+        return [shape] if shape else []
+    said = ["trained weights: the model of fine-tuning answers", *([shape] if shape else [])]
     if risk.usual is not None:
         said.append(f"S is the usual {rate(risk.usual)}{_unbeaten(risk)}")
     recipe = report.recipe

@@ -15,7 +15,7 @@ from rksp.recipe import Recipe
 MISTAKES = {
     "score nosuch.yaml": "no file or folder nosuch.yaml",
     "score m.gguf": "config.json",
-    "score t5-small": "OWNER/NAME",
+    "score mymodel": "OWNER/NAME",
     "score gpt2 --optimizer rmsprop": "'rmsprop' is not one of",
     "score gpt2 --lr 3e4": "did you mean 3e-4?",
     "score gpt2 --lr 6e-4.5": "'6e-4.5' is no number",

@@ -37,7 +37,7 @@ MEASURE = (
     "--threads "
     "--variant "
 )
-MODEL = "--allow-hub --max-params --trust-remote-code "
+MODEL = "--allow-hub --offline --max-params --trust-remote-code "
 
 OPTIONS = {
     "calibrate": RECIPE
@@ -52,8 +52,9 @@ OPTIONS = {
     "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text "
     "--threads --help-all",
     "diff": "--exit-zero --fail-on --format",
-    "explain": "",
+    "explain": "--format",
     "explain-config": "--as --devices --format --rows --strict",
+    "fix": "--as --devices --write",
     "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE
@@ -61,14 +62,15 @@ OPTIONS = {
     + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
     "--sample-seed --samples --set --slurm --target --timeout --top --where --workers --help-all",
+    "mcp": "",
     "playground": RECIPE
     + "--steps "
-    + "--allow-hub --output --recipe --set --strict --task --help-all",
+    + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
-    + "--allow-hub --format --metric --recipe --set --strict --target --task "
+    + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
     "--trust-remote-code --help-all",
     "schema": "",
     "score": RECIPE
@@ -80,14 +82,14 @@ OPTIONS = {
     "--select --set --strict --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
-    + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
+    + "--task --allow-hub --evidence --format --max-params --offline --recipe --runs --set "
     "--strict --trust-remote-code --help-all",
 }
 
 REPORT_KEYS = (
     "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
-    "target timings unread verdict"
+    "summary target timings unread verdict"
 )
 
 

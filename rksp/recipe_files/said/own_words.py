@@ -14,6 +14,16 @@ _LOWER = re.compile(r"(ower the learning rate to )([0-9][0-9.e+-]*[0-9])")
 _FIELDS = {flag.name: name for name, flag in flags_of(Recipe).items()}
 
 
+def settings_in(fix: str) -> dict[str, str]:
+    """Return field -> value of the first change that a fix names; empty where it names none."""
+    group, lower = _GROUP.search(fix), _LOWER.search(fix)
+    if lower is not None and (group is None or lower.start() < group.start()):
+        return {} if "for adapters" in fix else {"learning_rate": lower[2]}
+    words = group[1].split() if group is not None else []
+    named = zip(words[::2], words[1::2], strict=True)
+    return {_FIELDS[flag]: value for flag, value in named if flag in _FIELDS}
+
+
 def in_own_words(fix: str, origins: Mapping[str, Origin], keys: Mapping[str, str]) -> str:
     """Return a fix with the trainer's keys where it names options of rksp.
 
@@ -48,9 +58,9 @@ def own_setting(
         return None
     is_as_written = len(origin.keys) == 1 and origin.text == origin.keys[0]
     key = origin.keys[0] if is_as_written else keys.get(field)
-    return None if key is None else f"{key}: {_plain(value)}"
+    return None if key is None else f"{key}: {plain(value)}"
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
     """Write a number so that every YAML reader takes it for one: 0.001, which 1e-3 is not."""
     return f"{float(value):.12f}".rstrip("0").rstrip(".") if "e" in value else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rksp.documents.base import Document
-from rksp.documents.finding import Finding
+from rksp.documents.finding import Edit, Finding
 from rksp.report.machines.listing import Listing, listing
 
 # GitHub shows ten annotations of a kind a step and drops the rest without a word.
@@ -35,7 +35,16 @@ def _line(command: str, found: Listing, issue: Finding) -> str:
     where = f"file={_property(stands[0])},line={stands[1]}," if stands else ""
     title = _property(f"{issue.code} {issue.name}")
     about = issue.layer or found.subject
-    return f"::{command} {where}title={title}::{_message(f'{about}: {issue.text}')}"
+    text = f"{about}: {issue.text}{''.join(map(_suggestion, issue.edit))}"
+    return f"::{command} {where}title={title}::{_message(text)}"
+
+
+def _suggestion(edit: Edit) -> str:
+    """Say what to write where; empty for a change that only a person can make."""
+    if edit.file is None:
+        return ""
+    change = f"replace {edit.old} by {edit.new}" if edit.old else f"add {edit.new.strip()}"
+    return f"\nSuggestion for line {edit.line}: {change}"
 
 
 def _message(text: str) -> str:

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from rksp.checks.registry import CHECKS
 from rksp.documents.base import Document
-from rksp.documents.finding import Finding
+from rksp.documents.finding import Edit, Finding
 from rksp.report.glossary import find_word
-from rksp.report.machines.listing import Listing, listing
+from rksp.report.machines.listing import Listing, from_root, listing
 
 _ROOT = "SRCROOT"
 _STATES = {
@@ -102,9 +102,21 @@ def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
         "locations": [{"physicalLocation": physical, "logicalLocations": [logical]}],
         "partialFingerprints": {"rkspIssue/v1": found.fingerprint(issue)},
     }
+    if changes := [_change(edit) for edit in issue.edit if edit.file is not None]:
+        result["fixes"] = [{"description": {"text": issue.fix}, "artifactChanges": changes}]
     if issue.key in found.states:
         result["baselineState"] = _STATES[found.states[issue.key]]
     return result
+
+
+def _change(edit: Edit) -> dict[str, object]:
+    """Describe the change of one place in a file."""
+    column = edit.column or 1
+    region = {"startLine": edit.line, "startColumn": column, "endColumn": column + len(edit.old)}
+    return {
+        "artifactLocation": _artifact(from_root(str(edit.file))),
+        "replacements": [{"deletedRegion": region, "insertedContent": {"text": edit.new}}],
+    }
 
 
 def _artifact(name: str) -> dict[str, str]:

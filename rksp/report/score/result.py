@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rksp.documents.base import Part
+from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ForwardReport,
     ResponseReport,
     RiskAssessment,
     ScoredTarget,
     ScoreReport,
+    ScoreVerdict,
     SpectraReport,
+    SummaryReport,
 )
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
@@ -51,6 +54,40 @@ class Result:
     """
 
     report: ScoreReport
+
+    @property
+    def verdict(self) -> ScoreVerdict:
+        """The answer in a word."""
+        return self.report.verdict
+
+    @property
+    def summary(self) -> SummaryReport | None:
+        """May the run be launched, why, at which rate, and what to change."""
+        return self.report.summary
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the checks found, the worst first."""
+        return self.report.findings
+
+    @property
+    def probability_failed(self) -> float | None:
+        """P(failed) at the recipe's learning rate; None without an answer."""
+        return self._of_risk("probability_failed")
+
+    @property
+    def start_here(self) -> float | None:
+        """The learning rate to start with; None without an answer."""
+        return self._of_risk("start_here")
+
+    @property
+    def do_not_exceed(self) -> float | None:
+        """The learning rate not to exceed; None without an answer."""
+        return self._of_risk("do_not_exceed")
+
+    def _of_risk(self, name: str) -> float | None:
+        risk = deciding(self.report).risk
+        return None if risk is None else getattr(risk, name)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in (fields := self.to_dict()):

@@ -1,0 +1,155 @@
+"""Changes of a run as edits of its file's text: only what, read again, changes that and no more."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+from rksp.documents.finding import Edit
+from rksp.ground.budgets import RUN_FILE
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_text
+from rksp.recipe import Recipe
+from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.said.origin import Origin, OriginKind
+from rksp.recipe_files.said.own_words import plain
+
+_TOKEN = re.compile(r"[-+]?[A-Za-z0-9_.][\w.+-]*")
+_UNIT = re.compile(r"\d+([A-Za-z]+)")
+_MOST = 12  # places that are tried for one change
+# What may move with a field: a floor that the file states as a rate, a decay after the warm-up.
+_FOLLOWS = {"learning_rate": {"min_lr_ratio"}, "warmup_steps": {"decay_steps"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunText:
+    """The text of a run file, and how it is read.
+
+    Attributes:
+        path: The file; `FILE.py::NAME` chooses one of several configurations.
+        recipe: What was read from it, and typed.
+        origins: Field -> where it comes from.
+        keys: Field -> the trainer's key that takes its value in rksp's units.
+        trainer: The reader, where it was named.
+        devices: Number of devices, where it was given.
+        text: The content, with the ends of lines as they are.
+    """
+
+    path: str
+    recipe: Recipe
+    origins: Mapping[str, Origin]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    trainer: str | None = None
+    devices: int | None = None
+    text: str = ""
+
+    def edit(self, name: str, value: str) -> Edit:
+        """Return the change of one field; without a place where the text cannot be edited."""
+        was, to = getattr(self.recipe, name), _typed(value)
+        change = Edit(field=name, was=was, to=to)
+        origin = self.origins.get(name)
+        if not self.text or (origin is not None and origin.kind is OriginKind.FLAG):
+            return change
+        before = self._read(self.text)
+        for place in islice(self._places(name, was, origin, value), _MOST if before else 0):
+            after = self._read(applied(self.text, [place]))
+            if after is not None and _is(after[name], to) and _moved(before, after) <= _with(name):
+                file = self.path.partition("::")[0]
+                return place.model_copy(update={"was": was, "to": to, "file": file})
+        return change
+
+    def _places(self, name: str, was: object, origin: Origin | None, value: str) -> Iterator[Edit]:
+        """Yield edits that may be meant: on the field's line, of the same number, a new line."""
+        lines = self.text.split("\n")
+        own = origin.line if origin is not None and origin.line else 0
+        new = plain(value)
+        for token in _TOKEN.finditer(lines[own - 1] if 0 < own <= len(lines) else ""):
+            unit = _UNIT.fullmatch(token[0])  # 100ba
+            yield _edit(name, own, token.start() + 1, token[0], new + (unit[1] if unit else ""))
+        for number, line in enumerate(lines, start=1) if isinstance(was, int | float) else ():
+            for token in _TOKEN.finditer(line):
+                if number != own and _is(token[0], was):
+                    yield _edit(name, number, token.start() + 1, token[0], new)
+        key = self.keys.get(name, "").rsplit(".", 1)[-1]
+        if re.search(rf"\b{re.escape(key)}\b", self.text):
+            return  # a second value of one key
+        for anchor in ("learning_rate", "max_steps", "weight_decay"):
+            beside = self.origins.get(anchor)
+            if beside is None or not beside.line or not beside.keys:
+                continue
+            line = lines[beside.line - 1] if beside.line <= len(lines) else ""
+            known = re.escape(beside.keys[0].rsplit(".", 1)[-1]).replace("_", "[-_]")
+            found = re.match(rf"(.*?){known}([\"']?\s*(?:[:=]\s*|\s+)[\"']?)([-+.\w]+)", line)
+            if found is not None:
+                rest = re.match(r"[\"']?(\\n)?(,|\s*\\)?(\\n)?[\"']?,?", line[found.end() :])
+                added = f"{found[1]}{key}{found[2]}{new}{rest[0] if rest else ''}\n"
+                yield _edit(name, beside.line, 1, "", added)
+
+    def _read(self, text: str) -> dict[str, Any] | None:
+        """Read a changed text as the file was read; None where it cannot be read."""
+        file, mark, part = self.path.partition("::")
+        typed = [n for n, o in self.origins.items() if o.kind is OriginKind.FLAG]
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, Path(file).name)
+            copy.write_bytes(text.encode())
+            try:
+                read = read_recipe_file(
+                    Path(f"{copy}{mark}{part}"),
+                    trainer=self.trainer,
+                    devices=self.devices,
+                    given={n: getattr(self.recipe, n) for n in typed},
+                )
+                return read.recipe().model_dump()
+            except InputError:
+                return None
+
+    @classmethod
+    def of(cls, path: str, **known: Any) -> RunText:
+        """Read the file; `known` holds the other fields."""
+        text = read_text(Path(path.partition("::")[0]), RUN_FILE)
+        return cls(path=path, text=text, **known)
+
+
+def applied(text: str, edits: Iterable[Edit]) -> str:
+    """Return a text with edits, of which no two may overlap."""
+    lines = text.split("\n")
+    for edit in sorted(edits, key=lambda one: (one.line or 0, one.column or 0), reverse=True):
+        line, start = (edit.line or 1) - 1, (edit.column or 1) - 1
+        before, after = lines[line][:start], lines[line][start + len(edit.old) :]
+        lines[line] = before + edit.new + after
+    return "\n".join(lines)
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """Return the fields that differ."""
+    return {name for name, value in before.items() if after[name] != value}
+
+
+def _with(name: str) -> set[str]:
+    """Return a field and what may move with it."""
+    return {name, *_FOLLOWS.get(name, ())}
+
+
+def _edit(name: str, line: int, column: int, old: str, new: str) -> Edit:
+    return Edit(field=name, was=None, to=new, line=line, column=column, old=old, new=new)
+
+
+def _typed(value: str) -> int | float | str:
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        return value
+
+
+def _is(value: object, wanted: object) -> bool:
+    """Tell whether two values are the same number, or the same word."""
+    try:
+        return isclose(float(str(value)), float(str(wanted)), rel_tol=1e-6)
+    except ValueError:
+        return str(value) == str(wanted)

@@ -1,0 +1,86 @@
+"""The summary at the top of a report, the schema that describes it, and the words as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commands import left_with
+
+import rksp
+from lab.bench.recipe_files import CONFIGS
+from rksp.documents.kinds import DOCUMENTS
+from rksp.documents.score import ScoreReport
+from rksp.report.schema import described
+
+CONFIG = ["--evidence", "config"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "launch"),
+    [
+        (["gpt2", "--lr", "6e-4", "--warmup-steps", "100"], "yes"),
+        (["gpt2", "--lr", "0.3"], "no"),
+        (["gpt2"], "unknown"),
+        (["gpt2", "--lr", "1e-6", "--objective", "dpo"], "unknown"),
+    ],
+)
+def test_the_summary_says_whether_to_launch(asked, launch, capsys):
+    left_with(["score", *asked, *CONFIG, "--format", "json"])
+    text = capsys.readouterr().out
+    assert text.startswith('{\n "summary": {')
+    report = ScoreReport.model_validate_json(text)
+    summary = report.summary
+    assert summary.launch == launch and summary.why
+    assert summary.probability_failed == report.seeds[0].risk.probability_failed
+    assert report.to_json() == text
+    left_with(["score", *asked, *CONFIG, "--format", "brief"])
+    brief = json.loads(capsys.readouterr().out)
+    assert list(brief)[:2] == ["launch", "why"] and brief["launch"] == launch
+
+
+def test_a_gate_that_never_fails_does_not_make_a_launch():
+    for options in ([], ["--fail-on", "never"]):
+        assert rksp_launch(["gpt2", "--lr", "0.3", *options]) == "no"
+
+
+def rksp_launch(asked: list[str]) -> str:
+    from rksp.cli.fix import scored
+
+    return scored(asked[0], asked[1:]).summary.launch
+
+
+def test_a_brief_is_at_most_two_kilobytes(capsys):
+    names = ("axolotl/pretrain.yaml", "torchtune/8B_full_single_device.yaml")
+    for name in names:
+        left_with(["score", str(CONFIGS / name), *CONFIG, "--format", "brief"])
+        assert 50 < len(capsys.readouterr().out.encode()) <= 2000
+
+
+def test_a_result_in_python_has_the_summary():
+    result = rksp.score("gpt2", lr=0.3, evidence="config")
+    assert result.summary.launch == "no" and result.verdict == "risk"
+    assert result.summary.start_here == result.start_here < result.do_not_exceed * 10
+    [edit] = [e for e in result.summary.edits if e.field == "learning_rate"]
+    assert edit.was == 0.3 and edit.to <= result.start_here * 1.01
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_every_field_of_every_document_is_described(kind):
+    schema = described(DOCUMENTS[kind])
+    assert schema["$id"] and schema["$schema"] and schema["examples"]
+    parts = {**schema.get("$defs", {}), kind: schema}
+    missing = [
+        f"{name}.{field}"
+        for name, part in parts.items()
+        for field, entry in part.get("properties", {}).items()
+        if len(entry.get("description", "")) < 5
+    ]
+    assert sum(len(part.get("properties", {})) for part in parts.values()) > 10
+    assert missing == []
+
+
+def test_words_are_explained_as_json(capsys):
+    assert left_with(["explain", "RKSP501", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["word"] == "RKSP501" and {"title", "fix"} <= set(told)
