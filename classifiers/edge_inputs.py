@@ -225,7 +225,9 @@ _BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one lad
 # Decades: what normalized queries and keys add in long runs, and how far that is known. Pairs of
 # the lab say 0.3; DCLM's runs, which all trained, lie higher, and no other public edge is known.
 _QK_NORM, _QK_KNOWN = 0.3, 0.1
-_MASKED = 0.15  # decades: what masked text does, which one public team shows from both sides; of 0.3 and 0.15
+# What masked text does, in decades: one public team shows it from both sides. Of 0.15 and 0.3, with
+# which published encoders lie above the rate not to exceed.
+_MASKED = 0.15
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),

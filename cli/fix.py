@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import AsFormat, Devices
+from rksp.cli.options import Panel, with_options
+from rksp.cli.run_options import RunOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write
 from rksp.ground.model import definite
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
 _ROUNDS = 4  # a fix may bring forth another finding
 
 
+@with_options
 def fix(
     file: Annotated[
         str, typer.Argument(help="A trainer's run file; FILE.py::NAME for one of many.")
     ],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
     write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
-    as_format: AsFormat = None,
-    devices: Devices = None,
 ) -> int:
     """Show what would remove the findings of a run file, as a diff; --write changes the file."""
-    options = [*(["--as", as_format] if as_format else [])]
-    options += ["--devices", str(devices)] if devices else []
+    options = ["--as", of.as_format] if of.as_format else []
+    options += ["--devices", str(of.devices)] if of.devices else []
     before, after, report = fixed(file, options)
     name = file.partition("::")[0]
     diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)

@@ -180,3 +180,15 @@ def test_nothing_is_edited_without_a_text():
     report = scored("gpt2", ["--lr", "0.3"])
     text = RunText(path="", recipe=report.recipe, origins={})
     assert text.edit("learning_rate", "1e-3") == Edit(field="learning_rate", was=0.3, to=1e-3)
+
+
+def test_a_key_is_never_taken_for_its_value(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = ["base_model: Qwen/Qwen2.5-0.5B", "learning_rate: 2e-2", "warmup_steps: 0"]
+    lines += ["max_steps: 1000", "micro_batch_size: 4", "bf16: true", "optimizer: adamw_torch"]
+    Path("run.yaml").write_text("\n".join(lines) + "\n")
+    assert left_with(["fix", "run.yaml", "--as", "axolotl", "--devices", "1", "--write"]) == 0
+    capsys.readouterr()
+    after = Path("run.yaml").read_text().splitlines()
+    assert [line.partition(":")[0] for line in after] == [line.partition(":")[0] for line in lines]
+    assert after[2] == "warmup_steps: 30" and after[1] != lines[1]

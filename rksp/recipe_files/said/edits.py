@@ -21,6 +21,7 @@ from rksp.recipe_files.said.origin import Origin, OriginKind
 from rksp.recipe_files.said.own_words import plain
 
 _TOKEN = re.compile(r"[-+]?[A-Za-z0-9_.][\w.+-]*")
+_GIVEN = re.compile(r"[\]\"']*\s*[:=]")  # behind a key: a value is given to it
 _UNIT = re.compile(r"\d+([A-Za-z]+)")
 _MOST = 12  # places that are tried for one change
 # What may move with a field: a floor that the file states as a rate, a decay after the warm-up.
@@ -70,6 +71,8 @@ class RunText:
         own = origin.line if origin is not None and origin.line else 0
         new = plain(value)
         for token in _TOKEN.finditer(lines[own - 1] if 0 < own <= len(lines) else ""):
+            if re.match(r"-[A-Za-z]", token[0]) or _GIVEN.match(lines[own - 1], token.end()):
+                continue  # an option or a key
             unit = _UNIT.fullmatch(token[0])  # 100ba
             yield _edit(name, own, token.start() + 1, token[0], new + (unit[1] if unit else ""))
         for number, line in enumerate(lines, start=1) if isinstance(was, int | float) else ():
