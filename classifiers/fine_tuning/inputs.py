@@ -19,6 +19,7 @@ _LIKELIHOODS = words("next_token continued classification masked transcription")
 # Rates that people start from, by `FineTuningInputs.practice`: LoRA and its variants (DoRA, MiLoRA,
 # PiSSA and others), all weights of an encoder and of a decoder.
 USUAL = {"lora": 3e-4, "variant": 2e-4, "encoder": 5e-5, "decoder": 2e-5}
+_LARGE_ENCODER = 2e8  # parameters; no ladder of the data compares rates of a larger one
 # Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
 _USUAL_SIZE = {"decoder": math.log10(7e9)}
 _SMALL_SIZE = math.log10(8.6e7)
@@ -96,13 +97,16 @@ class FineTuningInputs:
     def practice(self) -> str:
         """Which usual rate people start with: lora, variant, encoder or decoder; "" if none.
 
-        It is a rate of AdamW for a likelihood; preferences and rewards have others.
+        It is a rate of AdamW for a likelihood; preferences and rewards have others, and so have
+        large encoders.
         """
         if self.is_tiny or self.optimizer != "adamw" or self.objective not in _LIKELIHOODS:
             return ""
         if self.trained == "adapter":
             return "lora" if self.method in ("lora", "qlora") else "variant"
-        return self.kind if self.trained == "full" and self.kind in USUAL else ""
+        is_large = self.kind == "encoder" and (self.parameters or 0.0) > _LARGE_ENCODER
+        is_known = self.trained == "full" and self.kind in USUAL and not is_large
+        return self.kind if is_known else ""
 
     @property
     def scale(self) -> float | None:

@@ -371,8 +371,8 @@ def test_a_damaged_table_of_published_runs_is_refused(tmp_path, damage):
 
 def test_the_usual_rate_gives_way_only_where_a_candidate_is_better_both_ways():
     def seen(practice_best: float, said: float) -> list[LeftOut]:
-        one = ladder(inputs(method="full", kind="encoder", objective="classification"),
-                     practice_best, practice_best + 1.5)  # fmt: skip
+        of = inputs("full", kind="encoder", objective="classification", parameters=8e7)
+        one = ladder(of, practice_best, practice_best + 1.5)
         estimate = fit_fine_tuning([one]).predict(one.inputs)
         best = dataclasses.replace(estimate.best, location=said)
         edge = dataclasses.replace(estimate.edge, location=0.0)
