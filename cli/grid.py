@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from os.path import exists
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,7 @@ def grid(
     _check(view)
     store, files = _files(view.output)
     gate = Gate.parse(view.fail_on)
-    if Path(source).suffix in _FILES and not Path(source).exists():
+    if Path(source).suffix in _FILES and not exists(source):
         raise InputError(f"{one_line(source, 200)}: there is no such file.")
     if _is_store(source, model.allow_hub):
         with intact(Path(source)):

@@ -58,6 +58,8 @@ def different(command: dict, call: dict) -> dict[str, tuple[object, object]]:
         for origin in document["recipe_origins"].values():
             if origin["kind"] == "flag":
                 origin["text"] = ""
+    for document in (command, call):
+        document["summary"]["next_command"] = ""
     assert command.keys() == call.keys()
     return {name: (command[name], call[name]) for name in command if command[name] != call[name]}
 

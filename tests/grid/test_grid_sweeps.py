@@ -199,7 +199,7 @@ class Gate:
 
     def look(self, parameters):
         rate = parameters["lr"]
-        return SimpleNamespace(prune=rate >= 0.1, probability_failed=0.93, reason="Too high.")
+        return SimpleNamespace(prune=rate >= 0.1, why="P(failed) is 93%. Too high.")
 
 
 def test_a_hydra_task_is_skipped_before_it_trains(caplog):

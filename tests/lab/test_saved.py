@@ -12,7 +12,7 @@ from support.benchmark_scripts import script
 from support.places import ROOT
 
 saved = script("saved")
-README = ROOT / "classifiers" / "README.md"
+README = ROOT / "lab" / "EVALUATION.md"
 EDGE = 0.02  # between the rates 0.01 and 0.0316
 
 

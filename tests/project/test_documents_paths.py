@@ -27,7 +27,11 @@ def _documents() -> list[Path]:
     done = subprocess.run(
         ["git", "ls-files", "*.md"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    found = [Path(line) for line in done.stdout.splitlines() if line != "CHANGELOG.md"]
+    found = [
+        Path(line)
+        for line in done.stdout.splitlines()
+        if line not in ("CHANGELOG.md", "lab/LOG.md")
+    ]
     return [path for path in found if path.parts[:2] != ("tests", "run_configs")]
 
 

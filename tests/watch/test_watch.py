@@ -24,7 +24,7 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.registry import MONITORS, make_monitors, markdown_table
+from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, make_monitors, markdown_table
 from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.sinks import (
@@ -358,11 +358,11 @@ def test_a_long_run_keeps_the_newest_readings_and_all_alarms() -> None:
 
 
 def test_monitors_are_made_by_name() -> None:
-    assert [m.name for m in make_monitors()] == list(MONITORS)
+    assert [m.name for m in make_monitors()] == [n for n in MONITORS if n not in ON_REQUEST]
     chosen = make_monitors(["gradient-norm:every=7", "loss"])
     assert {m.name: m.every for m in chosen} == {"loss": 1, "gradient-norm": 7}
     every = {m.name: m.every for m in make_monitors(["all", "loss:every=3"])}
-    assert every["loss"] == 3 and len(every) == len(MONITORS)
+    assert every["loss"] == 3 and len(every) == len(MONITORS) - len(ON_REQUEST)
     assert make_monitors(["gradient_norm"])[0].name == "gradient-norm"
     with pytest.raises(InputError, match=r"did you mean gradient-norm\? The monitors are loss, "):
         make_monitors(["gradient-nrom"])

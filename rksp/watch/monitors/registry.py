@@ -59,6 +59,8 @@ MONITORS: dict[str, type[Monitor]] = {
         SilentCorruption,
     )
 }
+# Only where they are named: `output-change` also alarmed in 4 of 13 runs that learn.
+ON_REQUEST = frozenset({"output-change"})
 
 
 def markdown_table() -> str:
@@ -78,7 +80,7 @@ def markdown_table() -> str:
 def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
     """Make the monitors of these lines, such as `loss` or `near-unit-mass:every=50,states=256`.
 
-    `all` stands for every monitor that is not named, with its defaults.
+    `all` stands for every monitor that is not named and not of `ON_REQUEST`, with its defaults.
 
     Raises:
         InputError: A name or an option is unknown, or a value cannot be used.
@@ -87,7 +89,7 @@ def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
     for line in lines:
         typed, _ = split_line(line, noun="monitor")
         if line.strip() == "all":
-            chosen = {**{name: name for name in MONITORS}, **chosen}
+            chosen = {**{name: name for name in MONITORS if name not in ON_REQUEST}, **chosen}
         else:
             chosen[known_name(MONITORS, typed, noun="monitor")] = line
     return [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]
