@@ -91,7 +91,7 @@ def _copy_readmes() -> None:
 
 
 def _notes() -> list[str]:
-    names = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    names = ("CHANGELOG.md", "CONCEPTS.md", "CONTRIBUTING.md", "SECURITY.md")
     return [name for name in names if (ROOT / name).is_file()]
 
 

@@ -19,6 +19,7 @@ _MODULE = re.compile(r"(?<![\w./])rksp(?:\.\w+)+")
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 # Files and columns that users name themselves, and outputs of a job.
 _OTHERS = ("rksp.toml", "rksp.width", "rksp.html", "rksp.xml", "rksp.outputs.sarif")
+_HISTORY = ("CHANGELOG.md", "lab/LOG.md")  # name what was
 _PLACEHOLDER = re.compile(r"NAME|TOPIC")
 
 

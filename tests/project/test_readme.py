@@ -86,7 +86,6 @@ def test_the_python_of_the_readme_runs():
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
-    assert 0 <= names["profile"].spectra.published_score <= 1
     assert names["result"].verdict == "cannot tell" and names["result"].rates() == {}
 
 
