@@ -1,4 +1,4 @@
-"""`rksp calibrate`: a short ladder of real runs, then the answer that knows it."""
+"""`rksp calibrate`: a short sweep of real runs, then the answer that knows it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def calibrate(
     ladder: Annotated[LadderOptions, Panel(title="Runs")],
     output: Annotated[ScoreOutput, Panel(title="Output")],
 ) -> int:
-    """Train a short ladder of rates, on the model or its tiny twin, and answer with it."""
+    """Train a short sweep of learning rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
     run = of.run(target, recipe)

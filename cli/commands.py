@@ -24,10 +24,9 @@ _SUMMARIES = {
     "transfer": "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
     "playground": "Write a page whose sliders move the answer: "
     "rate, warm-up, steps, batch, width, depth.",
-    "calibrate": "Train a short ladder of rates, on the model or its tiny twin, "
+    "calibrate": "Train a short sweep of learning rates, on the model or its tiny twin, "
     "and answer with it.",
-    "runs": "Show what past runs say: their labels, their ladders, "
-    "and how well rksp predicts them.",
+    "runs": "Show what past runs say: their labels, their sweeps, and how well rksp predicts them.",
     "report": "Show a stored report in any format.",
     "diff": "Show which issues are new, worse, better, fixed or unchanged.",
     "audit": "Name the known faults of the software that trains; exit with 1 at one of level "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from os.path import exists
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,7 +105,7 @@ def grid(
     _check(view)
     store, files = _files(view.output)
     gate = Gate.parse(view.fail_on)
-    if Path(source).suffix in _FILES and not exists(source):
+    if Path(source).suffix in _FILES and not _exists(source):
         raise InputError(f"{one_line(source, 200)}: there is no such file.")
     if _is_store(source, model.allow_hub):
         with intact(Path(source)):
@@ -219,6 +218,13 @@ def _check(view: ViewOptions) -> None:
         Condition.parse(condition)
     for path in view.export:
         check_export(path)
+
+
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except OSError:  # a name that no file system takes
+        return False
 
 
 def _is_store(source: str, allow_hub: bool) -> bool:

@@ -56,7 +56,7 @@ def runs(
     ] = None,
     output_format: TextOrJson = "text",
 ) -> int:
-    """Show what past runs say: their labels, their ladders, and how well rksp predicts them."""
+    """Show what past runs say: their labels, their sweeps, and how well rksp predicts them."""
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.documents.own_runs import RunsReport
     from rksp.own_runs.history import read_history

@@ -215,7 +215,7 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
         return [ends, *([shape] if shape else [])]
     if risk is None or risk.answered_by != "fine-tuning":
         return [shape] if shape else []
-    said = ["trained weights: the model of fine-tuning answers", *([shape] if shape else [])]
+    said = ["trained weights, so the fine-tuning model answers", *([shape] if shape else [])]
     if risk.usual is not None:
         said.append(f"S is the usual {rate(risk.usual)}{_unbeaten(risk)}")
     recipe = report.recipe
@@ -226,9 +226,7 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
             "moves S alone, alpha none of these rates"
         )
     if risk.forgets_from is not None:
-        said.append(
-            f"forgetting: a tenth of other abilities is lost from about {rate(risk.forgets_from)}"
-        )
+        said.append(f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills goes")
     said += [
         f"with {other.assumption}: start here {rate(other.start_here)}, "
         f"do not exceed {rate(other.do_not_exceed)}"
