@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from pathlib import Path
 from statistics import median
 from typing import cast
 
@@ -14,6 +12,7 @@ from lab.ladders.grid import read_ladder_plan
 from lab.ladders.ladder import LadderRun
 from lab.ladders.levers import LeverEffect, lever_effects
 from lab.ladders.pairs import LadderPairs
+from lab.places import DATA
 
 CLIPPING = "clip_at_0.1"
 DEAR = 0.05  # nats at rates at which the run without the setting trains
@@ -24,7 +23,7 @@ _HEADER = ("setting", "models", "saved", "loss at equal rate", "edge", "time a s
 
 def shipped_runs(name: str) -> dict[str, LadderRun]:
     """Return the ladders of a plan that rksp ships, by id."""
-    path = Path(str(files("rksp.datasets") / "runs" / f"{name}.parquet"))
+    path = DATA / "runs" / f"{name}.parquet"
     if not path.is_file():
         return {}
     return {run.spec.id: run for run in read_collection(path)}
@@ -32,7 +31,7 @@ def shipped_runs(name: str) -> dict[str, LadderRun]:
 
 def plan(name: str) -> LadderPairs:
     """Return a plan of pairs that rksp ships."""
-    path = Path(str(files("rksp.datasets") / "plans" / f"{name}.yaml"))
+    path = DATA / "plans" / f"{name}.yaml"
     return cast(LadderPairs, read_ladder_plan(path))
 
 

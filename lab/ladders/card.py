@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from lab.ladders.grid import LadderGrid, LadderPlan, read_ladder_plan
 from lab.ladders.ladder import POLICY, LadderRun
 from lab.ladders.markdown import percent, span, table
 from lab.ladders.pairs import LadderPairs
+from lab.places import DATA
 from rksp.outcome import Outcome
 
 # Table 1 of arXiv 2602.22988: runs, and the percentage that diverged.
@@ -32,7 +31,7 @@ _ORDER = tuple(Outcome)
 
 def shipped_plans() -> list[LadderPlan]:
     """Return the plans of the collection that are part of rksp, sorted by file name."""
-    folder = Path(str(files("rksp.datasets") / "plans"))
+    folder = DATA / "plans"
     plans = (read_ladder_plan(path) for path in sorted(folder.glob("*.yaml")))
     return [plan for plan in plans if not isinstance(plan, FineTuningPlan)]
 

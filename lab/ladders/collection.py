@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
 from lab.ladders.plan import LadderSpec
 from lab.ladders.store import read_ladder
+from lab.places import DATA
 from lab.tasks.tasks import make_task
 from rksp.ground.errors import InputError
 from rksp.outcome import Curves
@@ -35,7 +35,7 @@ _READ = ("ladder", "spec", "learning_rate", "seconds", *_OF_CURVES)
 
 def shipped_collection() -> Path:
     """Return the path of the bundled collection."""
-    return Path(str(files("rksp.datasets") / "runs" / "collection.parquet"))
+    return DATA / "runs" / "collection.parquet"
 
 
 def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:

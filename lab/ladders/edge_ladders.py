@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from lab.ladders.ladder import POLICY, LadderRun
 from lab.ladders.measurements import unpack_measurements
 from lab.ladders.pairs import LadderPairs
 from lab.ladders.plan import LadderSpec
+from lab.places import DATA
 from lab.zoo.members import ZOO_FAMILIES
 from rksp.classifiers.edge_inputs import EdgeInputs, Norm
 from rksp.models.families import family_of
@@ -51,7 +51,7 @@ def edge_ladders(
     lab = lab_ladders(runs, measured)
     if collection is None:
         lab += _pairs(measured, {x.name for x in lab})
-    shipped = Path(str(files("rksp.datasets") / "real"))
+    shipped = DATA / "real"
     public = read_real_ladders(
         [shipped / "published.jsonl", *real], read_measured(shipped / "features.jsonl")
     )
@@ -68,13 +68,13 @@ def _pairs(measured: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[E
 
 def _shipped(names: Sequence[str]) -> list[Path]:
     """Return the packed ladders of these plans that are shipped."""
-    folder = Path(str(files("rksp.datasets") / "runs"))
+    folder = DATA / "runs"
     return [path for name in names if (path := folder / f"{name}.parquet").exists()]
 
 
 def model_pairs() -> list[tuple[str, str, str, str]]:
     """Return (model, lever, ladder without it, ladder with it) of the plan of pairs of models."""
-    design = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "models.yaml")))
+    design = read_ladder_plan(DATA / "plans" / "models.yaml")
     assert isinstance(design, LadderPairs)
     return [(p.model, p.lever, p.plain.id, p.changed.id) for p in design.pairs()]
 
@@ -109,7 +109,7 @@ def lab_ladders(
 
 def _bridge() -> frozenset[str]:
     """Return the ids of the ladders of the plan `bridge`: ten times the steps of the others."""
-    plan = Path(str(files("rksp.datasets") / "plans" / "bridge.yaml"))
+    plan = DATA / "plans" / "bridge.yaml"
     return frozenset(spec.id for spec in read_ladder_plan(plan).expand())
 
 

@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import cast, get_args
@@ -20,6 +19,7 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.levers import LeverEffect, lever_effects
 from lab.ladders.pairs import LadderPair, LadderPairs
 from lab.ladders.plan import LadderSpec
+from lab.places import DATA
 from rksp.classifiers.levers.catalogue import LEVERS, Kind, Lever
 from rksp.classifiers.levers.effects import DEAR, FEWEST_FAMILIES, LeverSize, LeverTable
 from rksp.ground.errors import InputError
@@ -47,13 +47,13 @@ class Pair:
 def shipped_plans() -> list[LadderPairs]:
     """Return the plans of pairs that the catalogue names."""
     names = sorted({plan for lever in LEVERS for plan in lever.measured})
-    folder = Path(str(files("rksp.datasets") / "plans"))
+    folder = DATA / "plans"
     return [cast(LadderPairs, read_ladder_plan(folder / f"{name}.yaml")) for name in names]
 
 
 def shipped_runs() -> list[Path]:
     """Return the packed collections of these plans."""
-    folder = Path(str(files("rksp.datasets") / "runs"))
+    folder = DATA / "runs"
     return [folder / f"{plan.name}.parquet" for plan in shipped_plans()]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import lzma
 import math
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lab.places import DATA
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import ResultFolder, atomic_write, check_writable, read_limited, read_text
 from rksp.spectra.features import FEATURES, SCHEMA, Features
@@ -29,7 +29,7 @@ def write_measurement(folder: Path, ladder: str, features: Features) -> None:
 
 def shipped_measurements() -> Path:
     """Return the path of the measurements of the shipped collection, one JSON document a line."""
-    return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
+    return DATA / "runs" / "measurements.jsonl.xz"
 
 
 def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
 import torch
 from torch import Tensor
 
+from lab.places import DATA
 from rksp.datasets.corpora import shakespeare
 from rksp.ground.errors import ArtifactError
 
@@ -26,9 +26,7 @@ def bpe_tokens() -> tuple[Tensor, int]:
     """
     from tokenizers import Tokenizer  # comes with transformers; only this task needs it
 
-    stored = (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").read_text(
-        encoding="utf-8"
-    )
+    stored = (DATA / "tokenizers" / "shakespeare-bpe-1k.json").read_text(encoding="utf-8")
     try:
         tokenizer = Tokenizer.from_str(stored)
     except ValueError as error:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 
 import pytest
+from support.places import ROOT
 
 from lab.fit.edge_ladder import PUBLISHED
 from lab.ladders.edge_ladders import edge_ladders
 
-ROWS = files("rksp.datasets") / "real" / "published.jsonl"
+ROWS = ROOT / "datasets" / "real" / "published.jsonl"
 
 
 def test_every_published_recipe_says_where_it_is_from_and_what_was_inferred():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 from torch import nn
 
 from lab.ladders.collection import SCHEMA, read_collection
@@ -19,7 +19,7 @@ from lab.tasks.domain_tasks import PADDING, START
 from lab.zoo import build_member
 from rksp.batch import task_loss
 
-RUNS, PLANS = (Path(str(files("rksp.datasets") / name)) for name in ("runs", "plans"))
+RUNS, PLANS = (ROOT / "datasets" / name for name in ("runs", "plans"))
 # Curves keep 16 significant bits, and processors add in other orders.
 TOLERANCE = 1e-4
 

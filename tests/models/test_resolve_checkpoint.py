@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.places import ROOT
 from support.tiny_models import IDS, TINY_GPT2
 
 from rksp.datasets.probe import make_probe
@@ -101,7 +102,7 @@ def test_overrides_of_a_checkpoint_are_refused(folder):
 
 
 def test_probe_uses_the_tokenizer_beside_the_target(folder):
-    stored = Path(make_probe.__code__.co_filename).parent / "tokenizers/shakespeare-bpe-1k.json"
+    stored = ROOT / "datasets" / "tokenizers" / "shakespeare-bpe-1k.json"
     (folder / "tokenizer.json").write_bytes(stored.read_bytes())
     source = resolve(str(folder))
     with pytest.raises(InputError, match="vocabulary has 300"):

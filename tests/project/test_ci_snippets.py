@@ -184,9 +184,10 @@ def test_the_action_scores_without_running_the_checked_out_tree(hostile):
 
 def test_that_tree_can_be_executed(hostile):
     _installed(hostile, "python -m pip install uv; python -m uv pip install x")
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     for code in ("import json", "import rksp"):
-        subprocess.run([sys.executable, "-c", code], cwd=hostile, capture_output=True)
-    path = os.environ | {"PYTHONPATH": str(hostile)}
+        subprocess.run([sys.executable, "-c", code], cwd=hostile, env=bare, capture_output=True)
+    path = bare | {"PYTHONPATH": str(hostile)}
     subprocess.run([sys.executable, "-c", "pass"], cwd=hostile, env=path, capture_output=True)
     assert _ran(hostile) == {name.replace("/", "-") for name in _HOSTILE}
 

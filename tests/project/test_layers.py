@@ -18,8 +18,9 @@ LAYERS = (
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
-    "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "hub_table", "bench", "gate",
-    "house", "advisories", "forecasts", "commands", "audit", "experiments", "faults", "__main__",
+    "places", "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "hub_table", "bench",
+    "gate", "house", "advisories", "forecasts", "commands", "audit", "experiments", "faults",
+    "__main__",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (

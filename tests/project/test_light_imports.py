@@ -84,7 +84,10 @@ STEPS = {
     "kinds of documents": ("import rksp.documents.kinds", HEAVY),
     "rksp.models": ("import rksp.models", HEAVY),
     "rksp.kernels": ("import rksp.kernels", HEAVY),
-    "the lab's command": ("import lab.commands", HEAVY | {"pyarrow"}),
+    "the lab's command": (
+        f"import sys; sys.path.append({str(ROOT)!r}); import lab.commands",
+        HEAVY | {"pyarrow"},
+    ),
     "rksp score --help": (_command("score", "--help"), HEAVY),
     "rksp checks": (_command("checks"), HEAVY),
     "a recipe's checks": (_RECIPE, HEAVY),

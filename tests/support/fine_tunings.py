@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
+from support.places import ROOT
 
 from lab.ladders.fine_tuning.base_model import BaseSpec
 from lab.ladders.fine_tuning.plan import FineTuningPlan
@@ -88,6 +87,6 @@ def tiny_spec(base: BaseSpec | None = None, **fields: object) -> FineTuningSpec:
 
 
 def shipped_plan() -> FineTuningPlan:
-    plan = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "fine_tuning.yaml")))
+    plan = read_ladder_plan(ROOT / "datasets" / "plans" / "fine_tuning.yaml")
     assert isinstance(plan, FineTuningPlan)
     return plan

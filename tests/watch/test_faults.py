@@ -58,7 +58,9 @@ def test_same_seed_same_fault(text):
 
 
 def test_the_fault_of_the_readme_ruins_a_run_at_any_seed():
-    [line] = re.findall(r"--fault (\S+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    [line] = re.findall(
+        r"--fault (\S+)` ruins", (ROOT / "rksp/confirm/README.md").read_text(encoding="utf-8")
+    )
     model = resolve_tiny("gpt2").build(0)
     tokens = torch.arange(64).view(2, 32) % model.config.vocab_size
     batch = Batch(inputs={"input_ids": tokens}, labels=tokens.roll(-1, 1))

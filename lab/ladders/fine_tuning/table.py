@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 from lab.ladders.fine_tuning.base_model import BaseReport
@@ -16,6 +15,7 @@ from lab.ladders.fine_tuning.spec import FineTuningSpec
 from lab.ladders.fine_tuning.store import read_fine_tuned
 from lab.ladders.ladder import POLICY
 from lab.ladders.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
+from lab.places import DATA
 from rksp.ground.errors import ArtifactError
 from rksp.outcome import Curves
 
@@ -51,7 +51,7 @@ _READ = (
 
 def shipped_fine_tuning() -> Path:
     """Return the path of the bundled ladders of fine-tuning."""
-    return Path(str(files("rksp.datasets") / "runs" / "fine_tuning.parquet"))
+    return DATA / "runs" / "fine_tuning.parquet"
 
 
 def rows(ladder: FineTunedLadder) -> Iterator[dict[str, object]]:
