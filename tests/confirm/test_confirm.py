@@ -240,7 +240,8 @@ def test_what_cannot_be_used_is_said_before_training(arguments, said, capsys) ->
 def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, capsys) -> None:
     path = tmp_path / "report.json"
     arguments = "gpt2 --shrink --lr 1e-3 --fault bitflip:step=1,bit=30,name=ln_f.weight "
-    arguments += "--steps 6 --seeds 1 --evidence forward --batch-size 2 --sequence-length 16 --monitor non-finite --threads 1"
+    arguments += "--steps 6 --seeds 1 --evidence forward --batch-size 2 --sequence-length 16 "
+    arguments += "--monitor non-finite --threads 1"
     command = ["confirm", *arguments.split(), "-o", str(path), "--keep", str(tmp_path / "kept")]
     assert left_with(command) == 1
     printed = capsys.readouterr()
