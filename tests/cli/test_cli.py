@@ -81,7 +81,7 @@ def test_a_stored_report_renders_again(scored):
 
 def test_the_same_command_gives_the_same_bytes_but_for_timings_where_posix_is_not(scored):
     _, path = scored
-    starts_processes = "import rksp.grid.run, rksp.confirm.confirm, lab.ladders.run\n"
+    starts_processes = "import rksp.grid.run, rksp.confirm.confirm\n"
     # From outside again: in this process what was measured is shared.
     again = from_outside(
         *("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json", "--no-cache"),
