@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.ladders import TINY, tiny_plan, tiny_spec, write_plan
+from support.places import ROOT
 from typer.testing import CliRunner
 
 from lab import commands as cli
@@ -165,7 +166,7 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
     """The parent and its workers are killed once a ladder is stored; then the plan runs again."""
     plan = write_plan(tmp_path, TINY)
     script = tmp_path / "runner.py"
-    script.write_text(textwrap.dedent(RUNNER))
+    script.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{textwrap.dedent(RUNNER)}")
     folder = tmp_path / "stored"
     command = [sys.executable, "-P", str(script), str(plan), str(folder)]
     process = subprocess.Popen(command, start_new_session=True)
@@ -190,7 +191,7 @@ def test_workers_end_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
     """Alone, they would train their ladders to the end for nobody."""
     plan = write_plan(tmp_path, {**TINY, "steps": [50_000], "budgets": [1e15]})
     script = tmp_path / "runner.py"
-    script.write_text(textwrap.dedent(RUNNER))
+    script.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{textwrap.dedent(RUNNER)}")
     command = [sys.executable, "-P", str(script), str(plan), str(tmp_path / "stored")]
     process = subprocess.Popen(command, start_new_session=True)
 

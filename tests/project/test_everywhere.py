@@ -172,7 +172,7 @@ def test_an_editable_installation_works_everywhere(clone, tmp_path):
     python = str(tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin") / "python")
     place = "import sysconfig; print(sysconfig.get_path('purelib'))"
     libraries = "\n".join(p for p in sys.path if p.endswith("-packages"))
-    Path(said("-c", place, cwd=tmp_path, python=python), "0.pth").write_text(libraries)
+    Path(said("-c", place, cwd=tmp_path, python=python), "zz.pth").write_text(libraries)
     options = ["--no-build-isolation", "--no-deps", "--ignore-installed", "--no-index", "-q"]
     said("-m", "pip", "install", *options, "-e", ".", cwd=clone, python=python)
     for place in (clone, clone.parent, tmp_path):
