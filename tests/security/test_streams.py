@@ -227,6 +227,7 @@ def test_a_damaged_file_is_two(case, tmp_path, monkeypatch, capsys):
     Path("m", name).write_bytes(content)
     code = left_with(["score", "m/", "--lr", "1e-3"])
     said = capsys.readouterr()
+    assert code == 2
     refused((code, said.out, said.err))
 
 
