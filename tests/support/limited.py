@@ -47,6 +47,7 @@ class Limited:
     def close(self) -> None:
         """End the process."""
         self._process.stdin.close()
+        self._process.stdout.close()
         self._process.wait(timeout=60)
 
 
