@@ -320,7 +320,7 @@ class Question:
         if not paths:
             return replace(self, classifier=prior)
         from rksp.assessment.model_choice import choose_model
-        from rksp.own_runs.learning import learn
+        from rksp.own_runs.scorecard import learn
 
         model, read = learn(paths, self.source, self.run.recipe, prior)
         reasons = sorted({ladder.unused for ladder in read.ladders})

@@ -32,7 +32,7 @@ from rksp.ground.versions import version
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.own_runs.learning import learn
+from rksp.own_runs.scorecard import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity

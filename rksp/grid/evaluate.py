@@ -155,7 +155,7 @@ def _learned(
     runs: Sequence[Path], source: ModelSource, group: CellGroup, prior: EdgeModel | None
 ) -> InformedModel:
     """Return the model that knows past runs; what they do not say is the first cell's recipe."""
-    from rksp.own_runs.learning import learn
+    from rksp.own_runs.scorecard import learn
 
     recipe = next((text for _, text in group["cells"]), "{}")
     return learn(runs, source, Recipe.model_validate_json(recipe), prior)[0]

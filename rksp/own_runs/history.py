@@ -23,28 +23,13 @@ from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.interpret import LeftOut, PastRun, Words
-from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.labels import Judged, Trained, judge
-from rksp.own_runs.observed import Observed
+from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
-from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
 _WORSE_THAN_GUESSING = 0.5  # nats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the runs are to inform: a model and a recipe, which fill in what a run does not say.
-
-    Attributes:
-        source: The model; None where only labels are wanted.
-        recipe: Its recipe.
-    """
-
-    source: ModelSource | None
-    recipe: Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +98,33 @@ class History:
 
 
 def read_history(
-    paths: Sequence[Path], question: Question, *, metric: str | None = None
+    paths: Sequence[Path],
+    source: ModelSource | None,
+    recipe: Recipe,
+    *,
+    metric: str | None = None,
 ) -> History:
     """Read and label every run under these paths.
 
     Args:
         paths: Files and folders; see `rksp.own_runs.registry`.
-        question: What fills in what a run does not say.
+        source: The model of the runs that name none; None where only labels are wanted.
+        recipe: Fills in what a run does not say.
         metric: The loss, by the name of its tracker; by default the usual names decide.
 
     Raises:
         InputError: A path holds no run that can be read, or a file is damaged.
     """
-    words = Words(None if question.source is None else question.source.target, metric)
+    words = Words(None if source is None else source.target, metric)
     runs, left_out = words.read(read_raw_runs(paths))
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
-    models = _Models(question)
+    models = _Models(source)
     ladders, broken = [], []
     for members in groups.values():
         try:
-            ladders.append(_ladder(members, question, models))
+            ladders.append(_ladder(members, recipe, models))
         except InputError as error:
             reason = str(error).rstrip(".")
             broken += [LeftOut(name=r.raw.name, file=r.raw.file, reason=reason) for r in members]
@@ -165,8 +155,8 @@ def _alike(run: PastRun) -> object:
 class _Models:
     """The inputs of the edge model by model and recipe; each model is read once."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
+    def __init__(self, source: ModelSource | None) -> None:
+        self._source = source
         self._known: dict[object, tuple[Declared, bool] | InputError] = {}
 
     def of(self, run: PastRun) -> tuple[Declared | None, bool]:
@@ -177,7 +167,7 @@ class _Models:
         Raises:
             InputError: Its model cannot be read.
         """
-        source = self._question.source
+        source = self._source
         if run.target is None and source is None:
             return None, False
         key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
@@ -225,11 +215,11 @@ def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, 
     return {**overrides, name: count, **more}
 
 
-def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> PastLadder:
+def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastLadder:
     """Label runs alike in all but the rate, and say what can be learned from them."""
     runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
     planned = _planned(runs)
-    recipe = _recipe(runs[0], question.recipe, planned)
+    recipe = _recipe(runs[0], asked, planned)
     shape = runs[0].shape
     declared, is_trained = (None, shape.is_trained) if shape is not None else models.of(runs[0])
     inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)

@@ -1,9 +1,10 @@
-"""What the shipped model would have said of past runs, and how they contradict it."""
+"""From paths of past runs to a model that knows them, and what the shipped one said of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from rksp.assessment.basis import beyond as beyond_edge
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import (
@@ -23,11 +24,11 @@ from rksp.documents.own_runs import (
     ScorecardReport,
 )
 from rksp.ground.text import short
-from rksp.own_runs.history import History, PastLadder
+from rksp.models.declared import Declared
+from rksp.models.source import ModelSource
+from rksp.own_runs.history import History, PastLadder, read_history
 from rksp.own_runs.informed import InformedModel
-from rksp.own_runs.labelled import LabelledRuns
-from rksp.own_runs.observed import Observed
-from rksp.own_runs.tuned import Tuned
+from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
 
 Runs = TypeVar("Runs", bound=LabelledRuns)
@@ -36,6 +37,37 @@ Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights wer
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others
 _BINS = 10
+
+
+def learn(
+    paths: Sequence[Path],
+    source: ModelSource,
+    recipe: Recipe,
+    prior: EdgeModel | None = None,
+) -> tuple[InformedModel, HistoryReport]:
+    """Return the model that has also seen the runs under these paths.
+
+    Runs from random weights inform the model of the edge, those from trained weights its `tuning`.
+
+    Args:
+        paths: Files and folders; see `rksp.own_runs.registry`.
+        source: The model that is asked about, which a run that names none is of.
+        recipe: Fills in what a run does not say.
+        prior: Default the shipped model.
+
+    Returns:
+        The model, and what was read.
+
+    Raises:
+        InputError: A path holds no run that can be read.
+    """
+    prior = prior or load_edge_model()
+    history = read_history(paths, source, recipe)
+    family = Declared(source.config, source.task).name
+    return (
+        InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
+        history_report(history, prior),
+    )
 
 
 def history_report(history: History, model: EdgeModel) -> HistoryReport:
