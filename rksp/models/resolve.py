@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, check_kind, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
@@ -106,7 +107,7 @@ def _resolved(
     fetch: Callable[[str], Path] | None,
 ) -> ModelSource:
     _check_name(target)
-    found, path = path_of(target, allow_hub=allow_hub), Path(target).expanduser()
+    found, path = path_of(target, allow_hub=allow_hub), with_home(target)
     if found is not None:
         return _from_path(found, target, overrides, trust_remote_code, task, common)
     if is_factory(target):
@@ -193,8 +194,8 @@ def _check_name(target: str) -> None:
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
-        Path(target).expanduser().exists()
-    except (OSError, RuntimeError, ValueError) as error:
+        with_home(target).exists()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"The target {target[:200]!r} cannot be used: {reason}.") from None
 
