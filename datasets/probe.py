@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rksp.batch import Batch
 from rksp.datasets import encode
+from rksp.datasets.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
 from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
 from rksp.ground.budgets import ENCODER, ENCODING, PROBE, TOKENIZER

@@ -44,7 +44,7 @@ Objective = Literal[
 ]
 
 _HIGHEST = 100.0  # learning rate
-_LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
+_LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.own_runs.outcome`)
 _SCHEDULE = (
     *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
     *("decay_power", "decay_milestones", "decay_factor"),

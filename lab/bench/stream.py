@@ -208,7 +208,7 @@ def _draws(stream) -> int:
 def _batch(source, tokens: int):
     import torch
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(source.config.vocab_size, (2, tokens // 2), generator=generator)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, run_pass
+from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
 from rksp.measure.gradient import without_cache, without_gradients

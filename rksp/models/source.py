@@ -17,7 +17,7 @@ from rksp.models.refusals import refusals, refused
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
 

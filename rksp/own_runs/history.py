@@ -23,8 +23,8 @@ from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.interpret import LeftOut, PastRun, Words
-from rksp.own_runs.labels import Judged, Trained, judge
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
+from rksp.own_runs.outcome import Judged, Trained, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
 from rksp.recipe import Recipe

@@ -14,7 +14,7 @@ import numpy as np
 
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
-from rksp.own_runs.labels import Ended, ended, final_loss
+from rksp.own_runs.outcome import Ended, ended, final_loss
 from rksp.own_runs.record import PREFIX, Shape
 from rksp.own_runs.run import (
     Curve,

@@ -13,8 +13,8 @@ from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import CRITICAL_BATCH, TOY_BATCH, EdgeInputs, horizon_share
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import between_neighbours
-from rksp.outcome import OutcomePolicy
 from rksp.own_runs.offsets import GRID, SEED, Place
+from rksp.own_runs.outcome import OutcomePolicy
 
 # Standard deviations, as shares of the step between two rates. Real ladders of which every second
 # to sixth rate was taken away are read as well as `READ`; `EVEN` is that of any place in the step.

@@ -22,8 +22,8 @@ from rksp.confirm.ranks import Ranks
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import read_history
-from rksp.own_runs.record import append_row, read_record, row_of
 from rksp.own_runs.observed import Tuned
+from rksp.own_runs.record import append_row, read_record, row_of
 from rksp.recipe import Recipe
 
 RECIPE = Recipe(batch_size=2, sequence_length=16, max_steps=4)

@@ -13,7 +13,7 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny

@@ -306,7 +306,7 @@ def test_a_ladder_of_the_lab(tmp_path):
 
     from lab.ladders.ladder import LadderRun
     from lab.ladders.store import write_ladder
-    from rksp.outcome import Curves
+    from rksp.own_runs.outcome import Curves
 
     loss = np.linspace(5, 3, 4, dtype=np.float32)
     curves = Curves(loss=loss, grad_norm=np.ones(4, np.float32), planned_steps=4)

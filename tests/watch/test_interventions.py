@@ -10,7 +10,7 @@ from support.intervention_steps import RECIPE, TwoParameters, alarm_at, few_batc
 from support.small_zoo import small_member
 from torch.distributed.fsdp import fully_shard
 
-from rksp.batch import task_loss
+from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.optimizers import make_optimizer
 from rksp.watch.interventions.rate_backoff import RateBackoff

@@ -10,8 +10,8 @@ import torch
 
 from rksp.ground.errors import InputError
 from rksp.own_runs.history import read_history
-from rksp.own_runs.record import read_record
 from rksp.own_runs.observed import Tuned
+from rksp.own_runs.record import read_record
 from rksp.recipe import Recipe
 from rksp.watch.training.callbacks.plain import LoopWatch
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch, task_loss
+from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.optimizers import make_optimizer
 from rksp.watch.interventions.registry import make_intervention

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import UnmadeOutputs

@@ -31,7 +31,7 @@ from rksp.models.streaming.units import (
 from rksp.models.streaming.weights import Weights
 
 if TYPE_CHECKING:
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
 
 class Stream:

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import IGNORED, Batch
+from rksp.datasets.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.ground.text import words
