@@ -42,7 +42,7 @@ def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
     """Yield one labelled row per run, including its shortened curves.
 
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
-    None if the ladder has none (`rksp.own_runs.outcome.Ladder`). `trivial_loss` is None if the task's
+    None if the ladder has none (`own_runs.outcome.Ladder`). `trivial_loss` is None if the task's
     data are not available.
     """
     ladder = replace(ladder, curves=shortened(ladder.curves))

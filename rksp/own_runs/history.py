@@ -15,6 +15,7 @@ from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
@@ -22,7 +23,7 @@ from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
 from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
-from rksp.own_runs.interpret import LeftOut, PastRun, Words
+from rksp.own_runs.interpret import PastRun, Words, left_out
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.own_runs.outcome import Judged, Trained, judge
 from rksp.own_runs.record import Shape
@@ -72,7 +73,7 @@ class History:
     """
 
     ladders: Sequence[PastLadder]
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[LeftOutReport]
     ignored: Sequence[str]
     doubt: str = ""
 
@@ -116,30 +117,28 @@ def read_history(
         InputError: A path holds no run that can be read, or a file is damaged.
     """
     words = Words(None if source is None else source.target, metric)
-    runs, left_out = words.read(read_raw_runs(paths))
+    runs, unusable = words.read(read_raw_runs(paths))
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
     models = _Models(source)
-    ladders, broken = [], []
+    ladders = []
     for members in groups.values():
         try:
             ladders.append(_ladder(members, recipe, models))
         except InputError as error:
-            reason = str(error).rstrip(".")
-            broken += [LeftOut(name=r.raw.name, file=r.raw.file, reason=reason) for r in members]
-    left_out += broken
+            unusable += [left_out(run.raw, error) for run in members]
     if not ladders:
-        first = left_out[0]
+        first = unusable[0]
         raise InputError(
-            f"{'The run' if len(left_out) == 1 else f'None of the {len(left_out)} runs'} "
-            f"can{'not' * (len(left_out) == 1)} be used; {first.name} of {first.file}: "
+            f"{'The run' if len(unusable) == 1 else f'None of the {len(unusable)} runs'} "
+            f"can{'not' * (len(unusable) == 1)} be used; {first.name} of {first.file}: "
             f"{first.reason}."
         )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
     return History(
         ladders=ladders,
-        left_out=left_out,
+        left_out=unusable,
         ignored=sorted(words.ignored),
         doubt=_doubt_of(ladders),
     )
@@ -223,7 +222,9 @@ def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastL
     shape = runs[0].shape
     declared, is_trained = (None, shape.is_trained) if shape is not None else models.of(runs[0])
     inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
-    vocabulary = shape.vocabulary if shape is not None else _vocabulary(declared)
+    of_model = shape or declared
+    vocabulary = None if of_model is None else of_model.vocabulary
+    family = "" if declared is None else declared.name
     guess = math.log(vocabulary) if vocabulary else None
     trained = [
         Trained(
@@ -237,7 +238,7 @@ def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastL
         for run in runs
     ]
     labels = judge(trained, guess)
-    name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
+    name = _name_of(runs[0], recipe, family)
     found: Observed | Tuned | None = None
     if inputs is not None:
         losses = [
@@ -255,7 +256,7 @@ def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastL
         else:
             found = Observed(
                 inputs=inputs,
-                family=shape.family if shape is not None else _family(declared),
+                family=family if shape is None else shape.family,
                 kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
                 **seen,
             )
@@ -269,15 +270,6 @@ def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastL
         observed=None if unused else found,
         unused=unused,
     )
-
-
-def _vocabulary(declared: Declared | None) -> int | None:
-    return None if declared is None else declared.vocabulary
-
-
-def _family(declared: Declared | None) -> str:
-    """Return the family of a model by its type."""
-    return "" if declared is None else declared.name
 
 
 def _planned(runs: Sequence[PastRun]) -> int | None:

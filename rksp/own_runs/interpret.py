@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
 from rksp.own_runs.outcome import Ended, ended, final_loss
@@ -89,15 +89,6 @@ class PastRun:
         return self.final if math.isnan(found) else found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A run that says nothing, and why, as a clause."""
-
-    name: str
-    file: Path
-    reason: str
-
-
 @dataclass(slots=True)
 class Words:
     """Reads the words of many runs; what they share is read once.
@@ -113,7 +104,7 @@ class Words:
     _setups: dict[object, Any] = field(default_factory=dict)
     _settings: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOut]]:
+    def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOutReport]]:
         """Return the runs that can be used, and the others."""
         kept, others = [], []
         texts = _settings_in_text(raws)
@@ -121,7 +112,7 @@ class Words:
             try:
                 kept.append(self._run(raw, texts))
             except InputError as error:
-                others.append(LeftOut(name=raw.name, file=raw.file, reason=str(error).rstrip(".")))
+                others.append(left_out(raw, error))
         return kept, others
 
     def _run(self, raw: RawRun, texts: frozenset[str]) -> PastRun:
@@ -247,6 +238,11 @@ class Words:
         if fields.get("max_grad_norm") == 0:
             fields["max_grad_norm"] = None
         return fields, target, overrides
+
+
+def left_out(raw: RawRun, error: InputError) -> LeftOutReport:
+    """Return a run that says nothing, and why, as a clause."""
+    return LeftOutReport(name=raw.name, file=str(raw.file), reason=str(error).rstrip("."))
 
 
 def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:

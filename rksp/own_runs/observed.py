@@ -137,6 +137,24 @@ class LabelledRuns(ABC):
         return bool((self.failed == 0).any() and (self.failed == 1).any())
 
     @property
+    def bracket(self) -> tuple[float, float]:
+        """log10 of the rates between which the edge lies, infinite where a side is open.
+
+        They are the lowest failure above the best run, and the highest rate below it that passed.
+        """
+        above = self.log_rates > (-math.inf if self.log_best is None else self.log_best)
+        failing = self.log_rates[(self.failed == 1) & above]
+        high = float(failing.min()) if len(failing) else math.inf
+        passing = self.log_rates[(self.failed == 0) & (self.log_rates < high)]
+        return float(passing.max()) if len(passing) else -math.inf, high
+
+    @property
+    def log_best(self) -> float | None:
+        """log10 of the rate of the lowest loss, seeds averaged; None without a loss."""
+        rates, losses = self.by_rate()
+        return float(rates[int(np.nanargmin(losses))]) if np.isfinite(losses).any() else None
+
+    @property
     @abstractmethod
     def flat(self) -> float:
         """Nats within which the best of a ladder may be any of its rates."""
@@ -311,17 +329,8 @@ class Tuned(LabelledRuns):
 
     @property
     def edge(self) -> tuple[float, float] | None:
-        """log10 of the rates between which the edge lies; None where no run tells.
-
-        They are the lowest failure above the best run, and the highest rate below it that passed.
-        """
-        best = self._best
-        above = self.log_rates > (-math.inf if best is None else best)
-        failing = self.log_rates[(self.failed == 1) & above]
-        high = float(failing.min()) if len(failing) else math.inf
-        passing = self.log_rates[(self.failed == 0) & (self.log_rates < high)]
-        low = float(passing.max()) if len(passing) else -math.inf
-        return (low, high) if math.isfinite(low) or math.isfinite(high) else None
+        """The `bracket`; None where no run tells."""
+        return self.bracket if any(map(math.isfinite, self.bracket)) else None
 
     @property
     def best(self) -> tuple[float, float] | None:
@@ -334,8 +343,3 @@ class Tuned(LabelledRuns):
         ends = [between_neighbours(rates.tolist(), int(n)) for n in (flat[0], flat[-1])]
         low, high = ends[0][0], ends[1][1]
         return (low, high) if math.isfinite(low) or math.isfinite(high) else None
-
-    @property
-    def _best(self) -> float | None:
-        rates, losses = self.by_rate()
-        return float(rates[int(np.nanargmin(losses))]) if np.isfinite(losses).any() else None

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers import rksp_results
-from rksp.own_runs.readers.logs import LIGHTNING, TABLES, TEXT_LOGS, TRAINER_STATE
+from rksp.own_runs.readers.logs import LIGHTNING, REPORTS, TABLES, TEXT_LOGS, TRAINER_STATE
 from rksp.own_runs.readers.searches import OPTUNA, RAY_TUNE
 from rksp.own_runs.readers.trackers import MLFLOW, TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
@@ -23,7 +22,7 @@ READERS: tuple[RunReader, ...] = (
     RAY_TUNE,
     LIGHTNING,
     OPTUNA,
-    rksp_results.READER,
+    REPORTS,
     TABLES,
     TEXT_LOGS,
 )

@@ -18,7 +18,6 @@ from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,
-    LeftOutReport,
     PastLadderReport,
     PastRunReport,
     ScorecardReport,
@@ -78,10 +77,7 @@ def history_report(history: History, model: EdgeModel) -> HistoryReport:
             _ladder_report(ladder, model, others.get(id(ladder.observed)))
             for ladder in history.ladders
         ],
-        left_out=[
-            LeftOutReport(name=one.name, file=str(one.file), reason=one.reason)
-            for one in history.left_out
-        ],
+        left_out=list(history.left_out),
         ignored=list(history.ignored),
         doubt=history.doubt,
     )
@@ -99,9 +95,9 @@ def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
     others = _said_by_others(history, model)
     helped = [_edge_error(one, others[id(one)]) for one in edged if id(one) in others]
     best = [
-        abs(_said(one, model).log_best - math.log10(rate))
+        abs(_said(one, model).log_best - one.log_best)
         for one in seen
-        if one.is_ladder and (rate := _best_rate(one)) is not None
+        if one.is_ladder and one.log_best is not None
     ]
     inside = [_is_inside(one, say) for one, say in zip(edged, known, strict=True)]
     return ScorecardReport(
@@ -175,7 +171,6 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
     seen = ladder.observed
     untold = _untold(ladder, model)
     say = None if seen is None or untold else _said(seen, model)
-    edge = (None, None) if seen is None else _edge_of(seen)
     error, is_inside = None, None
     if seen is not None and say is not None and _has_edge(seen):
         error, is_inside = _edge_error(seen, say), _is_inside(seen, say)
@@ -199,8 +194,8 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
             for run, label in zip(ladder.runs, ladder.labels, strict=True)
         ],
         assumed=assumed,
-        edge=edge,
-        best_rate=None if seen is None else _best_rate(seen),
+        edge=(None, None) if seen is None else (_rate(seen.bracket[0]), _rate(seen.bracket[1])),
+        best_rate=None if seen is None else _rate(seen.log_best),
         likely_edge=None if say is None else say.likely_edge,
         best_said=None if say is None else 10**say.log_best,
         edge_error=error,
@@ -216,50 +211,27 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
 _TOLD = ("optimizer", "schedule", "warmup_steps", "max_steps", "batch_size", "sequence_length")
 
 
-def _edge_of(seen: LabelledRuns) -> tuple[float | None, float | None]:
-    """Return the highest rate that trained below the first failure, and that failure's rate."""
-    best = _best_rate(seen)
-    failing = seen.log_rates[seen.failed == 1]
-    above = failing[failing > math.log10(best)] if best is not None else failing
-    high = float(above.min()) if len(above) else math.inf
-    passing = seen.log_rates[(seen.failed == 0) & (seen.log_rates < high)]
-    low = 10 ** float(passing.max()) if len(passing) else None
-    return low, 10**high if math.isfinite(high) else None
-
-
 def _has_edge(seen: LabelledRuns) -> bool:
-    return seen.is_ladder and None not in _edge_of(seen)
+    return seen.is_ladder and all(map(math.isfinite, seen.bracket))
 
 
-def _best_rate(seen: LabelledRuns) -> float | None:
-    if not np.isfinite(seen.losses).any():
-        return None
-    return 10 ** float(seen.log_rates[int(np.nanargmin(seen.losses))])
-
-
-def _interval(seen: LabelledRuns) -> tuple[float, float]:
-    low, high = _edge_of(seen)
-    return (
-        -math.inf if low is None else math.log10(low),
-        math.inf if high is None else math.log10(high),
-    )
+def _rate(log_rate: float | None) -> float | None:
+    return None if log_rate is None or not math.isfinite(log_rate) else 10**log_rate
 
 
 def _edge_error(seen: LabelledRuns, say: Said) -> float:
-    low, high = _interval(seen)
-    return abs(say.log_edge - (low + high) / 2)
+    return abs(say.log_edge - sum(seen.bracket) / 2)
 
 
 def _is_inside(seen: LabelledRuns, say: Said) -> bool:
-    low, high = _interval(seen)
-    reaches_up = not math.isfinite(low) or say.edge.below(10**low) <= 0.95
-    return reaches_up and (not math.isfinite(high) or say.edge.below(10**high) >= 0.05)
+    low, high = seen.bracket
+    return say.edge.below(10**low) <= 0.95 and say.edge.below(10**high) >= 0.05
 
 
 def _surprise(seen: LabelledRuns, say: Said, others: Said | None) -> str:
     """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
-    low, high = _interval(seen)
+    low, high = seen.bracket
     if math.isfinite(high) and ((failed == 0) & (rates > high + 0.01)).any():
         above = 10 ** float(rates[(failed == 0) & (rates > high)].max())
         return f"it trained at {short(above, 2)}, above {short(10**high, 2)} where it failed"

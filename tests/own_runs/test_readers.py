@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
 from support.past_runs import LOSSES, RATES, write_table
 
@@ -299,24 +298,6 @@ def test_a_report_of_rksp_confirm(tmp_path):
     path.write_text(json.dumps({"kind": "grid", "cells": []}))
     with pytest.raises(InputError, match="predictions, but no run"):
         read(path)
-
-
-def test_a_ladder_of_the_lab(tmp_path):
-    from support.ladders import tiny_spec
-
-    from lab.ladders.ladder import LadderRun
-    from lab.ladders.store import write_ladder
-    from rksp.own_runs.outcome import Curves
-
-    loss = np.linspace(5, 3, 4, dtype=np.float32)
-    curves = Curves(loss=loss, grad_norm=np.ones(4, np.float32), planned_steps=4)
-    short = Curves(loss=loss[:2] * np.nan, grad_norm=np.ones(2, np.float32), planned_steps=4)
-    spec = tiny_spec()
-    run = LadderRun(spec=spec, rates=(1e-3, 1e-2), curves=(curves, short), seconds=(1.0, 1.0))
-    write_ladder(tmp_path, run, {})
-    one, two = read(tmp_path)
-    assert one.said["learning_rate"] == 1e-3 and one.curves["loss"].values[-1] == 3.0
-    assert two.state == "diverged"
 
 
 @pytest.mark.parametrize(

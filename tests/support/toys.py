@@ -66,7 +66,7 @@ def _read(path):
         yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)},
             finals={"loss": float(loss)})
 
-READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
+READER = RunReader(matches=lambda path: path.suffix == ".toy", read=_read)
 '''
 _OPTIMIZER = """
 OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),

@@ -3,6 +3,7 @@
 - Tables, one run a row: CSV, JSON Lines and Parquet, as trackers export them.
 - `metrics.csv` of Lightning's CSVLogger (lightning 2), with `hparams.yaml` beside it.
 - `trainer_state.json` of Hugging Face's Trainer (transformers 5).
+- Reports of `rksp confirm` (JSON): the baseline, and its arms that differ in the rate alone.
 - Text logs with a line a step: Megatron-LM (`training_log`, core 0.16), GPT-NeoX, DeepSpeed
   (`print_rank_0` of its timers, `report_progress` of its engine, 0.18), or any `loss … lr …`.
 """
@@ -10,14 +11,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.budgets import LOG_LINE, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.own_runs.readers.files import head_of, read_json, settings_beside
-from rksp.own_runs.run import Points, RawRun, RunReader, number_of
+from rksp.own_runs.run import Curve, Points, RawRun, RunReader, number_of
 from rksp.recipe_files.rows import ROWS, read_rows
 
 _NAME_COLUMNS = ("Name", "name", "run_name", "run_id", "id", "ID", "trial_id", "number")
@@ -43,7 +45,7 @@ def _read_table(path: Path) -> Iterator[RawRun]:
         )
 
 
-TABLES = RunReader(name="a table of runs", matches=_is_table, read=_read_table)
+TABLES = RunReader(matches=_is_table, read=_read_table)
 
 
 _PLACES = ("step", "epoch")  # columns that say when the others were logged
@@ -78,7 +80,7 @@ def _plain(name: str) -> str:
     return "learning_rate" if name == "lr" or name.startswith("lr-") else name
 
 
-LIGHTNING = RunReader(name="Lightning's metrics", matches=_is_lightning, read=_read_lightning)
+LIGHTNING = RunReader(matches=_is_lightning, read=_read_lightning)
 
 
 _STATE_FILE = "trainer_state.json"
@@ -133,9 +135,53 @@ def _read_trainer_state(path: Path) -> Iterator[RawRun]:
     )
 
 
-TRAINER_STATE = RunReader(
-    name="a Trainer's state", matches=_is_trainer_state, read=_read_trainer_state
-)
+TRAINER_STATE = RunReader(matches=_is_trainer_state, read=_read_trainer_state)
+
+
+_PREDICTIONS = ("grid", "score", "diff")  # kinds of reports without runs
+
+
+def _is_report(path: Path) -> bool:
+    head = head_of(path) if path.suffix == ".json" else b""
+    return any(mark in head for mark in (b'"schema_version"', b'"kind"', b'"arms"'))
+
+
+def _read_report(path: Path) -> Iterator[RawRun]:
+    report = read_json(path)
+    kind = report.get("kind") if isinstance(report, dict) else None
+    if kind in _PREDICTIONS:
+        raise InputError(f"{path} is a report of rksp {kind}: it holds predictions, but no run.")
+    if kind != "confirm":
+        raise InputError(f"{path} is no result of rksp.")
+    try:
+        yield from _confirmed(path, report)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {error!r:.100}.") from error
+
+
+def _confirmed(path: Path, report: Mapping[str, Any]) -> Iterator[RawRun]:
+    """Yield the runs that differ from the baseline in the rate alone."""
+    if report["faults"]:
+        raise InputError(f"{path} holds runs with a planted fault, which say nothing of the rate.")
+    trained, target = report["trained"], report["target"]["name"]
+    for trial in report["trials"]:
+        arm = str(trial["arm"])
+        if arm != "baseline" and not arm.startswith("rate="):
+            continue
+        factor = 1.0 if arm == "baseline" else float(arm.removeprefix("rate="))
+        rate = trained["learning_rate"] * factor
+        points = {int(s): float("nan") if v is None else float(v) for s, v in trial["loss"]}
+        yield RawRun(
+            name=f"{arm} seed {trial['seed']}",
+            file=path,
+            said=dict(trained) | {"learning_rate": rate, "seed": trial["seed"], "target": target},
+            finals={} if trial["final_loss"] is None else {"final_loss": trial["final_loss"]},
+            curves={"loss": Curve.of(points)},
+            state="diverged" if trial["final_loss"] is None else "finished",
+        )
+
+
+REPORTS = RunReader(matches=_is_report, read=_read_report)
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
@@ -210,4 +256,4 @@ def _read_text_log(path: Path) -> Iterator[RawRun]:
     )
 
 
-TEXT_LOGS = RunReader(name="a text log", matches=_is_text_log, read=_read_text_log)
+TEXT_LOGS = RunReader(matches=_is_text_log, read=_read_text_log)

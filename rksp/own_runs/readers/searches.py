@@ -80,7 +80,7 @@ def _trials(path: Path, study: Any, storage: Any) -> Iterator[RawRun]:
         )
 
 
-OPTUNA = RunReader(name="an Optuna study", matches=_is_optuna, read=_read_optuna)
+OPTUNA = RunReader(matches=_is_optuna, read=_read_optuna)
 
 
 _OWN = ("config", "hostname", "node_ip", "pid", "date", "timestamp", "trial_id", "done")
@@ -121,4 +121,4 @@ def _read_ray_tune(path: Path) -> Iterator[RawRun]:
     )
 
 
-RAY_TUNE = RunReader(name="Ray Tune's results", matches=_is_ray_tune, read=_read_ray_tune)
+RAY_TUNE = RunReader(matches=_is_ray_tune, read=_read_ray_tune)

@@ -85,7 +85,7 @@ def _run(path: Path, client: Any, run: Any) -> RawRun:
     )
 
 
-MLFLOW = RunReader(name="MLflow's runs", matches=_is_mlflow, read=_read_mlflow, takes_folders=True)
+MLFLOW = RunReader(matches=_is_mlflow, read=_read_mlflow, takes_folders=True)
 
 
 _WANDB_MARK = b":W&B"
@@ -180,7 +180,7 @@ def _items(items: Any) -> dict[str, object]:
     return found
 
 
-WANDB = RunReader(name="an offline run of W&B", matches=_is_wandb, read=_read_wandb)
+WANDB = RunReader(matches=_is_wandb, read=_read_wandb)
 
 
 _EVENTS_MARK = ".tfevents."
@@ -247,6 +247,4 @@ def _arguments(events: Any, tags: list[str]) -> dict[str, object]:
     return flat(found) if isinstance(found, dict) else {}
 
 
-TENSORBOARD = RunReader(
-    name="TensorBoard's events", matches=_is_tensorboard, read=_read_tensorboard
-)
+TENSORBOARD = RunReader(matches=_is_tensorboard, read=_read_tensorboard)
