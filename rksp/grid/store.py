@@ -52,7 +52,7 @@ def made_by(classifier: Path | None = None) -> dict[str, str]:
     }
 
 
-SCHEMA = "rksp-grid-2"
+SCHEMA = "rksp-grid-3"
 TRIES = 3
 _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.

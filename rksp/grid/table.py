@@ -17,19 +17,19 @@ from typing import Any
 from rksp.documents.grid import RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.cell import model_name, unnamed_settings
+from rksp.grid.evaluate import ANSWER
 from rksp.grid.store import Row
 from rksp.grid.sweeps import SWEEPS
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable, replacing
 from rksp.ground.flags import flags_of
-from rksp.ground.text import words
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
 Record = dict[str, Any]
-ANSWERS = ("ok", "caution", "risk")
-JUDGED = (*ANSWERS, "cannot tell", "not assessed")
+CLEAR = ("ok", "caution", "risk")
+JUDGED = (*CLEAR, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -41,10 +41,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
-_ANSWER = words(
-    "verdict probability_failed probability_failed_low probability_failed_high "
-    "probability_diverged start_here likely_edge do_not_exceed expected_excess lever lever_factor"
-)
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
@@ -66,7 +62,6 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 def _record(row: Row, bar: float) -> Record:
     result, verdict = row.result or {}, _verdict(row, bar)
     answer = {} if verdict == "cannot tell" else result
-    findings = [text.partition(" ") for text in result.get("findings", []) if text]
     head = {
         "position": row.position,
         "model": model_name(row.target, row.overrides),
@@ -79,10 +74,10 @@ def _record(row: Row, bar: float) -> Record:
         **row.recipe,
         **unnamed_settings(row.overrides, row.labels),
         **head,
-        **{name: answer.get(name) for name in _ANSWER},
+        **{name: answer.get(name) for name in (*ANSWER, "lever", "lever_factor")},
         "verdict": verdict,
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
-        "findings": [{"code": code, "level": level} for code, _, level in findings],
+        "findings": result.get("findings", []),
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
@@ -93,7 +88,7 @@ def _verdict(row: Row, bar: float) -> str:
     if row.result is None:
         return "could not run" if row.state == "failed" else row.state
     result = row.result
-    if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
+    if result["verdict"] not in CLEAR or result["probability_failed"] is None:
         return result["verdict"]
     return verdict_at(
         bar,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
@@ -65,3 +67,14 @@ def in_our_words(field: str, value: object) -> object:
     if field == "precision":
         return precision_of(str(value)) or value
     return value
+
+
+def flat(settings: Mapping[Any, Any], prefix: str = "", deepest: int = 6) -> dict[str, object]:
+    """Return nested settings by dotted names; those that lie deeper are left out."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        if not isinstance(value, Mapping):
+            found[f"{prefix}{name}"] = value
+        elif deepest:
+            found |= flat(value, f"{prefix}{name}.", deepest - 1)
+    return found

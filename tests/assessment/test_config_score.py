@@ -13,7 +13,7 @@ import rksp
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
 from rksp.grid.cell import Options
-from rksp.grid.sweepers.gate import RiskGate
+from rksp.grid.gate import RiskGate
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe

@@ -13,7 +13,7 @@ import rksp
 from rksp.assessment.model_choice import TRAINED
 from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.grid.cell import Options
-from rksp.grid.sweepers.gate import RiskGate
+from rksp.grid.gate import RiskGate
 
 SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 64}
 SIZES = SMALL | {"n_embd": 640}  # ten million parameters, as few as the data let one judge

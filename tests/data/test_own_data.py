@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.grid.cell import Cell, Options
-from rksp.grid.evaluate import gather_cell
+from rksp.grid.evaluate import ask
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve
@@ -264,7 +264,7 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
 def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     options = Options(data=path, evidence="forward")
-    measurement = gather_cell(checkpoint, {}, 0, options).measurement
+    measurement = ask(checkpoint, {}, 0, options, Recipe())[1].measurement
     assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
     cell = Cell(target=checkpoint, recipe=Recipe())
     before = cell.key(options)

@@ -311,7 +311,9 @@ def fill_store(path: Path, *results: tuple[float, str]) -> None:
             store.claim(60.0)["cells"], results, strict=True
         ):
             answer = {"verdict": "ok", "probability_failed": probability}
-            assert store.finish(key, answer | {"findings": findings.split(", ")})
+            parts = [text.split(" ") for text in findings.split(", ") if text]
+            found = [{"code": code, "level": level} for code, level in parts]
+            assert store.finish(key, answer | {"findings": found})
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,11 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
         {"lr": [2e-5], "model_name_or_path": ["gpt2"]},
     ]  # fmt: skip
     plan = make_plan(grids, target="gpt2", overrides={"activation_function": "relu"})
-    fill_done(tmp_path / "g.db", plan, lambda recipe: {"findings": ["RKSP501 error"]})
+    fill_done(
+        tmp_path / "g.db",
+        plan,
+        lambda recipe: {"findings": [{"code": "RKSP501", "level": "error"}]},
+    )
     result = read_grid(tmp_path / "g.db")
     path = tmp_path / f"cells.{suffix}"
     export(result.records(), path)
@@ -89,13 +93,10 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
 
 def test_findings_are_a_list_in_a_document_and_a_text_in_a_table(tmp_path):
     plan = make_plan({"lr": [1e-4]}, target="gpt2")
-    found = ["RKSP501 error", "RKSP503 warning"]
+    found = [{"code": "RKSP501", "level": "error"}, {"code": "RKSP503", "level": "warning"}]
     fill_done(tmp_path / "g.db", plan, lambda recipe: {"findings": found})
     [record] = read_grid(tmp_path / "g.db").records()
-    assert record["findings"] == [
-        {"code": "RKSP501", "level": "error"},
-        {"code": "RKSP503", "level": "warning"},
-    ]
+    assert record["findings"] == found
     export([record], tmp_path / "cells.csv")
     [row] = csv.DictReader((tmp_path / "cells.csv").read_text().splitlines())
     assert row["findings"] == "RKSP501 error RKSP503 warning"

@@ -16,7 +16,7 @@ from rksp.confirm.prediction import mean_prediction
 from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import RiskAssessment
 from rksp.grid.cell import Options
-from rksp.grid.sweepers.gate import RiskGate
+from rksp.grid.gate import RiskGate
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe

@@ -188,7 +188,7 @@ def view_of_cells(path: Path) -> None:
     columns = ", ".join(f"'' AS {name}" for name in rest.split())
     _base(
         path,
-        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('schema', 'rksp-grid-2');"
+        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('schema', 'rksp-grid-3');"
         "CREATE TABLE profiles (init, owner, seconds);"
         f"CREATE VIEW cells AS {_ENDLESS} i AS key, i AS position, {columns} FROM n",
     )

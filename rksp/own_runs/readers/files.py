@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from urllib.parse import quote
 from rksp.ground.budgets import PAST_RUN, PAST_RUNS, bound_queries
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
+from rksp.recipe_files.columns import flat
 from rksp.recipe_files.parse.document import load_document
 from rksp.recipe_files.parse.logged import is_logged, unwrapped
 
 _HEAD = 2**16
 _BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")
-_DEEPEST = 6  # of nested settings
 
 
 def head_of(path: Path) -> bytes:
@@ -39,19 +39,6 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path, PAST_RUN))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
-
-
-def flat(settings: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> dict[str, object]:
-    """Return nested settings by dotted names; beyond six levels they are left out."""
-    found: dict[str, object] = {}
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            if depth < _DEEPEST:
-                found |= flat(value, f"{key}.", depth + 1)
-        elif value is not None:
-            found[key] = value
-    return found
 
 
 def settings_beside(folder: Path) -> dict[str, object]:

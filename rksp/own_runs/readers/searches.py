@@ -14,8 +14,9 @@ from typing import Any
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.files import read_text
-from rksp.own_runs.readers.files import address_of, flat, head_of, queries_that_end, tables_of
+from rksp.own_runs.readers.files import address_of, head_of, queries_that_end, tables_of
 from rksp.own_runs.run import Curve, Points, RawRun, RunReader
+from rksp.recipe_files.columns import flat
 
 _STATES = {"COMPLETE": "finished", "FAIL": "failed", "PRUNED": "unfinished"}
 

@@ -22,13 +22,13 @@ from rksp.ground.errors import InputError, RkspError
 from rksp.ground.files import read_limited
 from rksp.own_runs.readers.files import (
     address_of,
-    flat,
     head_of,
     queries_that_end,
     settings_beside,
     tables_of,
 )
 from rksp.own_runs.run import Curve, Points, RawRun, RunReader, is_loss, is_rate
+from rksp.recipe_files.columns import flat
 
 _PAGE = 1000  # runs fetched at once
 _STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "killed"}

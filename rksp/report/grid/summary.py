@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rksp.documents.grid import FAILED, GridReport, Record
-from rksp.grid.table import ANSWERS, to_csv
+from rksp.grid.table import CLEAR, to_csv
 from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run, first_lever
 from rksp.report.machines.junit import Case, Outcome, suite
@@ -71,7 +71,7 @@ def csv(report: GridReport) -> str:
 def _case(report: GridReport, cell: Record, name: str) -> Case:
     verdict = str(cell["verdict"])
     message = str(cell["message"] or cell["reasons"] or f"P(failed) {_percent(cell)}")
-    outcome: Outcome = "passed" if verdict in ANSWERS else "skipped"
+    outcome: Outcome = "passed" if verdict in CLEAR else "skipped"
     if verdict == FAILED:
         outcome = "error"
     elif report.fails(cell):

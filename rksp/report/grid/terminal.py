@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
-from rksp.grid.table import ANSWERS
+from rksp.grid.table import CLEAR
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.assumptions import line_of
@@ -142,7 +142,7 @@ def _setting(report: GridReport, record: Record) -> str:
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
     """Say why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record["model"] == model]
-    if all(record["verdict"] not in ANSWERS for record in own):
+    if all(record["verdict"] not in CLEAR for record in own):
         return "no answer"
     ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
     if not ceilings:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rksp.grid.cell import Base, Cell, Options, make_cell
-from rksp.grid.evaluate import gather_cell
+from rksp.grid.evaluate import ask
+from rksp.recipe_files.columns import flat
+from rksp.run import Question
 
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
@@ -27,11 +29,11 @@ class Look:
         reason: One sentence.
     """
 
-    prune: bool
+    prune: bool = False
     verdict: str
-    probability_failed: float | None
-    start_here: float | None
-    do_not_exceed: float | None
+    probability_failed: float | None = None
+    start_here: float | None = None
+    do_not_exceed: float | None = None
     reason: str
 
     @property
@@ -66,71 +68,45 @@ class RiskGate:
     ignore: tuple[str, ...] = ()
     keep: int = 2
     profiles: int = 0
-    _profiled: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
+    _profiled: OrderedDict[str, tuple[Question, Evidence]] = field(default_factory=OrderedDict)
 
     def look(self, parameters: Mapping[str, object]) -> Look:
         """Judge one trial before it costs anything.
 
+        Args:
+            parameters: By name; nested ones, as Ray Tune and Hydra have them, by dotted names.
+
         Raises:
             InputError: A parameter is neither recipe nor model, or its value cannot be used.
         """
-        from rksp.assessment.pipeline import judge
-
         base = Base(target=self.target, overrides=self.overrides, recipe=self.recipe)
-        point = {k: v for k, v in _flat(parameters).items() if k not in self.ignore}
+        point = {k: v for k, v in flat(parameters).items() if k not in self.ignore}
         cell = make_cell(base, point, "the trial")
-        options = self.options
-        evaluation = judge(
-            self._of(cell),
-            cell.recipe,
-            threshold=options.threshold,
-            risk=options.risk,
-            with_details=False,
-        )
+        question, evidence = self._of(cell)
+        question = replace(question, run=replace(question.run, recipe=cell.recipe))
+        evaluation = question.judged(evidence, with_details=False)
         risk = evaluation.risk
         if risk is None:
-            return Look(
-                prune=False,
-                verdict="not assessed",
-                probability_failed=None,
-                start_here=None,
-                do_not_exceed=None,
-                reason=evaluation.risk_missing or "",
-            )
-        can_tell = risk.verdict != "cannot tell"
+            return Look(verdict="not assessed", reason=evaluation.risk_missing or "")
+        reason = "; ".join(risk.reasons) or risk.counterfactual or ""
+        if risk.verdict == "cannot tell":
+            return Look(verdict="cannot tell", reason=reason)
         return Look(
             prune=risk.verdict == "risk",
             verdict=risk.verdict.value,
-            probability_failed=risk.probability_failed if can_tell else None,
-            start_here=risk.start_here if can_tell else None,
-            do_not_exceed=risk.do_not_exceed if can_tell else None,
-            reason="; ".join(risk.reasons) or risk.counterfactual or "",
+            probability_failed=risk.probability_failed,
+            start_here=risk.start_here,
+            do_not_exceed=risk.do_not_exceed,
+            reason=reason,
         )
 
-    def _of(self, cell: Cell) -> Evidence:
+    def _of(self, cell: Cell) -> tuple[Question, Evidence]:
         key = cell.init_key(self.options)
         if key not in self._profiled:
-            found = gather_cell(
-                cell.target,
-                cell.overrides,
-                cell.seed,
-                self.options,
-                starts_trained=cell.starts_trained,
-            )
-            self._profiled[key] = found
+            about = (cell.target, cell.overrides, cell.seed, self.options, cell.recipe)
+            self._profiled[key] = ask(*about, starts_trained=cell.starts_trained)
             self.profiles += 1
             while len(self._profiled) > self.keep:
                 self._profiled.popitem(last=False)
         self._profiled.move_to_end(key)
         return self._profiled[key]
-
-
-def _flat(parameters: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten nested search spaces, as Ray Tune has them, to dotted names."""
-    flat: dict[str, object] = {}
-    for name, value in parameters.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
