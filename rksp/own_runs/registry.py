@@ -9,7 +9,6 @@ from pathlib import Path
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
 from rksp.own_runs.readers.logs import LIGHTNING, REPORTS, TABLES, TEXT_LOGS, TRAINER_STATE
-from rksp.own_runs.readers.searches import OPTUNA, RAY_TUNE
 from rksp.own_runs.readers.trackers import MLFLOW, TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
 
@@ -19,16 +18,14 @@ READERS: tuple[RunReader, ...] = (
     WANDB,
     TENSORBOARD,
     TRAINER_STATE,
-    RAY_TUNE,
     LIGHTNING,
-    OPTUNA,
     REPORTS,
     TABLES,
     TEXT_LOGS,
 )
 _TITLES = (
-    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, Optuna, "
-    "Ray Tune, W&B, text logs, and rksp's own results"
+    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, W&B, text logs, "
+    "and rksp's own results"
 )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from support.past_runs import LOSSES, RATES, write_table
 
 from rksp.ground.errors import InputError
+from rksp.own_runs.interpret import Words
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import RawRun
 
@@ -116,62 +116,15 @@ def test_metrics_of_lightning(tmp_path):
     assert set(run.curves["learning_rate"].values) == {1e-3}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
-def test_a_study_of_optuna(kind, tmp_path):
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if kind == "sqlite":
-        storage = f"sqlite:///{tmp_path / 'study.db'}"
-    else:
-        from optuna.storages.journal import JournalFileBackend
-
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "study.log")))
-    study = optuna.create_study(storage=storage, study_name="rates")
-    for rate, loss in zip(RATES, LOSSES, strict=True):
-        study.enqueue_trial({"learning_rate": rate})
-        trial = study.ask({"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1)})
-        trial.set_user_attr("max_steps", 100)
-        study.tell(trial, loss)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    runs = read(next(iter(before)))
-    assert [run.said["learning_rate"] for run in runs] == list(RATES)
-    assert [run.finals["loss"] for run in runs] == list(LOSSES)
-    assert runs[0].said["max_steps"] == 100 and runs[0].state == "finished"
-    assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_a_study_that_maximizes_has_no_loss(tmp_path):
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path = tmp_path / "study.db"
-    optuna.create_study(storage=f"sqlite:///{path}", direction="maximize")
-    with pytest.raises(InputError, match="does not minimize one value"):
-        read(path)
-
-
-def test_results_of_ray_tune(tmp_path):
-    pytest.importorskip("ray.tune")
-    from ray.tune.logger import JsonLoggerCallback
-
-    class Trial:
-        config: ClassVar = {"lr": 3e-3, "n_layer": 2}
-        local_path = str(tmp_path)
-        storage = checkpoint = None
-
-        def init_local_path(self) -> None:
-            """The folder is there."""
-
-    trial = Trial()
-    callback = JsonLoggerCallback()
-    callback.log_trial_start(trial)
-    for step in range(1, 6):
-        result = {"loss": 5.0 - step, "training_iteration": step, "trial_id": "ab12"}
-        callback.log_trial_result(step, trial, result | {"config": trial.config, "done": step == 5})
-    callback.log_trial_end(trial)
-    (run,) = read(tmp_path)
-    assert run.said == {"lr": 3e-3, "n_layer": 2}
-    assert run.curves["loss"].values.tolist() == [4, 3, 2, 1, 0]
-    assert run.state == "finished"
+def test_tables_of_trials_as_optuna_and_ray_tune_export_them(tmp_path):
+    """`study.trials_dataframe()` with its value renamed, and `results.get_dataframe()`."""
+    (tmp_path / "o.csv").write_text(
+        "number,loss,params_learning_rate,user_attrs_a,state\n0,3.5,0.001,1,COMPLETE\n"
+    )
+    (tmp_path / "r.csv").write_text("loss,training_iteration,trial_id,config/lr\n3.4,5,ab,0.003\n")
+    found, left_out = Words(target=None).read(read(tmp_path))
+    assert [(run.rate, run.final) for run in found] == [(0.001, 3.5), (0.003, 3.4)]
+    assert left_out == []
 
 
 MEGATRON = """\
@@ -256,7 +209,7 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without(name, *more, **rest):
-        if name.split(".")[0] in ("tensorboard", "wandb", "mlflow", "optuna"):
+        if name.split(".")[0] in ("tensorboard", "wandb", "mlflow"):
             raise ImportError(name)
         return real(name, *more, **rest)
 
@@ -268,10 +221,6 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "run-1.wandb").write_bytes(b"x")
     with pytest.raises(InputError, match=r"pip install 'rksp\[wandb\]'"):
         read(tmp_path)
-    (tmp_path / "run-1.wandb").unlink()
-    (tmp_path / "study.log").write_bytes(b'{"op_code": 0}\n')
-    with pytest.raises(InputError, match=r"pip install 'rksp\[optuna\]'"):
-        read(tmp_path / "study.log")
 
 
 CONFIRMED = {
@@ -313,8 +262,7 @@ def test_a_report_of_rksp_confirm(tmp_path):
         ("a.jsonl", b"3\n", "must be a JSON object"),
         ("a.parquet", b"PAR1 and nothing", "not valid Parquet"),
         ("a.log", b"nothing of the kind", "no format of runs"),
-        ("result.json", b'{"training_iteration": 1, "trial_id"', "no result of a trial"),
-        ("study.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
+        ("mlflow.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
         ("events.out.tfevents.9", b"\x07" * 500, "holds no scalar"),
     ],
 )
