@@ -212,10 +212,10 @@ def _worked(
 
 def _check(view: ViewOptions) -> None:
     """Check the conditions and exports before the work starts."""
-    from rksp.grid.table import Condition, check_export
+    from rksp.grid.table import check_export, read_condition
 
     for condition in view.where:
-        Condition.parse(condition)
+        read_condition(condition)
     for path in view.export:
         check_export(path)
 

@@ -17,7 +17,7 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -162,7 +162,7 @@ class GridStore:
         ]
         maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
-        with self._transaction():
+        with self.together():
             stored = self._meta("plan")
             if stored is not None and stored != plan:
                 raise InputError(
@@ -209,7 +209,7 @@ class GridStore:
     def claim(self, lease: float) -> CellGroup | None:
         """Claim the next group, all open cells of one initialization, for `lease` seconds."""
         now = time.time()
-        with self._transaction():
+        with self.together():
             self._reclaim(now)
             first = self._base.execute(
                 "SELECT init FROM cells WHERE state = 'todo' ORDER BY position LIMIT 1"
@@ -359,12 +359,20 @@ class GridStore:
         row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
-    def together(self) -> _Transaction:
-        """Return a block whose writes are one, which costs as much as one of them."""
-        return self._transaction()
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Make all writes of a block one, which locks the file before its first read.
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._base)
+        So no cell is claimed twice, and many writes cost as much as one.
+        """
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._base.in_transaction:  # a full disk has ended it
+                self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
 
 
 def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
@@ -388,22 +396,6 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
         else:
             return base
     raise AssertionError("unreachable: one of the two returns or raises")
-
-
-class _Transaction:
-    """A transaction that locks the file before its first read, so that no cell is claimed twice."""
-
-    def __init__(self, base: sqlite3.Connection) -> None:
-        self._base = base
-
-    def __enter__(self) -> None:
-        self._base.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self._base.execute("COMMIT")
-        elif self._base.in_transaction:  # a full disk has ended it
-            self._base.execute("ROLLBACK")
 
 
 def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:

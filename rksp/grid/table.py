@@ -9,8 +9,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rksp.grid.evaluate import ANSWER
 from rksp.grid.store import Row
 from rksp.grid.sweeps import SWEEPS
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.files import atomic_write, check_writable, replacing
+from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
@@ -109,7 +108,7 @@ def _rank(record: Record) -> tuple[float | bool, ...]:
         "error" in found,
         loss,
         is_warned,
-        _or_last(record["probability_failed"]),
+        math.inf if record["probability_failed"] is None else record["probability_failed"],
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
     )
@@ -135,42 +134,16 @@ def _loss(record: Record, found: set[str]) -> tuple[float, bool]:
     return loss + _TIE * is_warned, is_warned
 
 
-def _or_last(value: float | None) -> float:
-    return math.inf if value is None else value
+def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
+    """Return the column, the comparison and the value of `lr<=1e-3` or `verdict=ok`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One `--where`: a column, a comparison and a value."""
-
-    text: str
-    name: str
-    compare: Callable[[Any, Any], bool]
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Parse `lr<=1e-3` or `verdict=ok`.
-
-        Raises:
-            InputError: The text is not such a condition.
-        """
-        match = _CONDITION.match(text)
-        if match is None:
-            raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
-        return cls(text=text, name=match[1], compare=_COMPARE[match[2]], value=parse_yaml(match[3]))
-
-    def column(self, columns: Collection[str]) -> str:
-        """Return the column that the condition names.
-
-        Raises:
-            InputError: There is no such column.
-        """
-        name = self.name if self.name in columns else canonical(self.name)[1]
-        if name not in columns:
-            hint = nearest(self.name, columns) or "."
-            raise InputError(f"--where {self.text!r} names no column{hint}")
-        return name
+    Raises:
+        InputError: The text is not such a condition.
+    """
+    match = _CONDITION.match(text)
+    if match is None:
+        raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
+    return match[1], _COMPARE[match[2]], parse_yaml(match[3])
 
 
 def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
@@ -180,9 +153,12 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
         InputError: A condition cannot be read, or it names no column.
     """
     columns = {column for record in found for column in record}
-    for condition in map(Condition.parse, conditions):
-        name = condition.column(columns) if columns else condition.name
-        found = [r for r in found if _meets(r.get(name), condition.compare, condition.value)]
+    for text in conditions:
+        said, compare, value = read_condition(text)
+        name = said if said in columns else canonical(said)[1]
+        if columns and name not in columns:
+            raise InputError(f"--where {text!r} names no column{nearest(said, columns) or '.'}")
+        found = [record for record in found if _meets(record.get(name), compare, value)]
     return list(found)
 
 
@@ -308,7 +284,7 @@ def _mean(values: list[float] | None) -> float | None:
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+TABLES = (".csv", ".jsonl", ".ndjson")
 SUFFIXES = (*TABLES, *SWEEPS)
 _CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
 
@@ -328,24 +304,19 @@ def export(found: Sequence[Record], path: Path) -> None:
     """Write all records with all columns in the format that the suffix names.
 
     Raises:
-        InputError: As for `check_export`, or pyarrow is missing for Parquet.
+        InputError: As for `check_export`.
         Incomplete: The disk is full; an old file is unchanged.
     """
     check_export(path)
-    if path.suffix == ".parquet":
-        _write_parquet(found, path)
-    elif path.suffix == ".csv":
-        atomic_write(path, to_csv(found))
-    else:
-        lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
-        atomic_write(path, "".join(lines))
+    lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
+    atomic_write(path, to_csv(found) if path.suffix == ".csv" else "".join(lines))
 
 
 def to_csv(found: Sequence[Record]) -> str:
     """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
     found = [_flat(record) for record in found]
     text = io.StringIO()
-    columns = _columns(found)
+    columns = list(dict.fromkeys(name for row in found for name in row))
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_inert, columns))
     writer.writerows([_inert(row.get(name, "")) for name in columns] for row in found)
@@ -357,18 +328,6 @@ def _inert(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _write_parquet(found: Sequence[Record], path: Path) -> None:
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
-    found = [_flat(record) for record in found]
-    table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
-    with replacing(path) as partial:
-        parquet.write_table(arrow.table(table), partial)
-
-
 def _flat(record: Record) -> Record:
     """Return a record without lists of findings, and with 0 for what is off, as options have it.
 
@@ -377,16 +336,3 @@ def _flat(record: Record) -> Record:
     findings = " ".join(f"{part['code']} {part['level']}" for part in record["findings"])
     off = {name: 0 for name in _CAN_BE_OFF if name in record and record[name] is None}
     return record | off | {"findings": findings}
-
-
-def _columns(found: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(name for record in found for name in record))
-
-
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """Convert a column to one type, as Parquet needs: numbers to floats, other mixtures to text."""
-    kinds = {type(value) for value in values if value is not None}
-    if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
-        return values
-    cast = float if kinds == {int, float} else str
-    return [None if value is None else cast(value) for value in values]

@@ -185,5 +185,5 @@ def test_where_no_cell_is_left_nothing_is_written(tmp_path):
 def test_every_suffix_is_known_before_the_work(tmp_path):
     for suffix in SUFFIXES:
         check_export(tmp_path / f"x{suffix}")
-    with pytest.raises(InputError, match=r"\.parquet, \.yaml"):
+    with pytest.raises(InputError, match=r"\.ndjson, \.yaml"):
         check_export(tmp_path / "x.xlsx")
