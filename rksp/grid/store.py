@@ -315,23 +315,18 @@ class GridStore:
         Raises:
             ArtifactError: The file is damaged.
         """
+        names = [field.name for field in dataclasses.fields(Row)]
+        read = [safe_json if name in _IN_JSON else safe_strings for name in names]
+        rows: list[Row] = []
         try:
-            return self._rows()
+            found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
+            for values in found:
+                known = zip(names, read, values, strict=True)
+                row: dict[str, Any] = {n: None if v is None else safe(v) for n, safe, v in known}
+                rows.append(Row(**row))
+                STORED_CELLS.check(len(rows), self.path)
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
-
-    def _rows(self) -> list[Row]:
-        names = [field.name for field in dataclasses.fields(Row)]
-        found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
-        read = [safe_json if name in _IN_JSON else safe_strings for name in names]
-        rows = []
-        for values in found:
-            row: dict[str, Any] = {
-                name: None if value is None else safe(value)
-                for name, safe, value in zip(names, read, values, strict=True)
-            }
-            rows.append(Row(**row))
-            STORED_CELLS.check(len(rows), self.path)
         return rows
 
     def _reclaim(self, now: float) -> None:
