@@ -266,7 +266,8 @@ def _may_tell_apart(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_bookkeeping(name: str) -> bool:
     plain = name.lower().replace("/", "_").replace("-", "_").replace(" ", "_").lstrip("_")
-    return plain in _BOOKKEEPING or plain.endswith(("_dir", "run_name", "_id"))
+    is_named = plain.endswith(("_dir", "run_name", "_id")) or plain.startswith("tags.mlflow")
+    return plain in _BOOKKEEPING or is_named
 
 
 # Settings of Hugging Face's trainer that `canonical` does not know, and that its reader does.

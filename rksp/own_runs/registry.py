@@ -9,12 +9,11 @@ from pathlib import Path
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
 from rksp.own_runs.readers.logs import LIGHTNING, REPORTS, TABLES, TEXT_LOGS, TRAINER_STATE
-from rksp.own_runs.readers.trackers import MLFLOW, TENSORBOARD, WANDB
+from rksp.own_runs.readers.trackers import TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    MLFLOW,
     WANDB,
     TENSORBOARD,
     TRAINER_STATE,
@@ -24,8 +23,8 @@ READERS: tuple[RunReader, ...] = (
     TEXT_LOGS,
 )
 _TITLES = (
-    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, W&B, text logs, "
-    "and rksp's own results"
+    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "
+    " rksp's own results"
 )
 
 
@@ -65,10 +64,7 @@ def _runs_of(path: Path) -> Iterator[RawRun]:
 
 
 def _reader_of(path: Path) -> RunReader | None:
-    is_folder = path.is_dir()
-    return next(
-        (r for r in READERS if (r.takes_folders or not is_folder) and r.matches(path)), None
-    )
+    return next((reader for reader in READERS if reader.matches(path)), None)
 
 
 def _walk(top: Path) -> Iterator[tuple[RunReader, Path]]:
@@ -78,11 +74,6 @@ def _walk(top: Path) -> Iterator[tuple[RunReader, Path]]:
         here = Path(where)
         seen += len(folders) + len(files)
         ENTRIES.check(seen, top)
-        whole = _reader_of(here)
-        if whole is not None:
-            folders.clear()
-            yield whole, here
-            continue
         folders.sort()
         for name in sorted(files):
             path = here / name

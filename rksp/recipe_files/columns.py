@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
@@ -13,7 +11,7 @@ from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_o
 
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
-_PREFIXES = ("config.", "config/", "params_", "hparams.", "recipe.")
+_PREFIXES = ("config.", "config/", "params.", "params_", "hparams.", "recipe.")
 _UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 # Sections of nested settings that hold a recipe: a name below them means what it means alone.
 _SECTIONS = re.compile(r"optim|sched|train|hyper_?param|^args$|^data")
@@ -67,14 +65,3 @@ def in_our_words(field: str, value: object) -> object:
     if field == "precision":
         return precision_of(str(value)) or value
     return value
-
-
-def flat(settings: Mapping[Any, Any], prefix: str = "", deepest: int = 6) -> dict[str, object]:
-    """Return nested settings by dotted names; those that lie deeper are left out."""
-    found: dict[str, object] = {}
-    for name, value in settings.items():
-        if not isinstance(value, Mapping):
-            found[f"{prefix}{name}"] = value
-        elif deepest:
-            found |= flat(value, f"{prefix}{name}.", deepest - 1)
-    return found

@@ -116,14 +116,17 @@ def test_metrics_of_lightning(tmp_path):
     assert set(run.curves["learning_rate"].values) == {1e-3}
 
 
-def test_tables_of_trials_as_optuna_and_ray_tune_export_them(tmp_path):
-    """`study.trials_dataframe()` with its value renamed, and `results.get_dataframe()`."""
+def test_tables_as_optuna_ray_tune_and_mlflow_export_them(tmp_path):
+    """`study.trials_dataframe()` with its value renamed, `get_dataframe()`, `search_runs()`."""
+    (tmp_path / "m.csv").write_text(
+        "run_id,status,tags.mlflow.user,metrics.loss,params.lr\n1,FINISHED,a,3.6,0.01\n"
+    )
     (tmp_path / "o.csv").write_text(
         "number,loss,params_learning_rate,user_attrs_a,state\n0,3.5,0.001,1,COMPLETE\n"
     )
     (tmp_path / "r.csv").write_text("loss,training_iteration,trial_id,config/lr\n3.4,5,ab,0.003\n")
     found, left_out = Words(target=None).read(read(tmp_path))
-    assert [(run.rate, run.final) for run in found] == [(0.001, 3.5), (0.003, 3.4)]
+    assert [(run.rate, run.final) for run in found] == [(0.01, 3.6), (0.001, 3.5), (0.003, 3.4)]
     assert left_out == []
 
 
@@ -171,26 +174,6 @@ def read_both(path: Path) -> None:
     assert all(run.state == "finished" for run in runs)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the libraries that MLflow stands on
-@pytest.mark.parametrize("where", ["mlruns", "mlflow.db"])
-def test_runs_of_mlflow(where, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    path = tmp_path / where
-    uri = path.as_uri() if where == "mlruns" else f"sqlite:///{path}"
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    experiment = client.create_experiment("rates", artifact_location="artifacts")
-    for rate in (1e-3, 1e-2):
-        run = client.create_run(experiment, run_name=f"rate {rate}").info.run_id
-        client.log_param(run, "learning_rate", rate)
-        client.log_param(run, "warmup_steps", 7)
-        for step in range(30):
-            client.log_metric(run, "train/loss", 5 - step / 10, step=step)
-        client.set_terminated(run)
-    read_both(path)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_offline_runs_of_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -209,7 +192,7 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without(name, *more, **rest):
-        if name.split(".")[0] in ("tensorboard", "wandb", "mlflow"):
+        if name.split(".")[0] in ("tensorboard", "wandb"):
             raise ImportError(name)
         return real(name, *more, **rest)
 
@@ -262,7 +245,7 @@ def test_a_report_of_rksp_confirm(tmp_path):
         ("a.jsonl", b"3\n", "must be a JSON object"),
         ("a.parquet", b"PAR1 and nothing", "not valid Parquet"),
         ("a.log", b"nothing of the kind", "no format of runs"),
-        ("mlflow.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
+        ("runs.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
         ("events.out.tfevents.9", b"\x07" * 500, "holds no scalar"),
     ],
 )
