@@ -39,7 +39,7 @@ def runs(
         typer.Argument(
             help=(
                 "Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
-                "TensorBoard, Lightning, W&B, text logs, rksp's own."
+                "TensorBoard, Lightning, W&B, text logs, what rksp records."
             )
         ),
     ],

@@ -148,7 +148,9 @@ def _files(path: Path) -> list[Path]:
         raise InputError(f"There is no file or folder {path} to read data from.")
     if _is_saved(path):
         parts = {part.parent.name: part.parent for part in sorted(path.glob(f"*/{_SAVED[0]}"))}
-        home = parts.get("train", next(iter(parts.values()), path))  # of several the one to train on
+        home = parts.get(
+            "train", next(iter(parts.values()), path)
+        )  # of several the one to train on
         return sorted(home.glob("*.arrow"))
     found = sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
     kinds = sorted({file.suffix.lower() for file in found})

@@ -23,7 +23,7 @@ from lab.tasks.domains import (
 from lab.tasks.tasks import Head, Task, image_task, task_of
 from rksp.confirm.data import label_entropy
 from rksp.datasets.batch import IGNORED, Batch
-from rksp.datasets.corpora import digit_images
+from rksp.datasets.probe import digit_images
 
 VOCABULARY = 256  # bytes
 MASK, PADDING, START = 0, 1, 2  # bytes that no text has

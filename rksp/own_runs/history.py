@@ -92,11 +92,6 @@ class History:
         found = [] if self.doubt else [ladder.observed for ladder in self.ladders]
         return [one for one in found if one is not None]
 
-    @property
-    def runs(self) -> int:
-        """Number of runs that could be read."""
-        return sum(len(ladder.runs) for ladder in self.ladders)
-
 
 def read_history(
     paths: Sequence[Path],
@@ -226,17 +221,7 @@ def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastL
     vocabulary = None if of_model is None else of_model.vocabulary
     family = "" if declared is None else declared.name
     guess = math.log(vocabulary) if vocabulary else None
-    trained = [
-        Trained(
-            rate=run.rate,
-            final=run.final_of(planned),
-            loss=run.loss,
-            grad_norm=run.grad_norm,
-            ended=run.ended(planned),
-            outcome=run.raw.outcome,
-        )
-        for run in runs
-    ]
+    trained = [run.trained(planned) for run in runs]
     labels = judge(trained, guess)
     name = _name_of(runs[0], recipe, family)
     found: Observed | Tuned | None = None

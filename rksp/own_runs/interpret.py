@@ -14,7 +14,7 @@ import numpy as np
 from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
-from rksp.own_runs.outcome import Ended, ended, final_loss
+from rksp.own_runs.outcome import Trained, ended, final_loss
 from rksp.own_runs.record import PREFIX, Shape
 from rksp.own_runs.run import (
     Curve,
@@ -79,14 +79,17 @@ class PastRun:
     grad_norm: Curve | None
     last_step: int | None
 
-    def ended(self, planned: int | None) -> Ended:
-        """Tell how it ended; `planned` counts its steps, if they are known."""
-        return ended(self.raw.state, self.final, self.loss, planned)
-
-    def final_of(self, planned: int | None) -> float:
-        """Return the loss of its last tenth, or the last value that its tracker has."""
-        found = final_loss(self.loss, planned)
-        return self.final if math.isnan(found) else found
+    def trained(self, planned: int | None) -> Trained:
+        """Return what its label depends on; `planned` counts its steps, if they are known."""
+        over = final_loss(self.loss, planned)
+        return Trained(
+            rate=self.rate,
+            final=self.final if math.isnan(over) else over,
+            loss=self.loss,
+            grad_norm=self.grad_norm,
+            ended=ended(self.raw.state, self.final, self.loss, planned),
+            outcome=self.raw.outcome,
+        )
 
 
 @dataclass(slots=True)

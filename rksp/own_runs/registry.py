@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers.logs import LIGHTNING, REPORTS, TABLES, TEXT_LOGS, TRAINER_STATE
+from rksp.own_runs.readers.logs import LIGHTNING, TABLES, TEXT_LOGS, TRAINER_STATE
 from rksp.own_runs.readers.trackers import TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
 
@@ -18,13 +18,12 @@ READERS: tuple[RunReader, ...] = (
     TENSORBOARD,
     TRAINER_STATE,
     LIGHTNING,
-    REPORTS,
     TABLES,
     TEXT_LOGS,
 )
 _TITLES = (
     "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "
-    " rksp's own results"
+    " what rksp records"
 )
 
 

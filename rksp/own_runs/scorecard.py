@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from rksp.own_runs.informed import InformedModel
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
 
-Runs = TypeVar("Runs", bound=LabelledRuns)
 Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights were
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
@@ -128,23 +127,20 @@ def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.nda
 
 
 def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
-    """Return, for each ladder that shows its edge, what all other ladders make the model say."""
+    """Return, for each ladder that shows its edge, what all others of its kind make of it.
+
+    There is none where too many would be compared.
+    """
     found: dict[int, Said] = {}
-    for one, rest in _each_and_the_rest(history.seen):
-        informed = InformedModel(prior=model, family=one.family, seen=rest)
-        found[id(one)] = informed.predict(one.inputs)
-    for tuned, others in _each_and_the_rest(history.tuned):
-        informed = InformedModel(prior=model, family="", seen=(), tuned=others)
-        found[id(tuned)] = informed.tuning.predict(tuned.inputs)
+    for kind in (history.seen, history.tuned):
+        edged = [one for one in kind if one.is_ladder and one.shows_edge]
+        for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
+            rest: list[Any] = [other for other in kind if other is not one]
+            seen, tuned = ([], rest) if isinstance(one, Tuned) else (rest, [])
+            family = "" if isinstance(one, Tuned) else one.family
+            informed = InformedModel(prior=model, family=family, seen=seen, tuned=tuned)
+            found[id(one)] = _said(one, informed)
     return found
-
-
-def _each_and_the_rest(seen: Sequence[Runs]) -> Iterator[tuple[Runs, list[Runs]]]:
-    """Yield every ladder that shows its edge, and all others; none where there are too many."""
-    edged = [one for one in seen if one.is_ladder and one.shows_edge]
-    if 2 <= len(edged) <= _MOST_COMPARED:
-        for one in edged:
-            yield one, [other for other in seen if other is not one]
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Said:

@@ -206,36 +206,10 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
         read(tmp_path)
 
 
-CONFIRMED = {
-    "kind": "confirm",
-    "faults": [],
-    "target": {"name": "gpt2"},
-    "trained": {"learning_rate": 1e-2, "max_steps": 100},
-    "trials": [
-        {"arm": arm, "seed": 0, "final_loss": loss, "loss": [[0, 5.0], [99, loss]]}
-        for arm, loss in (("baseline", 3.0), ("rate=0.1", 2.5), ("kss", 2.0))
-    ],
-}
-
-
-def test_a_report_of_rksp_confirm(tmp_path):
-    path = tmp_path / "confirm.json"
-    path.write_text(json.dumps(CONFIRMED))
-    runs = read(path)
-    assert [run.said["learning_rate"] for run in runs] == pytest.approx([1e-2, 1e-3])
-    assert runs[0].said["target"] == "gpt2" and runs[0].finals["final_loss"] == 3.0
-    path.write_text(json.dumps(CONFIRMED | {"faults": ["bitflip:step=3"]}))
-    with pytest.raises(InputError, match="planted fault"):
-        read(path)
-    path.write_text(json.dumps({"kind": "grid", "cells": []}))
-    with pytest.raises(InputError, match="predictions, but no run"):
-        read(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", b'{"kind": "confirm"}', "damaged"),
+        ("a.json", b'{"kind": "confirm"}', "no format of runs"),
         ("a.json", b"[" * 100_000, "no format of runs"),
         ("trainer_state.json", b"[" * 100_000, "not valid JSON"),
         ("trainer_state.json", b'{"log_history": 3}', "no log_history"),

@@ -3,13 +3,13 @@
 - Tables, one run a row: CSV, JSON Lines and Parquet, as trackers export them.
 - `metrics.csv` of Lightning's CSVLogger (lightning 2), with `hparams.yaml` beside it.
 - `trainer_state.json` of Hugging Face's Trainer (transformers 5).
-- Reports of `rksp confirm` (JSON): the baseline, and its arms that differ in the rate alone.
 - Text logs with a line a step: Megatron-LM (`training_log`, core 0.16), GPT-NeoX, DeepSpeed
   (`print_rank_0` of its timers, `report_progress` of its engine, 0.18), or any `loss … lr …`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +17,60 @@ from typing import Any
 
 from rksp.ground.budgets import LOG_LINE, PAST_RUN
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_text
-from rksp.own_runs.readers.files import head_of, read_json, settings_beside
-from rksp.own_runs.run import Curve, Points, RawRun, RunReader, number_of
+from rksp.ground.files import read_head, read_text
+from rksp.own_runs.run import Points, RawRun, RunReader, number_of
+from rksp.recipe_files.parse.document import load_document
+from rksp.recipe_files.parse.logged import is_logged, unwrapped
 from rksp.recipe_files.rows import ROWS, read_rows
 
+_HEAD = 2**16
+_BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")
+_DEEPEST = 6  # of nested settings
 _NAME_COLUMNS = ("Name", "name", "run_name", "run_id", "id", "ID", "trial_id", "number")
 _STATE_COLUMNS = ("State", "state", "status", "_state")
+
+
+def head_of(path: Path) -> bytes:
+    """Return the beginning of a file; empty for what is no readable file."""
+    try:
+        return read_head(path, _HEAD)
+    except InputError:
+        return b""
+
+
+def flat(settings: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> dict[str, object]:
+    """Return nested settings by dotted names; beyond six levels they are left out."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            if depth < _DEEPEST:
+                found |= flat(value, f"{key}.", depth + 1)
+        elif value is not None:
+            found[key] = value
+    return found
+
+
+def settings_beside(folder: Path) -> dict[str, object]:
+    """Return the settings in a file beside a run: its arguments, and the model that it stores.
+
+    A file that cannot be read says nothing: it is not what the user named.
+    """
+    found: dict[str, object] = {}
+    for name in _BESIDE:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            data = load_document(path).data
+        except InputError:
+            continue
+        found = flat(unwrapped(data) if is_logged(data) else data)
+        break
+    model = folder / "config.json"
+    if "target" not in found and model.is_file() and b'"model_type"' in head_of(model):
+        found["target"] = str(model)
+    return found
 
 
 def _is_table(path: Path) -> bool:
@@ -111,7 +158,10 @@ def _step_of(path: Path) -> int:
 
 
 def _read_trainer_state(path: Path) -> Iterator[RawRun]:
-    state = read_json(path)
+    try:
+        state = json.loads(read_text(path, PAST_RUN))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{path} holds no log_history, so it is no state of a Trainer.")
@@ -136,52 +186,6 @@ def _read_trainer_state(path: Path) -> Iterator[RawRun]:
 
 
 TRAINER_STATE = RunReader(matches=_is_trainer_state, read=_read_trainer_state)
-
-
-_PREDICTIONS = ("grid", "score", "diff")  # kinds of reports without runs
-
-
-def _is_report(path: Path) -> bool:
-    head = head_of(path) if path.suffix == ".json" else b""
-    return any(mark in head for mark in (b'"schema_version"', b'"kind"', b'"arms"'))
-
-
-def _read_report(path: Path) -> Iterator[RawRun]:
-    report = read_json(path)
-    kind = report.get("kind") if isinstance(report, dict) else None
-    if kind in _PREDICTIONS:
-        raise InputError(f"{path} is a report of rksp {kind}: it holds predictions, but no run.")
-    if kind != "confirm":
-        raise InputError(f"{path} is no result of rksp.")
-    try:
-        yield from _confirmed(path, report)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {error!r:.100}.") from error
-
-
-def _confirmed(path: Path, report: Mapping[str, Any]) -> Iterator[RawRun]:
-    """Yield the runs that differ from the baseline in the rate alone."""
-    if report["faults"]:
-        raise InputError(f"{path} holds runs with a planted fault, which say nothing of the rate.")
-    trained, target = report["trained"], report["target"]["name"]
-    for trial in report["trials"]:
-        arm = str(trial["arm"])
-        if arm != "baseline" and not arm.startswith("rate="):
-            continue
-        factor = 1.0 if arm == "baseline" else float(arm.removeprefix("rate="))
-        rate = trained["learning_rate"] * factor
-        points = {int(s): float("nan") if v is None else float(v) for s, v in trial["loss"]}
-        yield RawRun(
-            name=f"{arm} seed {trial['seed']}",
-            file=path,
-            said=dict(trained) | {"learning_rate": rate, "seed": trial["seed"], "target": target},
-            finals={} if trial["final_loss"] is None else {"final_loss": trial["final_loss"]},
-            curves={"loss": Curve.of(points)},
-            state="diverged" if trial["final_loss"] is None else "finished",
-        )
-
-
-REPORTS = RunReader(matches=_is_report, read=_read_report)
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"

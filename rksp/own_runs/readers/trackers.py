@@ -17,7 +17,7 @@ from typing import Any
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
-from rksp.own_runs.readers.files import flat, settings_beside
+from rksp.own_runs.readers.logs import flat, settings_beside
 from rksp.own_runs.run import Curve, Points, RawRun, RunReader
 
 _WANDB_MARK = b":W&B"
