@@ -17,8 +17,7 @@ from rksp.measure.response_profile import ResponsePoint, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.profile import SpectralProfile
-from rksp.spectra.spectrum import LayerSpectrum
+from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 from rksp.spectra.status import Status
 
 
@@ -121,7 +120,6 @@ def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
         "status": Status(stored["status"]),
         "eigenvalues": eigenvalues,
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
-        "growth": tuple(stored["growth"]),
     }
     return LayerSpectrum(**stored | changed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Code, Edit, Finding, Level
@@ -50,9 +50,9 @@ class LayerReport(Part):
     Attributes:
         layer: Position in the chain, from 0.
         status_detail: Why the spectrum has this status.
-        held_out_residual: As `nonlinearity`, on states that the operator was not fitted to.
-        noise_radius: Radius of the disc over which estimation noise spreads an eigenvalue.
     """
+
+    model_config = ConfigDict(extra="ignore")  # up to 4.4 it held more
 
     layer: int
     name: str
@@ -69,9 +69,6 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
-    noise_radius: float | None
-    held_out_residual: float | None
-    kreiss: float | None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
