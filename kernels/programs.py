@@ -279,35 +279,3 @@ def router_statistics(
     sums = tl.sum(tl.where(good[:, None], shares, 0.0), axis=0)
     tl.store(load + program * experts + expert, chosen, mask=expert < experts)
     tl.store(importance + program * experts + expert, sums, mask=expert < experts)
-
-
-@triton.jit(do_not_specialize=["first_block", "seed", "skip"])
-def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.constexpr):
-    """Write four normals per Philox block; `first_block` starts `skip` elements too early."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    counter = index + first_block
-    zero = (counter * 0).to(tl.uint32)
-    a, b, c, d = tl.philox(
-        seed, (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32), zero, zero
-    )
-    n0, n1 = _box_muller(a, b)
-    n2, n3 = _box_muller(c, d)
-    at = index * 4 - skip
-    kind = out.dtype.element_ty
-    tl.store(out + at, (mean + std * n0).to(kind), mask=(at >= 0) & (at < count))
-    tl.store(out + at + 1, (mean + std * n1).to(kind), mask=(at + 1 >= 0) & (at + 1 < count))
-    tl.store(out + at + 2, (mean + std * n2).to(kind), mask=(at + 2 >= 0) & (at + 2 < count))
-    tl.store(out + at + 3, (mean + std * n3).to(kind), mask=(at + 3 >= 0) & (at + 3 < count))
-
-
-@triton.jit
-def _box_muller(a, b):
-    """Compute two normals from two 32-bit words; see `rksp.kernels.normal_fill.box_muller`."""
-    radius = tl.sqrt(-2.0 * tl.log(_unit(a)))
-    angle = (_unit(b) - 0.5) * 6.283185307179586
-    return radius * tl.cos(angle), radius * tl.sin(angle)
-
-
-@triton.jit
-def _unit(words):
-    return ((words >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07

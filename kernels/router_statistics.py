@@ -64,7 +64,7 @@ def router_statistics(
             "Use the model's num_experts_per_tok."
         )
     limit = f"more than {_MAX_EXPERTS} experts" if logits.shape[-1] > _MAX_EXPERTS else None
-    if dispatch.choose("router_statistics", logits, limit=limit).implementation == "triton":
+    if dispatch.takes_triton("router_statistics", logits, limit=limit):
         return router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
     return router_statistics_reference(logits, top_k, is_sigmoid=is_sigmoid)
 

@@ -70,7 +70,7 @@ def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
             f"[k, width], got {list(x.shape)} {x.dtype} and {list(vectors.shape)} "
             f"{vectors.dtype}. Pass the singular vectors on the input side of the weight."
         )
-    if dispatch.choose("row_cosine", x, rows).implementation == "triton":
+    if dispatch.takes_triton("row_cosine", x, rows):
         return row_cosine_triton(x, rows)
     return row_cosine_reference(x, rows)
 

@@ -22,7 +22,6 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.kernels import dispatch
 from rksp.measure.drift import DRIFT_RATE, measure_drift
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
 from rksp.measure.response import measure_response
@@ -86,7 +85,6 @@ def measured(
         built=built,
         store=store,
         seconds=seconds,
-        kernels=_kernels(),
     )
 
 
@@ -144,9 +142,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
     built = evidence.built or _built_again(evidence, progress)
     return_freed_memory()  # gradients do not fit into the holes that the forward pass left
     with _timed(evidence.seconds, evidence.options.evidence, progress):
-        found = _responded(built, evidence, step, progress)
-    evidence.kernels.update(_kernels())
-    return found
+        return _responded(built, evidence, step, progress)
 
 
 def _responded(
@@ -179,10 +175,6 @@ def _drift(model: nn.Module, source: ModelSource, same: Batch, step: Recipe) -> 
         return None
     old = make_probe(source, num_sequences=_OLD_SEQUENCES, sequence_length=_OLD_LENGTH, seed=1)
     return measure_drift(model, same, step, old.batch, [DRIFT_RATE])[0]
-
-
-def _kernels() -> set[tuple[str, str, str]]:
-    return {(choice.op, choice.implementation, choice.reason) for choice in dispatch.explain()}
 
 
 def _built_again(evidence: Evidence, progress: Progress) -> Built:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rksp.kernels import newton_schulz as newton
-from rksp.kernels import normal_fill as fill
 from rksp.kernels import power_iteration as power
 from rksp.kernels import router_statistics as router
 from rksp.kernels import row_cosine as cosine
@@ -89,9 +88,10 @@ def check_symmetric_product(device: str, dtype, shape: tuple[int, ...], layout: 
 
 def check_polar_factor(device: str, dtype, shape: tuple[int, ...]) -> None:
     x = states(*shape, seed=4, device=device, dtype=dtype)
-    result = newton.polar_factor_triton(x)
+    result = newton.polar_by(x, 8, newton.symmetric_product_triton)
     u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-    assert_as_good(result, newton.polar_factor_reference(x), u @ vh)
+    reference = newton.polar_by(x, 8, newton.symmetric_product_reference)
+    assert_as_good(result, reference, u @ vh)
 
 
 def check_top_singular(device: str, dtype, shape: tuple[int, int], layout: str) -> None:
@@ -150,21 +150,3 @@ def check_router_statistics(
         assert_as_good(own.nan_to_num(), other.nan_to_num(), exact.nan_to_num().double())
     assert torch.equal(result.load, truth.load)
     assert_as_good(result.importance, library.importance, truth.importance.double())
-
-
-def check_normal_fill(device: str, dtype, count: int, seed: int, offset: int) -> None:
-    poisoned = torch.full((count,), float("nan"), device=device, dtype=dtype)
-    result = fill.normal_fill_triton(poisoned, seed, offset, 0.5, 2.0)
-    truth = fill.normal_fill_reference(torch.empty(count), seed, offset, 0.5, 2.0)
-    if dtype == torch.float32:
-        torch.testing.assert_close(result.cpu(), truth, rtol=1e-6, atol=2e-6)
-    else:
-        # One unit in the last place: the float32 values may round to different neighbors.
-        torch.testing.assert_close(
-            result.cpu().float(), truth.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-6
-        )
-    whole = fill.normal_fill_triton(
-        torch.empty(count + 3, device=device, dtype=dtype), seed, offset
-    )
-    part = fill.normal_fill_triton(torch.empty(count, device=device, dtype=dtype), seed, offset + 3)
-    assert torch.equal(whole[3:], part)
