@@ -23,8 +23,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
-    from rksp.options import MeasureOptions
+    from rksp.options import MeasureOptions, Progress
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 

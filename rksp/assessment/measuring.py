@@ -31,10 +31,9 @@ from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.given import given_probe
 from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
-from rksp.models.streaming.memory import check_pass
-from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import check_whole, open_stream, should_stream
-from rksp.options import STATES, MeasureOptions
+from rksp.models.streaming.memory import check_pass, check_whole, should_stream
+from rksp.models.streaming.stream import open_stream
+from rksp.options import STATES, MeasureOptions, Progress
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile, profile

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.store import MeasurementStore
     from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
+    from rksp.options import Progress
     from rksp.spectra.model_profile import Profile
 
 

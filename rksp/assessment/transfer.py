@@ -8,8 +8,7 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
 from rksp.ground.model import definite
 from rksp.models.source import ModelSource
-from rksp.models.streaming.meter import Progress
-from rksp.options import MeasureOptions
+from rksp.options import MeasureOptions, Progress
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a stored profile is read without torch
 
     from rksp.batch import Batch
     from rksp.measure.snapshots import Collected, LayerTransition
-    from rksp.models.streaming.meter import Progress
+    from rksp.options import Progress
 
 Fitted = Literal["all", "some", "none"]
 _SOME = 4  # blocks
