@@ -3,7 +3,7 @@
     newton_schulz       the polar factor (Polar Express), of symmetric products
     power_iteration     top singular triplets of many weights, warm-started
     row_cosine          cosines of rows with vectors: signs, moments, histogram
-    router_statistics   entropy, load and importance of a router
+    router_statistics   entropy and load of a router
     cross_entropy       of many logits, some rows at a time (plain torch alone)
     wide_output         a product that is made only when it is read (plain torch alone)
     dispatch            the choice between the two implementations, and its reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +11,6 @@ from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 from rksp.ground.sizes import parse_size
 
-# Called with the work done, the total work in the same unit (0: unknown), and a label.
-Progress = Callable[[float, float, str], None]
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
 
 

@@ -21,7 +21,7 @@ from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
+from rksp.ground.model import Progress, definite
 from rksp.measure.drift import DRIFT_RATE, measure_drift
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
 from rksp.measure.response import measure_response
@@ -33,7 +33,7 @@ from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass, check_whole, should_stream
 from rksp.models.streaming.stream import open_stream
-from rksp.options import STATES, MeasureOptions, Progress
+from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile, profile

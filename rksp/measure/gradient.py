@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from rksp.batch import Batch, logits_of, run_pass
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
-from rksp.ground.model import definite
+from rksp.ground.model import Progress, definite
 from rksp.kernels.cross_entropy import cross_entropy
 from rksp.measure.response_profile import ResponseProfile, profile_of_gradient
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, size_of, taping
 from rksp.models.streaming.stream import Stream
-from rksp.options import Progress
 
 _AT_ONCE = 1 << 24  # entries of gradients after which freed memory goes back to the system
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # a stored profile is read without torch
     from torch import Tensor, nn
 
     from rksp.batch import Batch
+    from rksp.ground.model import Progress
     from rksp.measure.snapshots import Collected, LayerTransition
-    from rksp.options import Progress
 
 Fitted = Literal["all", "some", "none"]
 _SOME = 4  # blocks

@@ -121,8 +121,7 @@ def check_row_cosine(device: str, dtype, shape: tuple[int, int], vectors: int, l
     library = cosine.row_cosine_reference(x.float(), v)
     magnitude = (truth.rows * truth.total_squares).sqrt()
     assert_as_good(result.total, library.total, truth.total.double(), magnitude)
-    for name in ("total_squares", "largest"):
-        assert_as_good(getattr(result, name), getattr(library, name), getattr(truth, name).double())
+    assert_as_good(result.total_squares, library.total_squares, truth.total_squares.double())
     assert torch.equal(result.rows, truth.rows)
     assert torch.equal(result.histogram.sum(1), result.rows)
     # Counts may differ for rows within rounding of a bin edge or of zero: here, of none to one.
@@ -144,9 +143,7 @@ def check_router_statistics(
     result = router.router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
     truth = router.router_statistics_reference(logits.double(), top_k, is_sigmoid=is_sigmoid)
     library = router.router_statistics_reference(logits.float(), top_k, is_sigmoid=is_sigmoid)
-    for name in ("entropy", "log_sum_exp", "top_probability", "margin"):
-        own, other, exact = (getattr(part, name) for part in (result, library, truth))
-        assert torch.equal(own.isnan(), exact.isnan()), name
-        assert_as_good(own.nan_to_num(), other.nan_to_num(), exact.nan_to_num().double())
+    own, other, exact = (part.entropy for part in (result, library, truth))
+    assert torch.equal(own.isnan(), exact.isnan())
+    assert_as_good(own.nan_to_num(), other.nan_to_num(), exact.nan_to_num().double())
     assert torch.equal(result.load, truth.load)
-    assert_as_good(result.importance, library.importance, truth.importance.double())
