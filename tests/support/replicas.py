@@ -21,7 +21,7 @@ from rksp.batch import Batch
 from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
 from rksp.watch.faults.hardware import ReplicaCorruption
-from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.interventions.recovery import RepeatStep
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors
