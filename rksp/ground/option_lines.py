@@ -51,8 +51,7 @@ def build(table: Mapping[str, type[T]], text: str, *, noun: str) -> T:
     typed, options = split_line(text, noun=noun)
     name = known_name(table, typed, noun=noun)
     kind, where = table[name], f"{noun.capitalize()} {name!r}"
-    hinted: Any = kind if issubclass(kind, Options) else kind.__init__
-    types = get_type_hints(hinted, include_extras=True)
+    types = get_type_hints(kind.__init__, include_extras=True)
     known = [key for key in inspect.signature(kind).parameters if key in types]
     given = {}
     for key, value in options.items():

@@ -15,7 +15,7 @@ from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.faults.computation import LowPrecisionAttention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.attention import (
     AttentionEntropy,
