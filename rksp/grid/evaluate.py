@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rksp.assessment.pipeline import Evaluation
 
 # What is stored of an answer.
-ANSWER = (
+STATED = (
     *("verdict", "probability_failed", "probability_failed_low", "probability_failed_high"),
     *("probability_diverged", "start_here", "likely_edge", "do_not_exceed", "expected_excess"),
 )
@@ -147,7 +147,7 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
     lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
-    return {name: getattr(risk, name) for name in (*ANSWER, "reasons", "evidence")} | {
+    return {name: getattr(risk, name) for name in (*STATED, "reasons", "evidence")} | {
         "verdict": str(risk.verdict),
         "lever": lever[0],
         "lever_factor": lever[1],

@@ -16,7 +16,7 @@ from typing import Any
 from rksp.documents.grid import RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.cell import model_name, unnamed_settings
-from rksp.grid.evaluate import ANSWER
+from rksp.grid.evaluate import STATED
 from rksp.grid.store import Row
 from rksp.grid.sweeps import SWEEPS
 from rksp.ground.errors import InputError, nearest
@@ -27,8 +27,8 @@ from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
 Record = dict[str, Any]
-CLEAR = ("ok", "caution", "risk")
-JUDGED = (*CLEAR, "cannot tell", "not assessed")
+ANSWERS = ("ok", "caution", "risk")
+JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -73,7 +73,7 @@ def _record(row: Row, bar: float) -> Record:
         **row.recipe,
         **unnamed_settings(row.overrides, row.labels),
         **head,
-        **{name: answer.get(name) for name in (*ANSWER, "lever", "lever_factor")},
+        **{name: answer.get(name) for name in (*STATED, "lever", "lever_factor")},
         "verdict": verdict,
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
         "findings": result.get("findings", []),
@@ -87,7 +87,7 @@ def _verdict(row: Row, bar: float) -> str:
     if row.result is None:
         return "could not run" if row.state == "failed" else row.state
     result = row.result
-    if result["verdict"] not in CLEAR or result["probability_failed"] is None:
+    if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
         return result["verdict"]
     return verdict_at(
         bar,
