@@ -324,8 +324,7 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
     """Write all cells as a table, or those that pass the gate as a sweep."""
-    from rksp.grid.sweeps import export_sweep
-    from rksp.grid.table import JUDGED, TABLES, export
+    from rksp.grid.table import JUDGED, TABLES, export, export_sweep
 
     found = result.records(gate.bar)
     if path.suffix in TABLES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from rksp.own_runs.registry import read_raw_runs
 from rksp.recipe import Recipe
 
 _WORSE_THAN_GUESSING = 0.5  # nats
+_Model = tuple[Declared | None, bool]  # what declares it, and whether it starts trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +117,11 @@ def read_history(
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
-    models = _Models(source)
+    models: dict[object, _Model | InputError] = {}
     ladders = []
     for members in groups.values():
         try:
-            ladders.append(_ladder(members, recipe, models))
+            ladders.append(_ladder(members, recipe, lambda run: _declared(run, source, models)))
         except InputError as error:
             unusable += [left_out(run.raw, error) for run in members]
     if not ladders:
@@ -146,46 +147,44 @@ def _alike(run: PastRun) -> object:
     return run.target, settings, fields, run.shape, run.apart, run.loss_name
 
 
-class _Models:
-    """The inputs of the edge model by model and recipe; each model is read once."""
+def _declared(
+    run: PastRun, source: ModelSource | None, known: dict[object, _Model | InputError]
+) -> _Model:
+    """Return what the configuration of a run's model declares; each model is read once.
 
-    def __init__(self, source: ModelSource | None) -> None:
-        self._source = source
-        self._known: dict[object, tuple[Declared, bool] | InputError] = {}
+    There is none if nobody names a model.
 
-    def of(self, run: PastRun) -> tuple[Declared | None, bool]:
-        """Return what the configuration of a run's model declares, and whether it was trained.
-
-        There is none if nobody names a model.
-
-        Raises:
-            InputError: Its model cannot be read.
-        """
-        source = self._source
-        if run.target is None and source is None:
-            return None, False
-        key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
-        if key not in self._known:
-            self._known[key] = self._read(run, source)
-        found = self._known[key]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def _read(self, run: PastRun, source: ModelSource | None) -> tuple[Declared, bool] | InputError:
-        if source is not None and not run.overrides and run.target in (None, source.target):
-            return Declared(source.config, source.task), source.holds_trained
-        name = run.target or (source.target if source is not None else "")
+    Raises:
+        InputError: Its model cannot be read.
+    """
+    if run.target is None and source is None:
+        return None, False
+    key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
+    if key not in known:
         try:
-            if run.target is not None:
-                refuse_factory(run.target, run.raw.file)
-            usual = source.config if source is not None and run.target is None else None
-            found = resolve(name, overrides=_with_heads(run.overrides, usual), counts=False)
+            known[key] = _read_model(run, source)
         except InputError as error:
-            return error
-        except refusals() as error:  # of transformers: settings that do not fit each other
-            return InputError(f"its model {name} cannot be read ({error!s:.100})")
-        return Declared(found.config, found.task), found.holds_trained
+            known[key] = error
+    found = known[key]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _read_model(run: PastRun, source: ModelSource | None) -> _Model:
+    if source is not None and not run.overrides and run.target in (None, source.target):
+        return Declared(source.config, source.task), source.holds_trained
+    name = run.target or (source.target if source is not None else "")
+    if run.target is not None:
+        refuse_factory(run.target, run.raw.file)
+    usual = source.config if source is not None and run.target is None else None
+    try:
+        found = resolve(name, overrides=_with_heads(run.overrides, usual), counts=False)
+    except InputError:
+        raise
+    except refusals() as error:  # of transformers: settings that do not fit each other
+        raise InputError(f"its model {name} cannot be read ({error!s:.100})") from error
+    return Declared(found.config, found.task), found.holds_trained
 
 
 def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, object]:
@@ -209,13 +208,15 @@ def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, 
     return {**overrides, name: count, **more}
 
 
-def _ladder(members: Sequence[PastRun], asked: Recipe, models: _Models) -> PastLadder:
+def _ladder(
+    members: Sequence[PastRun], asked: Recipe, model_of: Callable[[PastRun], _Model]
+) -> PastLadder:
     """Label runs alike in all but the rate, and say what can be learned from them."""
     runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
     planned = _planned(runs)
     recipe = _recipe(runs[0], asked, planned)
     shape = runs[0].shape
-    declared, is_trained = (None, shape.is_trained) if shape is not None else models.of(runs[0])
+    declared, is_trained = (None, shape.is_trained) if shape is not None else model_of(runs[0])
     inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
     of_model = shape or declared
     vocabulary = None if of_model is None else of_model.vocabulary

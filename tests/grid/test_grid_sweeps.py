@@ -15,8 +15,7 @@ from support.grid_runs import fill_done
 
 from rksp.grid.axes import read_override
 from rksp.grid.plan import make_plan, read_plan
-from rksp.grid.sweeps import export_sweep
-from rksp.grid.table import SUFFIXES, check_export
+from rksp.grid.table import SUFFIXES, check_export, export_sweep
 from rksp.ground.errors import InputError
 
 AXES = {"lr": [1e-4, 1e-3, 0.1], "n_layer": [2, 4], "optimizer": ["adamw", "lion"]}
