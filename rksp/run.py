@@ -389,8 +389,8 @@ class Question:
         from rksp.assessment.pipeline import judge
 
         others = alternatives(self.run.recipe, self.run.origins)
-        asked = {"classifier": self.classifier, "alternatives": others, **self.bars}
-        return judge(evidence, self.run.recipe, **asked, **more)
+        more |= {"classifier": self.classifier, "alternatives": others, **self.bars}
+        return judge(evidence, self.run.recipe, **more)
 
     def known(
         self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None

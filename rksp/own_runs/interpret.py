@@ -236,7 +236,8 @@ class Words:
                 fields[key] = in_our_words(key, value)
             elif not _is_argument(name):
                 overrides[key] = value
-        if _not_positive(fields.get("max_steps")):
+        steps = number_of(fields.get("max_steps"))
+        if steps is not None and steps < 1:
             fields.pop("max_steps")  # Hugging Face's -1
         if fields.get("max_grad_norm") == 0:
             fields["max_grad_norm"] = None
@@ -315,8 +316,3 @@ def _last_step(raw: RawRun, loss: Curve | None) -> int | None:
         return int(loss.steps[-1]) + 1
     found = next((number_of(raw.finals[n]) for n in _STEPS if n in raw.finals), None)
     return None if found is None or not 0 < found < 2**53 else int(found)
-
-
-def _not_positive(value: object) -> bool:
-    number = number_of(value)
-    return number is not None and number < 1

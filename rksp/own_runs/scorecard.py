@@ -115,15 +115,14 @@ def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
 
 def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.ndarray, np.ndarray]:
     """Return P(failed) and what happened of every run whose end is known."""
-    said: list[float] = []
-    failed: list[float] = []
+    found = [np.zeros((2, 0))]
     for one in seen:
         estimate = _said(one, model)
-        for rate, outcome in zip(one.log_rates, one.failed, strict=True):
-            if math.isfinite(outcome):
-                said.append(estimate.failed(10**rate))
-                failed.append(outcome)
-    return np.array(said), np.array(failed)
+        known = np.isfinite(one.failed)
+        said = [estimate.failed(10**rate) for rate in one.log_rates[known]]
+        found.append(np.array([said, one.failed[known]]))
+    told, failed = np.concatenate(found, axis=1)
+    return told, failed
 
 
 def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
