@@ -11,69 +11,52 @@ from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.parse.logged import is_logged, unwrapped, unwrapped_lines
 from rksp.recipe_files.readers import (
-    axolotl,
     deepspeed,
-    fairseq,
     foreign,
-    gpt_neox,
+    gpt2,
     hugging_face,
-    levanter,
+    jax,
     lightning,
-    lingua,
-    litgpt,
-    llama_factory,
-    llm_c,
-    llm_foundry,
-    maxtext,
     megatron,
-    modded_nanogpt,
-    ms_swift,
-    nanogpt,
-    nanotron,
-    nemo,
-    olmo,
+    meta,
+    pretraining,
     reinforcement,
     scripts,
-    timm,
-    torchtitan,
-    torchtune,
-    trl,
 )
 from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Reader
-from rksp.recipe_files.table.unread import unread
+from rksp.recipe_files.table.reader import Reader, unread
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (
     reinforcement.VERL,
     reinforcement.VERL_SFT,
     reinforcement.OPENRLHF,
-    nanotron.READER,
-    torchtune.READER,
-    litgpt.READER,
-    nemo.READER,
-    levanter.READER,
-    lingua.READER,
-    olmo.READER,
-    llm_foundry.READER,
-    llm_foundry.COMPOSER,
-    fairseq.READER,
-    axolotl.READER,
-    torchtitan.READER,
-    modded_nanogpt.READER,
-    nanogpt.READER,
-    gpt_neox.READER,
-    llm_c.READER,
-    megatron.READER,
-    maxtext.READER,
-    llama_factory.V1,
-    llama_factory.READER,
-    ms_swift.READER,
-    lightning.READER,
-    timm.READER,
-    trl.READER,
+    pretraining.NANOTRON,
+    meta.TORCHTUNE,
+    lightning.LITGPT,
+    megatron.NEMO,
+    jax.LEVANTER,
+    meta.LINGUA,
+    pretraining.OLMO,
+    pretraining.LLM_FOUNDRY,
+    pretraining.COMPOSER,
+    meta.FAIRSEQ,
+    hugging_face.AXOLOTL,
+    meta.TORCHTITAN,
+    gpt2.MODDED_NANOGPT,
+    gpt2.NANOGPT,
+    megatron.GPT_NEOX,
+    gpt2.LLM_C,
+    megatron.MEGATRON,
+    jax.MAXTEXT,
+    hugging_face.LLAMA_FACTORY_V1,
+    hugging_face.LLAMA_FACTORY,
+    hugging_face.MS_SWIFT,
+    lightning.LIGHTNING,
+    lightning.TIMM,
+    hugging_face.TRL,
     hugging_face.READER,
     deepspeed.READER,
 )
@@ -152,8 +135,8 @@ def read_document(
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
     """Unwrap what W&B logged, a registry's choice, a script, a subcommand, Megatron's arguments."""
-    if torchtitan.is_registry(document):
-        return torchtitan.choose(document, part), ()
+    if meta.is_registry(document):
+        return meta.choose(document, part), ()
     if part is not None:
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):

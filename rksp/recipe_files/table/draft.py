@@ -120,6 +120,10 @@ class Draft:
             raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
         return dataclasses.replace(found, value=value)
 
+    def number_or(self, default: float, *keys: str) -> Found:
+        """Return a number as `number` does, else the trainer's default, which has no key."""
+        return self.number(*keys) or Found(key="", value=default)
+
     def amount(self, *keys: str, default: float | None = None) -> Any:
         """Return a number's value as `number` finds it; `default` if there is none."""
         found = self.number(*keys)
@@ -136,6 +140,14 @@ class Draft:
         if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
             return None
         return dataclasses.replace(found, value=str(found.value))
+
+    def text_or(self, default: str, *keys: str) -> Found:
+        """Return text as `text` does, else the trainer's default, which has no key."""
+        return self.text(*keys) or Found(key="", value=default)
+
+    def word(self, *keys: str) -> str:
+        """Return a text's value in small letters; empty if there is none."""
+        return str(self.text_or("", *keys).value).lower()
 
     def true(self, *keys: str) -> Found | None:
         """Return the first of these keys that is switched on."""
@@ -179,13 +191,14 @@ class Draft:
         Args:
             name: Field of the recipe.
             value: The value in rksp's units.
-            found: What was read; its keys and the first one's line become the origin.
+            found: What was read; its keys and the first one's line become the origin. What has no
+                key is the trainer's default, as is a value without anything.
             text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
-        seen = [f for f in found if f is not None]
+        seen = [f for f in found if f is not None and f.key]
         keys = " × ".join(f.key for f in seen)
-        roots = self.roots(*after)
+        roots = self._roots(*after)
         kind = OriginKind.COMPUTED if text and (len(seen) > 1 or after) else OriginKind.FILE
         if not seen:
             kind = OriginKind.TRAINER
@@ -209,19 +222,10 @@ class Draft:
 
     def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
         """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
-        if name in self._fields or self.stands_elsewhere(name, self.keys.get(name, "").split()):
-            return
-        shown = f"default of {self.trainer}"
-        roots = self.roots(*after)
-        self._set(
-            name,
-            value,
-            Origin(
-                kind=OriginKind.ASSUMED if roots else OriginKind.TRAINER,
-                text=f"{shown}: {text}" if text else shown,
-                assumes=roots,
-            ),
-        )
+        if not self.knows(name) and not self.stands_elsewhere(
+            name, self.keys.get(name, "").split()
+        ):
+            self.put(name, value, text=text, after=after)
 
     def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
         """Leave a field at rksp's default, because neither the file nor the trainer decides it."""
@@ -255,7 +259,7 @@ class Draft:
         """Return True if a field was decided already."""
         return name in self._fields
 
-    def roots(self, *names: str) -> tuple[str, ...]:
+    def _roots(self, *names: str) -> tuple[str, ...]:
         """Return the assumptions that the named fields rest on."""
         found: list[str] = []
         for name in names:
@@ -298,10 +302,7 @@ class Draft:
 
     def finish(self) -> RecipeFile:
         """Return everything read, with rksp's own defaults for undecided fields."""
-        values = {
-            name: self._fields[name].value if name in self._fields else definition.default
-            for name, definition in Recipe.model_fields.items()
-        }
+        values = {name: self.value(name) for name in Recipe.model_fields}
         for name, value in values.items():
             if name not in self._fields:
                 self._set(name, value, left_out(name, values))
