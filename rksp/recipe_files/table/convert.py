@@ -36,7 +36,7 @@ _GPT2 = {
 def step(
     function: Callable[Concatenate[Draft, Settings], None],
 ) -> Callable[Settings, Setter]:
-    """Let a function take its settings first, so that `batch("batch_size")` is a step of a table."""
+    """Let a function take its settings first: `batch("batch_size")` is a step of a table."""
 
     def settle(*given: Settings.args, **named: Settings.kwargs) -> Setter:
         return lambda draft: function(draft, *given, **named)
