@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.ground.model import definite
-from rksp.recipe_files.table.convert import (
-    batch,
-    betas,
-    clip,
-    lowest_rate,
-    number,
-    optimizer,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Row, reader
 
@@ -43,7 +34,7 @@ def _shape(draft: Draft) -> None:
     """Set the warm-up and the final rate; a schedule warms up over 1000 steps, by a logarithm."""
     kind = draft.word("scheduler.type")
     if kind == "warmupcosinelr":
-        number(draft, "min_lr_ratio", [f"{_SCHEDULER}.cos_min_ratio"])
+        convert.number(draft, "min_lr_ratio", [f"{_SCHEDULER}.cos_min_ratio"])
         draft.default("min_lr_ratio", 1e-4)
     if not kind.startswith("warmup"):
         return
@@ -86,24 +77,24 @@ def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 READER = reader(
     "deepspeed",
-    Row("optimizer", "optimizer.type", optimizer),
+    Row("optimizer", "optimizer.type", convert.optimizer),
     _rate,
-    betas("optimizer.params.betas"),
+    convert.betas("optimizer.params.betas"),
     Row("adam_epsilon", "optimizer.params.eps"),
     Row("weight_decay", "optimizer.params.weight_decay"),
     _adam,
-    Row("max_grad_norm", "gradient_clipping", clip, 1.0),
+    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
     _muon,
-    batch(
+    convert.batch(
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", whole="train_batch_size"
     ),
     Row("max_steps", f"{_SCHEDULER}.total_num_steps"),
-    Row("schedule", "scheduler.type", schedule, "constant"),
+    Row("schedule", "scheduler.type", convert.schedule, "constant"),
     Row("warmup_steps", f"{_SCHEDULER}.warmup_num_steps"),
     _shape,
     Row("warmup_steps", "", default=0),
-    Row("min_lr_ratio", f"{_SCHEDULER}.cycle_min_lr", lowest_rate, 0.0),
-    switches(bf16__enabled="bf16", fp16__enabled="fp16"),
+    Row("min_lr_ratio", f"{_SCHEDULER}.cycle_min_lr", convert.lowest_rate, 0.0),
+    convert.switches(bf16__enabled="bf16", fp16__enabled="fp16"),
     Row("precision", "bf16.enabled", _stays_open),
     Row("precision", "fp16.enabled", _stays_open, "fp32"),
     lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),

@@ -12,15 +12,7 @@ from typing import Any
 
 from rksp.recipe_files.parse.python_source import OPTIMIZERS
 from rksp.recipe_files.readers.known_models import shape_of
-from rksp.recipe_files.table.convert import (
-    clip,
-    number,
-    over_peak,
-    positive,
-    precision,
-    put_decay_until,
-    schedule,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Row, adam, reader
 
@@ -48,13 +40,13 @@ def _schedule(draft: Draft) -> None:
         draft.default("min_lr_ratio", 1.0)
         return
     draft.default("schedule", "cosine")
-    number(draft, "warmup_steps", ["warmup_iters"])
+    convert.number(draft, "warmup_steps", ["warmup_iters"])
     draft.default("warmup_steps", 2000)
-    ratio, text = over_peak(draft, lowest.value)
+    ratio, text = convert.over_peak(draft, lowest.value)
     draft.put("min_lr_ratio", ratio, lowest, text=text)
     end = draft.number_or(600_000, "lr_decay_iters")
     if int(end.value) != draft.value("max_steps"):
-        put_decay_until(draft, int(end.value), end)
+        convert.put_decay_until(draft, int(end.value), end)
 
 
 def _model(draft: Draft) -> None:
@@ -84,12 +76,12 @@ NANOGPT = reader(
     Row("learning_rate", "learning_rate", default=6e-4),
     *adam(0.9, 0.95, keys=("beta1", "beta2", "")),
     Row("weight_decay", "weight_decay", default=0.1),
-    Row("max_grad_norm", "grad_clip", clip, 1.0),
+    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
     Row("sequence_length", "block_size", default=1024),
     _batch,
     Row("max_steps", "max_iters", default=600_000),
     _schedule,
-    Row("precision", "dtype", precision, "bf16"),
+    Row("precision", "dtype", convert.precision, "bf16"),
     _model,
 )
 _HOME = "Hyperparameters"
@@ -99,7 +91,7 @@ def _rates(draft: Draft) -> None:
     """Set the optimizer; Muon trains the blocks' matrices, each Adam has its own group."""
     groups = dict(draft.mapping(OPTIMIZERS))
     main = next((name for name in groups if "Muon" in name), next(iter(groups), None))
-    number(draft, "learning_rate", [f"{OPTIMIZERS}.{main}.lr", f"{_HOME}.learning_rate"])
+    convert.number(draft, "learning_rate", [f"{OPTIMIZERS}.{main}.lr", f"{_HOME}.learning_rate"])
     if main is not None:
         found = draft.get(f"{OPTIMIZERS}.{main}")
         draft.put("optimizer", "muon" if "Muon" in main else "adamw", found)
@@ -205,7 +197,7 @@ def _epoch(draft: Draft) -> None:
 
 def _c_precision(draft: Draft) -> None:
     """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
-    precision(draft, "precision", ["dtype"])
+    convert.precision(draft, "precision", ["dtype"])
     copies = draft.number("w")
     if copies is not None:
         draft.put("precision", "bf16" if copies.value else "bf16-pure", copies)
@@ -244,12 +236,12 @@ LLM_C = reader(
     Row("learning_rate", "l learning_rate", default=_either(1e-4, 3e-4)),
     *adam(0.9, 0.95),
     Row("weight_decay", "c weight_decay", default=0.0),
-    Row("max_grad_norm", "grad_clip", clip, 1.0),
+    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
     Row("sequence_length", "t sequence_length", default=_either(64, 1024)),
     _c_batch,
-    Row("max_steps", "x num_iterations", positive),
+    Row("max_steps", "x num_iterations", convert.positive),
     _epoch,
-    Row("schedule", "k", schedule, "cosine"),
+    Row("schedule", "k", convert.schedule, "cosine"),
     Row("warmup_steps", "u warmup_iters", default=0),
     Row("min_lr_ratio", "q learning_rate_decay_frac", default=1.0),
     _warmdown,

@@ -18,22 +18,7 @@ from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, load_document
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
-from rksp.recipe_files.table.convert import (
-    batch,
-    clip,
-    epochs,
-    kind_of_adapters,
-    lora,
-    optimizer,
-    over_peak,
-    positive,
-    put_lora,
-    put_warmup,
-    schedule,
-    starts_from,
-    stated_objective,
-    warmup_share,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES, OBJECTIVES, precision_of
 from rksp.recipe_files.table.reader import NOTHING, Row, Step, adam, reader
@@ -55,20 +40,20 @@ def arguments(
 ) -> tuple[Step, ...]:
     """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
     return (
-        Row("optimizer", "optim", optimizer, "adamw"),
+        Row("optimizer", "optim", convert.optimizer, "adamw"),
         Row("learning_rate", "learning_rate", default=rate),
         *adam(0.9, beta2, keys=_ADAM),
         Row("weight_decay", "weight_decay", default=decay),
-        Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+        Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
         Row("sequence_length", _LENGTHS, _length, length),
-        batch(
+        convert.batch(
             "per_device_train_batch_size per_gpu_train_batch_size",
             "gradient_accumulation_steps",
             default=micro,
         ),
-        Row("max_steps", "max_steps", positive),
-        epochs("num_train_epochs", 3),
-        Row("schedule", "lr_scheduler_type", schedule, falls),
+        Row("max_steps", "max_steps", convert.positive),
+        convert.epochs("num_train_epochs", 3),
+        Row("schedule", "lr_scheduler_type", convert.schedule, falls),
         _warmup,
         Row("warmup_steps", "", default=0),
         _shape,
@@ -86,7 +71,7 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
-    positive(draft, name, keys)
+    convert.positive(draft, name, keys)
     null = next((key for key in keys if draft.document.has(key)), None)
     if null is not None and draft.document.find(*keys) is None:
         draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
@@ -112,7 +97,7 @@ def _warmup(draft: Draft) -> None:
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
-        put_warmup(draft, found, math.ceil)
+        convert.put_warmup(draft, found, math.ceil)
     else:
         draft.stands_elsewhere("warmup_steps", ["warmup_steps", "warmup_ratio"])
 
@@ -141,7 +126,7 @@ def _shape(draft: Draft) -> None:
             draft.put(field, settings[key], inside(key))
     for key in ("min_lr", "lr_end"):
         if isinstance(settings.get(key), int | float) and draft.value("learning_rate"):
-            ratio, text = over_peak(draft, settings[key])
+            ratio, text = convert.over_peak(draft, settings[key])
             draft.put("min_lr_ratio", ratio, inside(key), text=text)
     if settings.get("decay_type") in DECAY_SHAPES:
         draft.put("decay_shape", DECAY_SHAPES[settings["decay_type"]], inside("decay_type"))
@@ -228,7 +213,7 @@ _OF_OBJECTIVES = {"num_generations max_completion_length": "grpo",
 def objective(draft: Draft) -> None:
     """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
-        stated_objective(key)(draft)
+        convert.stated_objective(key)(draft)
     names = [draft.text(key) for key in ("output_dir", "hub_model_id", "run_name")]
     if not draft.knows("objective"):
         for meaning, found, text in _signs(draft, [name for name in names if name is not None]):
@@ -272,9 +257,9 @@ def _peft_config(draft: Draft) -> None:
         plain = "lora" if bits is None else "qlora"
         if str(kind).lower() != "lora":
             plain, bits = "other", None
-        named, switch = kind_of_adapters(draft, plain, home=home)
+        named, switch = convert.kind_of_adapters(draft, plain, home=home)
         draft.put("peft", named, switch or draft.get(f"{home}peft_type"), bits)
-        put_lora(draft, f"{home}r", f"{home}lora_alpha", f"{home}target_modules")
+        convert.put_lora(draft, f"{home}r", f"{home}lora_alpha", f"{home}target_modules")
         task = draft.text(f"{home}task_type")
         if task is not None and task.value == "SEQ_CLS" and not draft.knows("objective"):
             draft.put("objective", "classification", task)
@@ -284,7 +269,7 @@ def _peft_config(draft: Draft) -> None:
 _TARGETS = "lora_target_modules target_modules"
 _ADAPTERS = (
     _peft_config,
-    lora(
+    convert.lora(
         "load_in_4bit",
         rank="lora_r lora_rank",
         alpha="lora_alpha",
@@ -292,7 +277,7 @@ _ADAPTERS = (
         kind="qlora",
         default_rank=16,
     ),
-    lora(
+    convert.lora(
         "use_peft", rank="lora_r lora_rank", alpha="lora_alpha", targets=_TARGETS, default_rank=16
     ),
 )
@@ -369,10 +354,10 @@ def _factory(draft: Draft) -> None:
             draft.note("Only some layers are trained, but rksp's estimate is for training all.")
         return
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
-    word, switch = kind_of_adapters(draft, word)
+    word, switch = convert.kind_of_adapters(draft, word)
     draft.put("peft", word, kind, bits, switch)
     if word != "other":
-        put_lora(draft, "lora_rank", "lora_alpha", "lora_target", 8)
+        convert.put_lora(draft, "lora_rank", "lora_alpha", "lora_target", 8)
         draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
 
 
@@ -390,27 +375,27 @@ def _factory_optimizer(draft: Draft) -> None:
 
 LLAMA_FACTORY_V1 = reader(
     "llama-factory-v1",
-    lora(
+    convert.lora(
         "peft_config.name=lora",
         rank="peft_config.r",
         alpha="peft_config.lora_alpha",
         targets="peft_config.target_modules",
         default_rank=8,
     ),
-    Row("optimizer", "optim_config.name", optimizer, "adamw"),
+    Row("optimizer", "optim_config.name", convert.optimizer, "adamw"),
     Row("learning_rate", "learning_rate", default=1e-4),
     *adam(0.9, 0.999),
     Row("weight_decay", "", default=0.01, text="of torch.optim.AdamW"),
-    Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
     Row("sequence_length", "cutoff_len", default=2048),
-    batch("micro_batch_size", whole="global_batch_size", default=1),
-    Row("max_steps", "max_steps", positive),
-    epochs("num_train_epochs", 3),
-    Row("schedule", "lr_scheduler_config.name", schedule, "constant"),
+    convert.batch("micro_batch_size", whole="global_batch_size", default=1),
+    Row("max_steps", "max_steps", convert.positive),
+    convert.epochs("num_train_epochs", 3),
+    Row("schedule", "lr_scheduler_config.name", convert.schedule, "constant"),
     Row("warmup_steps", "lr_scheduler_config.num_warmup_steps", default=0),
     lambda draft: draft.false("bf16") and draft.put("precision", "fp32", draft.false("bf16")),
     Row("precision", "", default="bf16"),
-    starts_from("model"),
+    convert.starts_from("model"),
 )
 LLAMA_FACTORY = reader(
     "llama-factory", _factory, *arguments(length=2048), _factory_optimizer, objective, model
@@ -426,9 +411,9 @@ def _swift_adapters(draft: Draft) -> None:
         return
     is_four = bits is not None and bits.value == 4
     word = "qlora" if is_four else "lora" if "lora" in named else "other"
-    word, switch = kind_of_adapters(draft, word)
+    word, switch = convert.kind_of_adapters(draft, word)
     draft.put("peft", word, kind, bits, switch)
-    put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
+    convert.put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
     draft.default("lora_alpha", 32.0)
 
 
@@ -497,7 +482,7 @@ def _axolotl_warmup(draft: Draft) -> None:
     found = draft.number("warmup_steps") or draft.number("warmup_ratio")
     if found is None:
         return
-    put_warmup(draft, found, int)
+    convert.put_warmup(draft, found, int)
     if draft.value("warmup_steps") == 1:
         rests = ("max_steps",) if found.value < 1 else ()
         draft.put("warmup_steps", 2, found, text="one step becomes two", after=rests)
@@ -542,7 +527,7 @@ def _muon(draft: Draft) -> None:
 
 
 def _axolotl_objective(draft: Draft) -> None:
-    stated_objective("rl", ebft="other")(draft)
+    convert.stated_objective("rl", ebft="other")(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
@@ -562,21 +547,21 @@ def _axolotl_model(draft: Draft) -> None:
 
 AXOLOTL = reader(
     "axolotl",
-    lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
-    lora("adapter=lora", **_LORA),
-    Row("optimizer", "optimizer", optimizer, "adamw"),
+    convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
+    convert.lora("adapter=lora", **_LORA),
+    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
     _muon,
     Row("learning_rate", "learning_rate"),
     *adam(0.9, 0.999, keys=_ADAM),
     Row("weight_decay", "weight_decay", default=0.0),
-    Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
     Row("sequence_length", "sequence_len", default=512),
-    batch("micro_batch_size", "gradient_accumulation_steps", default=1),
-    Row("max_steps", "max_steps", positive),
-    epochs("num_epochs", 1),
-    Row("schedule", "lr_scheduler", schedule, "cosine"),
+    convert.batch("micro_batch_size", "gradient_accumulation_steps", default=1),
+    Row("max_steps", "max_steps", convert.positive),
+    convert.epochs("num_epochs", 1),
+    Row("schedule", "lr_scheduler", convert.schedule, "cosine"),
     _axolotl_warmup,
-    warmup_share(0.03, most=100),
+    convert.warmup_share(0.03, most=100),
     Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
     _axolotl_fall,
     _axolotl_precision,

@@ -11,15 +11,7 @@ import re
 
 from rksp.ground.model import definite
 from rksp.recipe_files.readers.known_models import shape_of
-from rksp.recipe_files.table.convert import (
-    clip,
-    optimizer,
-    positive,
-    put_batch,
-    put_precision,
-    schedule,
-    warmup_by,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of
 from rksp.recipe_files.table.reader import Row, adam, reader
@@ -122,7 +114,7 @@ def _precision(draft: Draft) -> None:
     name = compute[1] if compute else found.value
     if compute is None or (kept is not None and kept[1] == name):
         name = {"bfloat16": "pure_bf16", "float16": "pure_fp16", "f16": "pure_fp16"}.get(name, name)
-    put_precision(draft, dataclasses.replace(found, value=name), text=found.value)
+    convert.put_precision(draft, dataclasses.replace(found, value=name), text=found.value)
 
 
 def _adapters(draft: Draft) -> None:
@@ -170,18 +162,18 @@ def _model(draft: Draft) -> None:
 LEVANTER = reader(
     "levanter",
     _adapters,
-    Row("optimizer", "optimizer.type", optimizer, "adamw"),
+    Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
     _muon,
     Row("learning_rate", "optimizer.learning_rate", default=6e-4),
     *adam(0.9, 0.95, keys=("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")),
     Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),
-    Row("max_grad_norm", "optimizer.max_grad_norm", clip, 1.0),
+    Row("max_grad_norm", "optimizer.max_grad_norm", convert.clip, 1.0),
     Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
     _length,
     _batch,
     Row("max_steps", "trainer.num_train_steps", default=400_000),
-    Row("schedule", "optimizer.lr_schedule", schedule, "cosine"),
-    Row("warmup_steps", "optimizer.warmup_ratio optimizer.warmup", warmup_by(int)),
+    Row("schedule", "optimizer.lr_schedule", convert.schedule, "cosine"),
+    Row("warmup_steps", "optimizer.warmup_ratio optimizer.warmup", convert.warmup_by(int)),
     _steady,
     Row("min_lr_ratio", "optimizer.min_lr_ratio", default=0.1),
     _precision,
@@ -204,7 +196,7 @@ def _text_batch(draft: Draft) -> None:
     found = draft.number("per_device_batch_size")
     steps = draft.number("gradient_accumulation_steps")
     if found is None or float(found.value).is_integer():
-        put_batch(draft, found, steps, draft.devices or 1, 12)
+        convert.put_batch(draft, found, steps, draft.devices or 1, 12)
         return
     count = max(1, round(found.value * (draft.devices or 1)))
     text = f"{found.value:g} a device × {draft.devices or '1 (assumed)'} devices"
@@ -277,21 +269,21 @@ def _base(draft: Draft) -> None:
 MAXTEXT = reader(
     "maxtext",
     _base,
-    Row("optimizer", "opt_type", optimizer, "adamw"),
+    Row("optimizer", "opt_type", convert.optimizer, "adamw"),
     Row("learning_rate", "learning_rate", default=3e-5),
     *adam(0.9, 0.95, keys=("adam_b1", "adam_b2", "adam_eps")),
     Row("weight_decay", "adam_weight_decay", default=0.1),
-    Row("max_grad_norm", "gradient_clipping_threshold", clip, 1.0),
+    Row("max_grad_norm", "gradient_clipping_threshold", convert.clip, 1.0),
     Row("sequence_length", "max_target_length", default=2048),
     _text_batch,
-    Row("max_steps", "steps", positive),
+    Row("max_steps", "steps", convert.positive),
     Row(
         "max_steps",
         "learning_rate_schedule_steps",
-        lambda d, n, k: None if d.knows(n) else positive(d, n, k),
+        lambda d, n, k: None if d.knows(n) else convert.positive(d, n, k),
         150_001,
     ),
-    Row("schedule", "lr_schedule_type", schedule, "cosine"),
+    Row("schedule", "lr_schedule_type", convert.schedule, "cosine"),
     _text_schedule,
     Row(
         "min_lr_ratio",

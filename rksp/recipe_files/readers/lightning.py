@@ -18,27 +18,7 @@ from typing import Any
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.readers.known_models import shape_of
-from rksp.recipe_files.table.convert import (
-    batch,
-    betas,
-    clip,
-    devices,
-    epoch_in_steps,
-    epochs,
-    lowest_rate,
-    number,
-    optimizer,
-    over_peak,
-    precision,
-    put_decay_until,
-    put_epochs,
-    put_milestones,
-    put_optimizer,
-    put_schedule,
-    put_steps,
-    put_warmup,
-    schedule,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Row, adam, reader
 
@@ -111,11 +91,11 @@ def _optimizer(draft: Draft) -> None:
     if found is None:
         draft.assume("optimizer", "the model's code builds it; give --optimizer")
         return
-    put_optimizer(draft, found)
+    convert.put_optimizer(draft, found)
     package, _, name = found.value.rpartition(".")
     if package not in ("", "torch.optim"):
         return
-    number(draft, "momentum", _arguments(_OPTIMIZERS, "momentum"))
+    convert.number(draft, "momentum", _arguments(_OPTIMIZERS, "momentum"))
     draft.default("momentum", 0.0)
     if draft.number(*_RATE) is None:
         draft.default("learning_rate", 1e-3)
@@ -134,7 +114,7 @@ def _clip(draft: Draft) -> None:
         draft.note("gradient_clip_algorithm: each number is clipped, which rksp reads as no clip.")
         draft.put("max_grad_norm", None, kind, text="value is no norm")
         return
-    clip(draft, "max_grad_norm", ["trainer.gradient_clip_val"])
+    convert.clip(draft, "max_grad_norm", ["trainer.gradient_clip_val"])
     draft.default("max_grad_norm", None)
 
 
@@ -156,7 +136,7 @@ def _steps(draft: Draft) -> None:
         draft.assume("max_steps", "trainer.max_epochs is -1, without an end", rounds)
     else:
         count = None if rounds is None else rounds.value
-        put_epochs(draft, "max_steps", count, rounds, "trainer.max_epochs", _EPOCHS)
+        convert.put_epochs(draft, "max_steps", count, rounds, "trainer.max_epochs", _EPOCHS)
 
 
 def _schedule(draft: Draft) -> None:
@@ -173,12 +153,12 @@ def _schedule(draft: Draft) -> None:
     elif name in ("LinearLR", "ConstantLR"):
         draft.assume("schedule", f"{found.key} is {name}, which rises; give --schedule", found)
     else:
-        put_schedule(draft, found)
+        convert.put_schedule(draft, found)
     if name == "PolynomialLR":
-        number(draft, "decay_power", _arguments(_SCHEDULERS, "power"))
+        convert.number(draft, "decay_power", _arguments(_SCHEDULERS, "power"))
         draft.default("min_lr_ratio", 0.0)
     elif name == "CosineAnnealingLR":
-        lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min"))
+        convert.lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min"))
         draft.default("min_lr_ratio", 0.0)
         span = _argument(draft, "T_max")
         ends = [draft.amount(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
@@ -209,7 +189,7 @@ def _one_cycle(draft: Draft, found: Found) -> None:
     start, end = _argument(draft, "div_factor"), _argument(draft, "final_div_factor")
     last = 1 / ((start.value if start else 25) * (end.value if end else 1e4))
     draft.put("min_lr_ratio", last, start, end, text="1 / (div_factor × final_div_factor)")
-    put_warmup(draft, share or Found(key="pct_start", value=0.3, line=found.line))
+    convert.put_warmup(draft, share or Found(key="pct_start", value=0.3, line=found.line))
 
 
 def _milestones(draft: Draft, found: Found) -> None:
@@ -219,17 +199,17 @@ def _milestones(draft: Draft, found: Found) -> None:
     if rounds is None or rounds.value <= 0 or (listed is None and every is None):
         draft.assume("decay_milestones", "they count epochs; give --decay-milestones", found)
     elif listed is not None:
-        put_milestones(draft, listed.value, rounds.value, listed)
+        convert.put_milestones(draft, listed.value, rounds.value, listed)
     else:
         each = definite(every).value
         points = [each * (i + 1) for i in range(int((rounds.value - 1) // each))]
-        put_milestones(draft, points, rounds.value, every)
-    number(draft, "decay_factor", _arguments(_SCHEDULERS, "gamma"))
+        convert.put_milestones(draft, points, rounds.value, every)
+    convert.number(draft, "decay_factor", _arguments(_SCHEDULERS, "gamma"))
 
 
 def _warmup(draft: Draft) -> None:
     keys = (*_arguments(_SCHEDULERS, *_WARMUP), *_keys(_MODEL, *_WARMUP))
-    number(draft, "warmup_steps", keys)
+    convert.number(draft, "warmup_steps", keys)
     if _class(draft, ("optimizer", *_SCHEDULERS)) is not None:
         draft.default("warmup_steps", 0)
 
@@ -253,7 +233,7 @@ LIGHTNING = reader(
     _devices,
     _optimizer,
     Row("learning_rate", " ".join(_RATE)),
-    betas(*_arguments(_OPTIMIZERS, "betas")),
+    convert.betas(*_arguments(_OPTIMIZERS, "betas")),
     Row("adam_epsilon", " ".join(_arguments(_OPTIMIZERS, "eps"))),
     Row(
         "weight_decay",
@@ -261,13 +241,13 @@ LIGHTNING = reader(
     ),
     _clip,
     Row("sequence_length", " ".join(_keys(_DATA, *_LENGTH))),
-    batch(
+    convert.batch(
         " ".join(_keys(_DATA, "batch_size", "train_batch_size")), "trainer.accumulate_grad_batches"
     ),
     _steps,
     _schedule,
     _warmup,
-    Row("precision", "trainer.precision", precision, "fp32"),
+    Row("precision", "trainer.precision", convert.precision, "fp32"),
     _model,
 )
 
@@ -275,7 +255,7 @@ LIGHTNING = reader(
 def _gpt_optimizer(draft: Draft) -> None:
     found = draft.text("optimizer") or draft.text("optimizer.class_path")
     if found is not None:
-        put_optimizer(draft, found)
+        convert.put_optimizer(draft, found)
     draft.default("optimizer", "adamw")
 
 
@@ -287,15 +267,15 @@ def _gpt_steps(draft: Draft) -> None:
     """Set the length: steps, tokens (only pretraining: litgpt/pretrain.py), or epochs."""
     steps, tokens = draft.get("train.max_steps"), draft.get("train.max_tokens")
     if steps is not None:
-        put_steps(draft, "max_steps", steps)
+        convert.put_steps(draft, "max_steps", steps)
     elif tokens is not None:
-        put_steps(draft, "max_steps", tokens, "tok")
+        convert.put_steps(draft, "max_steps", tokens, "tok")
     elif not _is_finetuning(draft) and not draft.document.has("train.epochs"):
         size, length = int(draft.value("batch_size")), int(draft.value("sequence_length"))
         whole = round(3e12 / (size * length))
         draft.default("max_steps", whole, "3e12 tokens", ("batch_size", "sequence_length"))
     else:
-        epochs("train.epochs", 5)(draft)
+        convert.epochs("train.epochs", 5)(draft)
 
 
 def _lowest(draft: Draft) -> None:
@@ -303,15 +283,15 @@ def _lowest(draft: Draft) -> None:
     if _is_finetuning(draft):
         draft.default("min_lr_ratio", 0.0, "finetuning anneals to zero and ignores min_lr")
         return
-    lowest_rate(draft, "min_lr_ratio", ["train.min_lr"])
-    draft.default("min_lr_ratio", *over_peak(draft, 4e-5))
+    convert.lowest_rate(draft, "min_lr_ratio", ["train.min_lr"])
+    draft.default("min_lr_ratio", *convert.over_peak(draft, 4e-5))
 
 
 def _gpt_warmup(draft: Draft) -> None:
-    number(draft, "warmup_steps", ["train.lr_warmup_steps"])
+    convert.number(draft, "warmup_steps", ["train.lr_warmup_steps"])
     share = draft.number("train.lr_warmup_fraction")
     if share is not None and not draft.knows("warmup_steps"):
-        put_epochs(draft, "warmup_steps", share.value, share, share.key)
+        convert.put_epochs(draft, "warmup_steps", share.value, share, share.key)
     draft.default("warmup_steps", 100 if _is_finetuning(draft) else 2000)
 
 
@@ -327,7 +307,7 @@ def _lora(draft: Draft) -> None:
         return
     draft.put("peft", "qlora" if is_four else "lora", found, quantized if is_four else None)
     draft.put("lora_rank", found.value, found)
-    number(draft, "lora_alpha", ["lora_alpha"])
+    convert.number(draft, "lora_alpha", ["lora_alpha"])
     draft.default("lora_alpha", 16.0)
     parts = ("query", "key", "value", "projection", "mlp", "head")
     on = {part: key for part in parts if (key := draft.true(f"lora_{part}")) is not None}
@@ -381,7 +361,7 @@ def _describe(draft: Draft, settings: Mapping[str, Any]) -> None:
 LITGPT = reader(
     "litgpt",
     _lora,
-    devices("devices", "num_nodes"),
+    convert.devices("devices", "num_nodes"),
     _gpt_optimizer,
     Row("learning_rate", "optimizer.init_args.lr train.learning_rate", default=1e-3),
     *adam(
@@ -391,14 +371,14 @@ LITGPT = reader(
         keys=("train.beta1", "train.beta2", "optimizer.init_args.eps"),
     ),
     Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
-    Row("max_grad_norm", "train.max_norm", clip, _gpt_clip),
+    Row("max_grad_norm", "train.max_norm", convert.clip, _gpt_clip),
     Row("sequence_length", "train.max_seq_length"),
-    batch("train.micro_batch_size", whole="train.global_batch_size"),
+    convert.batch("train.micro_batch_size", whole="train.global_batch_size"),
     _gpt_steps,
     _gpt_warmup,
     Row("schedule", "", default="cosine"),
     _lowest,
-    Row("precision", "precision", precision, "bf16"),
+    Row("precision", "precision", convert.precision, "bf16"),
     _gpt_model,
 )
 _CYCLIC = ("cosine", "tanh", "poly")  # schedules that train on through `cooldown_epochs`
@@ -436,7 +416,7 @@ def _timm_clip(draft: Draft) -> None:
         draft.note(f"clip_mode is {kind.value}, which rksp reads as no clipping of the norm.")
         draft.put("max_grad_norm", None, kind, text=f"{kind.value} is no norm of all gradients")
     else:
-        clip(draft, "max_grad_norm", ["clip_grad"])
+        convert.clip(draft, "max_grad_norm", ["clip_grad"])
     draft.default("max_grad_norm", None)
 
 
@@ -455,12 +435,12 @@ def _length(draft: Draft) -> None:
     """Set warm-up, length and decay from epochs, each without its last, smaller batch."""
     found, up = draft.number("epochs"), draft.number_or(5, "warmup_epochs")
     total, end = _epochs(draft)
-    put_epochs(draft, "max_steps", total, found, "epochs", rounding=math.floor)
-    steps = epoch_in_steps(draft, up.value, total)
+    convert.put_epochs(draft, "max_steps", total, found, "epochs", rounding=math.floor)
+    steps = convert.epoch_in_steps(draft, up.value, total)
     text = f"{up.value:g} of {total:g} epochs"
     draft.put("warmup_steps", steps, up, found, text=text, after=("max_steps",))
     if end < total:
-        put_decay_until(draft, epoch_in_steps(draft, end, total), found)
+        convert.put_decay_until(draft, convert.epoch_in_steps(draft, end, total), found)
     if draft.count("lr_cycle_limit", default=1) > 1:
         draft.note("lr_cycle_limit: the rate rises again; rksp reads the run as one cycle.")
 
@@ -480,7 +460,7 @@ def _timm_schedule(draft: Draft) -> None:
     else:
         listed = draft.number_or(90, "decay_epochs")
         points = [listed.value * (i + 1) for i in range(int(total / listed.value))]
-    put_milestones(draft, [point for point in points if point < total], total, listed)
+    convert.put_milestones(draft, [point for point in points if point < total], total, listed)
 
 
 def _timm_precision(draft: Draft) -> None:
@@ -528,8 +508,8 @@ def _timm_model(draft: Draft) -> None:
 
 TIMM = reader(
     "timm",
-    devices("world_size"),
-    Row("optimizer", "opt", optimizer, "sgd"),
+    convert.devices("world_size"),
+    Row("optimizer", "opt", convert.optimizer, "sgd"),
     Row("momentum", "momentum", default=0.9),
     *adam(
         0.9,
@@ -540,12 +520,12 @@ TIMM = reader(
     ),
     Row("weight_decay", "weight_decay", default=2e-5),
     _timm_clip,
-    batch("batch_size", "grad_accum_steps", default=128),
+    convert.batch("batch_size", "grad_accum_steps", default=128),
     _timm_rate,
     _length,
-    Row("schedule", "sched", schedule, "cosine"),
+    Row("schedule", "sched", convert.schedule, "cosine"),
     _timm_schedule,
-    Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
     _timm_precision,
     Row("objective", "", default="classification"),
     _timm_model,

@@ -16,27 +16,7 @@ from typing import Any
 
 from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.convert import (
-    as_gpt2,
-    batch,
-    clip,
-    devices,
-    epochs,
-    lowest_rate,
-    number,
-    optimizer,
-    positive,
-    precision,
-    put_decay_until,
-    put_precision,
-    read_shape,
-    schedule,
-    stated_objective,
-    switches,
-    warmup,
-    warmup_by,
-    warmup_share,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
 from rksp.recipe_files.table.reader import Row, adam, reader
@@ -58,9 +38,9 @@ def _batch(draft: Draft) -> None:
     """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
-    batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
+    convert.batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
     if whole is not None and micro is None and not draft.knows("batch_size"):
-        batch("batch_size", shared=_SHARED)(draft)
+        convert.batch("batch_size", shared=_SHARED)(draft)
     ramp = draft.get("rampup_batch_size")
     if ramp is None or not isinstance(ramp.value, list) or len(ramp.value) != 3:
         return
@@ -160,14 +140,14 @@ def _fall(draft: Draft) -> None:
         style = draft.text_or("exponential", "lr_wsd_decay_style")
         draft.put("decay_shape", DECAY_SHAPES.get(style.value, "exponential"), style)
     elif counted is not None and counted[0] != int(draft.value("max_steps")):
-        put_decay_until(draft, counted[0], counted[1])
+        convert.put_decay_until(draft, counted[0], counted[1])
 
 
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
         draft.start_trained()
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
-    sizes = read_shape(draft, **keys)
+    sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
     if not sizes:
         return
@@ -207,7 +187,7 @@ def _model(draft: Draft) -> None:
     places = ("position_embedding_type", "language_model.position_embedding_type")
     is_rotary = draft.word(*places) == "rope"
     notes = ["Its positions are rotary; transformers' gpt2 has learned ones."] if is_rotary else []
-    draft.describe("gpt2", as_gpt2(sizes), f"{note}gpt2 does too.", *notes)
+    draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}gpt2 does too.", *notes)
 
 
 def _vocabulary(draft: Draft) -> int | None:
@@ -233,20 +213,22 @@ def _muon(draft: Draft) -> None:
 
 MEGATRON = reader(
     "megatron",
-    Row("optimizer", "optimizer", optimizer, "adamw"),
+    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
     _muon,
     Row("learning_rate", "lr"),
     *adam(0.9, 0.999, keys=("adam_beta1", "adam_beta2", "adam_eps")),
     Row("weight_decay", "weight_decay", default=0.01),
-    Row("max_grad_norm", "clip_grad", clip, 1.0),
+    Row("max_grad_norm", "clip_grad", convert.clip, 1.0),
     Row("sequence_length", "seq_length encoder_seq_length"),
     _batch,
     _steps,
-    Row("schedule", "lr_decay_style", schedule, "linear"),
+    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
     _warmup,
     _fall,
-    Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
-    switches(bf16="bf16", fp16="fp16", model_parallel__bf16="bf16", model_parallel__fp16="fp16"),
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
+    convert.switches(
+        bf16="bf16", fp16="fp16", model_parallel__bf16="bf16", model_parallel__fp16="fp16"
+    ),
     Row("precision", "", default="fp32"),
     _model,
 )
@@ -260,19 +242,19 @@ def _neox_precision(draft: Draft) -> None:
     """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
     named, kind = draft.text("precision"), draft.text("fp16.type")
     if named is not None:
-        put_precision(draft, named)
+        convert.put_precision(draft, named)
     elif draft.true("fp16.enabled") is not None and kind is not None:
-        put_precision(draft, kind)
+        convert.put_precision(draft, kind)
     else:
-        switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
+        convert.switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
 
 
 def _neox_warmup(draft: Draft) -> None:
     """Set the warm-up, a share of the decay's steps, by default 0.01 (megatron/training.py)."""
     share, end = draft.number_or(0.01, "warmup"), draft.number("lr_decay_iters")
     if end is None or share.value >= 1:
-        warmup(draft, "warmup_steps", ["warmup"])
-        warmup_share(0.01)(draft)
+        convert.warmup(draft, "warmup_steps", ["warmup"])
+        convert.warmup_share(0.01)(draft)
         return
     text = f"{share.value:g} of {end.value} steps of the schedule"
     draft.put("warmup_steps", round(share.value * end.value), end, share, text=text)
@@ -286,7 +268,7 @@ def _neox_decay(draft: Draft) -> None:
         end = int(share.value * int(draft.value("max_steps")))
         found = dataclasses.replace(share, value=end)
     if found is not None and found.value != draft.value("max_steps"):
-        put_decay_until(draft, int(found.value), found)
+        convert.put_decay_until(draft, int(found.value), found)
     for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
             draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
@@ -296,7 +278,7 @@ def _neox_decay(draft: Draft) -> None:
 def _neox_model(draft: Draft) -> None:
     if draft.true("finetune") is not None:  # weights alone, without the optimizer
         draft.start_trained()
-    sizes = read_shape(
+    sizes = convert.read_shape(
         draft,
         num_hidden_layers="num_layers",
         hidden_size="hidden_size",
@@ -394,26 +376,26 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
 
 GPT_NEOX = reader(
     "gpt-neox",
-    Row("optimizer", "optimizer.type", optimizer, "adamw"),
+    Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
     Row("learning_rate", "optimizer.params.lr lr"),
     *adam(0.9, 0.999, pair="optimizer.params.betas", keys=("", "", "optimizer.params.eps")),
     Row("weight_decay", "weight_decay optimizer.params.weight_decay", default=0.1),
-    Row("max_grad_norm", "gradient_clipping", clip, 1.0),
+    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
     Row("sequence_length", "seq_length"),
-    batch(
+    convert.batch(
         "train_micro_batch_size_per_gpu",
         "gradient_accumulation_steps gas",
         whole="train_batch_size",
         shared=("pipe_parallel_size", "model_parallel_size"),
     ),
     Row("max_steps", "train_iters"),
-    Row("schedule", "lr_decay_style", schedule, "linear"),
-    Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
+    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
     _neox_warmup,
     _neox_decay,
     _neox_precision,
     Row("precision", "", default="fp32"),
-    stated_objective("train_impl", reinforce="other"),
+    convert.stated_objective("train_impl", reinforce="other"),
     _neox_model,
 )
 
@@ -435,7 +417,7 @@ def _rate(draft: Draft) -> None:
     """Set the peak; NoamAnnealing's rate is a factor of 1 / √(d_model × warm-up)."""
     rate = draft.number(f"{_OPTIM}.lr")
     if rate is None or draft.text_or("", f"{_OPTIM}.sched.name").value != "NoamAnnealing":
-        number(draft, "learning_rate", [f"{_OPTIM}.lr"])
+        convert.number(draft, "learning_rate", [f"{_OPTIM}.lr"])
         return
     width = draft.number(f"{_OPTIM}.sched.d_model")
     warm = draft.number(f"{_OPTIM}.sched.warmup_steps")
@@ -462,7 +444,7 @@ def _adapters(draft: Draft) -> None:
     if scheme is not None and scheme.value.lower() not in ("none", "null"):
         name = scheme.value.lower()
         draft.put("peft", name if name in LOW_RANK else "other", scheme)
-        number(draft, "lora_rank", ["model.peft.lora_tuning.adapter_dim"])
+        convert.number(draft, "lora_rank", ["model.peft.lora_tuning.adapter_dim"])
     start = draft.text(
         *("restore_from_path", "model.restore_from_path"),
         "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner
@@ -473,7 +455,7 @@ def _adapters(draft: Draft) -> None:
 
 
 def _nemo_model(draft: Draft) -> None:
-    sizes = read_shape(
+    sizes = convert.read_shape(
         draft,
         num_hidden_layers="model.num_layers",
         hidden_size="model.hidden_size",
@@ -492,7 +474,7 @@ def _nemo_model(draft: Draft) -> None:
     sizes["initializer_range"] = float(draft.amount("model.init_method_std", default=0.02))
     note = "NeMo divides the output projections' deviation by √(2 × layers)"
     if norm is None or "rms" not in norm.value.lower():
-        draft.describe("gpt2", as_gpt2(sizes), f"{note}, and so does transformers' gpt2.")
+        draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}, and so does transformers' gpt2.")
         return
     if activation is not None and "glu" not in activation.value:
         draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
@@ -506,36 +488,36 @@ def _nemo_model(draft: Draft) -> None:
 NEMO = reader(
     "nemo",
     _adapters,
-    Row("optimizer", f"{_OPTIM}.name", optimizer),
+    Row("optimizer", f"{_OPTIM}.name", convert.optimizer),
     _rate,
     *adam(0.9, 0.999, pair=f"{_OPTIM}.betas", keys=("", "", f"{_OPTIM}.eps")),
     Row("weight_decay", f"{_OPTIM}.weight_decay", default=_nemo_decay),
-    Row("max_grad_norm", "trainer.gradient_clip_val", clip, None),
+    Row("max_grad_norm", "trainer.gradient_clip_val", convert.clip, None),
     Row(
         "sequence_length",
         "model.encoder_seq_length model.seq_length model.data.train_ds.max_seq_length "
         "model.data.seq_length",
     ),
-    devices("trainer.devices", "trainer.num_nodes"),
-    batch(
+    convert.devices("trainer.devices", "trainer.num_nodes"),
+    convert.batch(
         "model.micro_batch_size model.data.train_ds.micro_batch_size model.train_ds.batch_size",
         "trainer.accumulate_grad_batches",
         whole="model.global_batch_size model.data.train_ds.global_batch_size",
         shared=("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size"),
     ),
-    Row("max_steps", "trainer.max_steps", positive),
-    epochs("trainer.max_epochs"),
-    Row("schedule", f"{_OPTIM}.sched.name", schedule, "constant"),
+    Row("max_steps", "trainer.max_steps", convert.positive),
+    convert.epochs("trainer.max_epochs"),
+    Row("schedule", f"{_OPTIM}.sched.name", convert.schedule, "constant"),
     Row(
         "warmup_steps",
         f"{_OPTIM}.sched.warmup_steps {_OPTIM}.sched.warmup_ratio",
-        warmup_by(int),
+        convert.warmup_by(int),
         0,
     ),
     _nemo_fall,
     Row("decay_power", f"{_OPTIM}.sched.power"),
-    Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", lowest_rate, 0.0),
+    Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", convert.lowest_rate, 0.0),
     # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.
-    Row("precision", "trainer.precision", precision, "fp32"),
+    Row("precision", "trainer.precision", convert.precision, "fp32"),
     _nemo_model,
 )

@@ -19,24 +19,7 @@ from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
-from rksp.recipe_files.table.convert import (
-    batch,
-    clip,
-    devices,
-    kind_of_adapters,
-    number,
-    optimizer,
-    over_peak,
-    precision,
-    put_batch,
-    put_decay_until,
-    put_epochs,
-    put_precision,
-    put_schedule,
-    read_shape,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import NOTHING, Row, adam, reader
 
@@ -88,7 +71,7 @@ def is_registry(document: Document) -> bool:
 
 def _titan_optimizer(draft: Draft) -> None:
     """Read `default_adamw(lr=…)`, or the first of a list of groups."""
-    optimizer(draft, "optimizer", ["optimizer.name"])
+    convert.optimizer(draft, "optimizer", ["optimizer.name"])
     built = draft.text_or("", "optimizer._call")
     if "muon" in built.value.lower():
         draft.put("optimizer", "muon", built)
@@ -106,7 +89,7 @@ def _titan_fall(draft: Draft) -> None:
         draft.put("decay_steps", max(1, span), share or kind)
         draft.put("decay_shape", kind.value, kind)
     else:
-        schedule(draft, "schedule", ["lr_scheduler.decay_type"])
+        convert.schedule(draft, "schedule", ["lr_scheduler.decay_type"])
     draft.default("schedule", "linear")
 
 
@@ -115,7 +98,7 @@ def _titan_precision(draft: Draft) -> None:
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         short = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[weights.value]
-        put_precision(draft, dataclasses.replace(weights, value=short))
+        convert.put_precision(draft, dataclasses.replace(weights, value=short))
         return
     converters = draft.get(*_CONVERTERS)
     names = converters.value if converters is not None else ()
@@ -126,7 +109,7 @@ def _titan_precision(draft: Draft) -> None:
             return
     found = draft.text("training.mixed_precision_param")
     if found is not None:
-        put_precision(draft, found)
+        convert.put_precision(draft, found)
 
 
 def _titan_model(draft: Draft) -> None:
@@ -167,14 +150,14 @@ TORCHTITAN = reader(
         keys=("optimizer.beta1", "optimizer.beta2", "optimizer.eps"),
     ),
     Row("weight_decay", "optimizer.weight_decay", default=0.1),
-    Row("max_grad_norm", "training.max_norm", clip, 1.0),
+    Row("max_grad_norm", "training.max_norm", convert.clip, 1.0),
     Row("sequence_length", "training.seq_len", default=2048),
-    devices(
+    convert.devices(
         "parallelism.data_parallel_shard_degree",
         "parallelism.data_parallel_replicate_degree",
         *_SHARED,
     ),
-    batch(
+    convert.batch(
         "training.local_batch_size training.batch_size",
         whole="training.global_batch_size",
         shared=_SHARED,
@@ -217,7 +200,7 @@ def _tune_steps(draft: Draft) -> None:
         text = f"{steps.value} a pass × {times} passes"
         draft.put("max_steps", int(steps.value) * times, steps, rounds, text=text)
     elif rounds is not None:
-        put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
+        convert.put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
 
 
 def _own_defaults(draft: Draft) -> None:
@@ -231,7 +214,7 @@ def _tune_precision(draft: Draft) -> None:
     found = draft.text("dtype")
     if found is not None:
         name = f"pure_{found.value}" if found.value in ("bf16", "fp16") else found.value
-        put_precision(draft, dataclasses.replace(found, value=name))
+        convert.put_precision(draft, dataclasses.replace(found, value=name))
 
 
 def _tune_adapters(draft: Draft) -> None:
@@ -241,10 +224,10 @@ def _tune_adapters(draft: Draft) -> None:
     if not name.startswith(("dora_", "qdora_")) and "lora" not in name:
         return
     word = "qlora" if name.startswith(("qlora", "qdora")) else "lora"
-    word, switch = kind_of_adapters(draft, "dora" if name.startswith("dora_") else word)
+    word, switch = convert.kind_of_adapters(draft, "dora" if name.startswith("dora_") else word)
     draft.put("peft", word, built, switch)
     for field in ("lora_rank", "lora_alpha"):
-        number(draft, field, [f"model.{field}"])
+        convert.number(draft, field, [f"model.{field}"])
     draft.default("lora_rank", 8)
     modules = draft.get("model.lora_attn_modules")
     if modules is not None and isinstance(modules.value, list):
@@ -282,15 +265,15 @@ def _tune_model(draft: Draft) -> None:
 TORCHTUNE = reader(
     "torchtune",
     _tune_adapters,
-    Row("optimizer", "optimizer._component_", optimizer),
+    Row("optimizer", "optimizer._component_", convert.optimizer),
     Row("learning_rate", "optimizer.lr"),
     *adam(0.9, 0.999, pair="optimizer.betas", keys=("", "", "optimizer.eps")),
     Row("weight_decay", "optimizer.weight_decay"),
-    Row("max_grad_norm", "clip_grad_norm", clip, None),
+    Row("max_grad_norm", "clip_grad_norm", convert.clip, None),
     Row("sequence_length", "tokenizer.max_seq_len"),
-    batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
+    convert.batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
     _tune_steps,
-    Row("schedule", "lr_scheduler._component_", schedule),
+    Row("schedule", "lr_scheduler._component_", convert.schedule),
     Row("warmup_steps", "lr_scheduler.num_warmup_steps", default=0),
     _own_defaults,
     Row("min_lr_ratio", "", default=0.0),
@@ -316,7 +299,7 @@ def _lingua_model(draft: Draft) -> None:
     is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
     if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
         draft.start_trained()
-    sizes = read_shape(
+    sizes = convert.read_shape(
         draft,
         hidden_size="model.dim",
         num_hidden_layers="model.n_layers",
@@ -343,17 +326,17 @@ LINGUA = reader(
     Row("learning_rate", "optim.lr", default=3e-4),
     *adam(0.9, 0.95, keys=("optim.beta1", "optim.beta2", "optim.epsilon")),
     Row("weight_decay", "optim.weight_decay", default=0.1),
-    Row("max_grad_norm", "optim.clip", clip, 1.0),
+    Row("max_grad_norm", "optim.clip", convert.clip, 1.0),
     Row("sequence_length", "data.seq_len", default=2048),
-    devices("distributed.dp_shard", "distributed.dp_replicate"),
-    batch("data.batch_size", "grad_acc_steps", shared=("distributed.tp_size",), default=2),
+    convert.devices("distributed.dp_shard", "distributed.dp_replicate"),
+    convert.batch("data.batch_size", "grad_acc_steps", shared=("distributed.tp_size",), default=2),
     Row("max_steps", "steps", default=1000),
-    Row("schedule", "optim.scheduler", schedule, "cosine"),
+    Row("schedule", "optim.scheduler", convert.schedule, "cosine"),
     Row("warmup_steps", "optim.warmup", default=2000),
     _lingua_fall,
     Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
     # FSDP keeps float32 weights (lingua/distributed.py).
-    Row("precision", "distributed.model_dtype", precision, "bf16"),
+    Row("precision", "distributed.model_dtype", convert.precision, "bf16"),
     _lingua_model,
 )
 
@@ -378,7 +361,7 @@ def _fair_schedule(draft: Draft) -> None:
         draft.default("schedule", "constant", "fixed")
     else:
         name = _NAMES.get(found.value, found.value)
-        put_schedule(draft, dataclasses.replace(found, value=name))
+        convert.put_schedule(draft, dataclasses.replace(found, value=name))
     end = draft.number(*_END) if draft.value("schedule") == "polynomial" else None
     if end is not None and not draft.knows("max_steps"):
         draft.put("max_steps", int(end.value), end, text="where the rate ends")
@@ -389,12 +372,12 @@ def _fair_fall(draft: Draft) -> None:
     end = draft.number(*_END)
     total = int(draft.value("max_steps"))
     if end is not None and int(end.value) != total and draft.value("schedule") != "inverse_sqrt":
-        put_decay_until(draft, int(end.value), end)
-    number(draft, "decay_power", ["lr_scheduler.power", "power"])
+        convert.put_decay_until(draft, int(end.value), end)
+    convert.number(draft, "decay_power", ["lr_scheduler.power", "power"])
     _stages(draft, total)
     least, rate = draft.number(*_LOWEST), draft.value("learning_rate") or -1.0
     if draft.value("schedule") != "constant" and least is not None and 0 <= least.value <= rate:
-        ratio, text = over_peak(draft, least.value)
+        ratio, text = convert.over_peak(draft, least.value)
         draft.put("min_lr_ratio", ratio, least, text=text)
     draft.default("min_lr_ratio", 0.0)
 
@@ -451,7 +434,7 @@ def _fair_batch(draft: Draft) -> None:
     tokens = draft.number("dataset.max_tokens", "max_tokens")
     copies = draft.devices or 1
     if size is not None:
-        put_batch(draft, size, steps if steps.key else None, copies)
+        convert.put_batch(draft, size, steps if steps.key else None, copies)
         return
     if tokens is None:
         return
@@ -512,7 +495,7 @@ _SWITCHES = {
 }
 FAIRSEQ = reader(
     "fairseq",
-    Row("optimizer", "optimizer._name optimizer", optimizer),
+    Row("optimizer", "optimizer._name optimizer", convert.optimizer),
     Row("learning_rate", "optimization.lr lr", default=0.25),
     *adam(
         0.9,
@@ -521,20 +504,20 @@ FAIRSEQ = reader(
         keys=("", "", "optimizer.adam_eps adam_eps"),
     ),
     Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
-    Row("max_grad_norm", "optimization.clip_norm clip_norm", clip, None),
+    Row("max_grad_norm", "optimization.clip_norm clip_norm", convert.clip, None),
     Row(
         "sequence_length",
         "task.tokens_per_sample tokens_per_sample max_source_positions",
         default=_fair_length,
     ),
-    devices("distributed_training.distributed_world_size"),
-    devices("distributed_world_size"),
+    convert.devices("distributed_training.distributed_world_size"),
+    convert.devices("distributed_world_size"),
     _fair_batch,
     Row("max_steps", "optimization.max_update max_update"),
     _fair_schedule,
     Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_fair_warmup),
     _fair_fall,
-    switches(**{f"common__{key}": ours for key, ours in _SWITCHES.items()}, **_SWITCHES),
+    convert.switches(**{f"common__{key}": ours for key, ours in _SWITCHES.items()}, **_SWITCHES),
     Row("precision", "", default="fp32"),
     _fair_objective,
     _fair_model,

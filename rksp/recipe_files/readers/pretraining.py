@@ -10,20 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from rksp.ground.text import words
-from rksp.recipe_files.table.convert import (
-    batch,
-    betas,
-    clip,
-    duration,
-    lowest_rate,
-    number,
-    optimizer,
-    precision,
-    put_decay_until,
-    put_precision,
-    put_steps,
-    schedule,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
 from rksp.recipe_files.table.reader import Row, adam, reader
@@ -37,20 +24,20 @@ def _olmo_steps(draft: Draft) -> None:
     """Set the length from the first usable key: duration, end of the schedule, stop of the run."""
     whole = draft.get("max_duration")
     if whole is not None:
-        put_steps(draft, "max_steps", whole)
+        convert.put_steps(draft, "max_steps", whole)
     else:
         draft.default("max_steps", 10_000)
     for key, unit in (("scheduler.t_max", _unit(draft)), ("stop_at", "ba")):
         found = draft.get(key)
         if found is not None and (whole is None or str(whole.value).endswith("ep")):
-            put_steps(draft, "max_steps", found, unit)
+            convert.put_steps(draft, "max_steps", found, unit)
             return
 
 
 def _olmo_warmup(draft: Draft) -> None:
     found = draft.get("scheduler.t_warmup")
     if found is not None:
-        put_steps(draft, "warmup_steps", found, _unit(draft))
+        convert.put_steps(draft, "warmup_steps", found, _unit(draft))
     kind = draft.text_or("", "scheduler.name")
     if kind.value == "constant":
         draft.put("warmup_steps", 0, kind, text="constant ignores the warm-up")
@@ -67,7 +54,7 @@ def _olmo_fall(draft: Draft) -> None:
     tokens = int(draft.value("batch_size")) * int(draft.value("sequence_length"))
     end = round(found.value / tokens) if _unit(draft) == "tok" else int(found.value)
     if abs(end - int(draft.value("max_steps"))) > 1:
-        put_decay_until(draft, end, found)
+        convert.put_decay_until(draft, end, found)
 
 
 def _olmo_start(draft: Draft) -> None:
@@ -130,23 +117,23 @@ def _olmo_model(draft: Draft) -> None:
 
 OLMO = reader(
     "olmo",
-    Row("optimizer", "optimizer.name", optimizer, "lion"),
+    Row("optimizer", "optimizer.name", convert.optimizer, "lion"),
     Row("learning_rate", "optimizer.learning_rate", default=1e-4),
     *adam(0.9, 0.95, 1e-5, pair="optimizer.betas", keys=("", "", "optimizer.eps")),
     Row("weight_decay", "optimizer.weight_decay", default=0.01),
-    Row("max_grad_norm", "max_grad_norm", clip, None),
+    Row("max_grad_norm", "max_grad_norm", convert.clip, None),
     Row("sequence_length", "model.max_sequence_length", default=1024),
     Row("batch_size", "global_train_batch_size", default=512),
     _olmo_steps,
-    Row("schedule", "scheduler.name", schedule, "cosine"),
+    Row("schedule", "scheduler.name", convert.schedule, "cosine"),
     _olmo_warmup,
     _olmo_fall,
     Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
     lambda draft: (
         draft.true("softmax_auxiliary_loss")
-        and number(draft, "z_loss", ["auxiliary_loss_multiplier"])
+        and convert.number(draft, "z_loss", ["auxiliary_loss_multiplier"])
     ),
-    Row("precision", "precision", precision, "fp32"),
+    Row("precision", "precision", convert.precision, "fp32"),
     _olmo_start,
     _olmo_model,
 )
@@ -155,7 +142,7 @@ _BETA2 = {"decoupled_adamw": 0.95}  # composer/optim/decoupled_weight_decay.py
 
 def _betas(draft: Draft) -> None:
     """Set the defaults of `decoupled_*` (composer/optim, llmfoundry/optim), else torch's."""
-    betas("optimizer.betas")(draft)
+    convert.betas("optimizer.betas")(draft)
     name = draft.text_or("", "optimizer.name").value
     draft.default("adam_beta1", 0.9)
     draft.default("adam_beta2", 0.99 if "lion" in name else _BETA2.get(name, 0.999))
@@ -196,7 +183,7 @@ def _fall(draft: Draft) -> None:
         draft.default("decay_power", 2.0)
     end = draft.text("scheduler.t_max")
     if end is not None and end.value not in ("1dur", str(draft.value("max_steps"))):
-        put_steps(draft, "decay_steps", end, "ba")
+        convert.put_steps(draft, "decay_steps", end, "ba")
     milestones = draft.get("scheduler.milestones")
     if milestones is not None and isinstance(milestones.value, list):
         steps = [str(part).removesuffix("ba") for part in milestones.value]
@@ -262,24 +249,27 @@ def _hugging_face_model(draft: Draft) -> None:
 
 
 _COMPOSER = (
-    Row("optimizer", "optimizer.name", optimizer),
+    Row("optimizer", "optimizer.name", convert.optimizer),
     Row("learning_rate", "optimizer.lr"),
     _betas,
     Row("adam_epsilon", "optimizer.eps", default=1e-8),
     _decay,
     _clip,
     Row("sequence_length", "max_seq_len model.max_seq_len"),
-    batch("device_train_microbatch_size", whole="global_train_batch_size"),
-    Row("max_steps", "max_duration", duration),
-    Row("schedule", "scheduler.name", schedule, "constant"),
-    Row("warmup_steps", "scheduler.t_warmup", duration, 0),
+    convert.batch("device_train_microbatch_size", whole="global_train_batch_size"),
+    Row("max_steps", "max_duration", convert.duration),
+    Row("schedule", "scheduler.name", convert.schedule, "constant"),
+    Row("warmup_steps", "scheduler.t_warmup", convert.duration, 0),
     Row("min_lr_ratio", "scheduler.alpha_f", default=0.0),
     Row("decay_power", "scheduler.power"),
     _fall,
     Row("decay_factor", "scheduler.gamma"),
 )
 LLM_FOUNDRY = reader(
-    "llm-foundry", *_COMPOSER, Row("precision", "precision", precision, "bf16"), _foundry_model
+    "llm-foundry",
+    *_COMPOSER,
+    Row("precision", "precision", convert.precision, "bf16"),
+    _foundry_model,
 )
 
 
@@ -305,7 +295,7 @@ def _composer_model(draft: Draft) -> None:
 COMPOSER = reader(
     "composer",
     *_COMPOSER,
-    Row("precision", "precision", precision, "fp16", "amp_fp16 on a GPU"),
+    Row("precision", "precision", convert.precision, "fp16", "amp_fp16 on a GPU"),
     _composer_model,
 )
 _NANOTRON = "optimizer.learning_rate_scheduler"
@@ -361,7 +351,7 @@ def _nanotron_style(draft: Draft) -> None:
         warm = int(draft.value("warmup_steps"))
         draft.put("decay_steps", max(1, int(draft.value("max_steps")) - warm), found)
     else:
-        schedule(draft, "schedule", [f"{_NANOTRON}.lr_decay_style"])
+        convert.schedule(draft, "schedule", [f"{_NANOTRON}.lr_decay_style"])
     draft.default("schedule", "linear")
 
 
@@ -373,7 +363,9 @@ def _nanotron_precision(draft: Draft) -> None:
         return
     if copy is None and kind.value != "float32":
         kind = dataclasses.replace(kind, value=f"pure_{_SHORT.get(kind.value, kind.value)}")
-    put_precision(draft, kind, text="with float32 master weights" if copy is not None else "")
+    convert.put_precision(
+        draft, kind, text="with float32 master weights" if copy is not None else ""
+    )
 
 
 def _mup(draft: Draft) -> bool:
@@ -420,13 +412,13 @@ def _nanotron_model(draft: Draft) -> None:
 
 NANOTRON = reader(
     "nanotron",
-    Row("optimizer", "optimizer.optimizer_factory.name", optimizer, "adamw"),
+    Row("optimizer", "optimizer.optimizer_factory.name", convert.optimizer, "adamw"),
     Row("learning_rate", f"{_NANOTRON}.learning_rate"),
     Row("adam_beta1", "optimizer.optimizer_factory.adam_beta1 optimizer.adam_beta1"),
     Row("adam_beta2", "optimizer.optimizer_factory.adam_beta2 optimizer.adam_beta2"),
     Row("adam_epsilon", "optimizer.optimizer_factory.adam_eps optimizer.adam_eps"),
     Row("weight_decay", "optimizer.weight_decay"),
-    Row("max_grad_norm", "optimizer.clip_grad", clip, None),
+    Row("max_grad_norm", "optimizer.clip_grad", convert.clip, None),
     Row("sequence_length", "tokens.sequence_length"),
     _nanotron_batch,
     Row("max_steps", "tokens.train_steps"),
@@ -436,7 +428,7 @@ NANOTRON = reader(
     Row(
         "min_lr_ratio",
         f"{_NANOTRON}.min_decay_lr",
-        lowest_rate,
+        convert.lowest_rate,
         default=1.0,
         text="min_decay_lr is the peak unless set",
     ),

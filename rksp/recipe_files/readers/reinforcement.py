@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.convert import (
-    clip,
-    lora,
-    number,
-    optimizer,
-    precision,
-    put_epochs,
-    put_warmup,
-    schedule,
-    starts_from,
-    stated_objective,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Row, Step, adam, reader
 
@@ -66,22 +55,22 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
             text = said and f"{warm.value}{said}"
             draft.put("warmup_steps", int(warm.value) * updates, warm, text=text)
         elif share is not None and not draft.knows("warmup_steps"):
-            put_warmup(draft, share, int)
+            convert.put_warmup(draft, share, int)
 
 
 def _optim(home: str, rate: float) -> tuple[Step, ...]:
     """Return the rows of verl's optimizer under a key (verl/trainer/config/optim/fsdp.yaml)."""
     return (
-        Row("optimizer", f"{home}.optimizer", optimizer, "adamw"),
+        Row("optimizer", f"{home}.optimizer", convert.optimizer, "adamw"),
         Row("learning_rate", f"{home}.lr", default=rate),
         *adam(0.9, 0.999, pair=f"{home}.betas"),
         Row("weight_decay", f"{home}.weight_decay", default=0.01),
-        Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", clip, 1.0),
+        Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", convert.clip, 1.0),
         Row("warmup_steps", "", default=0),
         Row(
             "schedule",
             f"{home}.lr_scheduler_type {home}.lr_scheduler {home}.warmup_style",
-            schedule,
+            convert.schedule,
             "constant",
         ),
         Row("min_lr_ratio", f"{home}.min_lr_ratio", default=0.0),
@@ -91,18 +80,20 @@ def _optim(home: str, rate: float) -> tuple[Step, ...]:
 def _verl_lora(home: str) -> Step:
     """Return the step of verl's adapters under the key of the model."""
     rank = f"{home}.lora_rank"
-    return lora(rank, rank=rank, alpha=f"{home}.lora_alpha", targets=f"{home}.target_modules")
+    return convert.lora(
+        rank, rank=rank, alpha=f"{home}.lora_alpha", targets=f"{home}.target_modules"
+    )
 
 
 VERL = reader(
     "verl",
     _rollouts,
     *_optim(f"{_ACTOR}.optim", 1e-6),
-    stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
+    convert.stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
     Row("objective", "", default="ppo"),
     _verl_lora(_MODEL),
     Row("precision", "", default="bf16"),
-    starts_from(f"{_MODEL}.path"),
+    convert.starts_from(f"{_MODEL}.path"),
 )
 VERL_SFT = reader(
     "verl-sft",
@@ -112,7 +103,7 @@ VERL_SFT = reader(
     Row("sequence_length", "data.max_length", default=1024),
     _verl_lora("model"),
     Row("precision", "", default="bf16"),
-    starts_from("model.partial_pretrain", "model.path"),
+    convert.starts_from("model.partial_pretrain", "model.path"),
 )
 
 
@@ -125,7 +116,7 @@ def _open_objective(draft: Draft) -> None:
     kind = _kind(draft)
     if kind.startswith("ppo"):
         for key in ("advantage_estimator", "algo.advantage.estimator"):
-            stated_objective(key, **_ESTIMATORS)(draft)
+            convert.stated_objective(key, **_ESTIMATORS)(draft)
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}
@@ -136,11 +127,11 @@ def _open_objective(draft: Draft) -> None:
 def _open_rate(draft: Draft) -> None:
     """Set the peak rate; Muon's matrices have one of their own, 0.02 by default."""
     if draft.value("optimizer") == "muon":
-        number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
+        convert.number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
         draft.default("learning_rate", 0.02)
     draft.asked.update(("critic.adam.lr", "critic_learning_rate"))  # of another model
     keys = "actor.adam.lr adam.lr actor_learning_rate learning_rate"
-    number(draft, "learning_rate", keys.split())
+    convert.number(draft, "learning_rate", keys.split())
     usual = {"sft": 5e-6, "dpo": 1e-5, "rm": 9e-6}
     draft.default("learning_rate", usual.get(_kind(draft), 1e-6))
 
@@ -149,7 +140,7 @@ def _open_length(draft: Draft) -> None:
     """Set length, batch and warm-up (openrlhf/cli/train_*.py)."""
     size = draft.number_or(128, "train.batch_size", "train_batch_size")
     draft.put("batch_size", int(size.value), size)
-    number(draft, "sequence_length", ["data.max_len", "max_len"])
+    convert.number(draft, "sequence_length", ["data.max_len", "max_len"])
     parts = [draft.number_or(1024, "prompt_max_len"), draft.number_or(1024, "generate_max_len")]
     if any(part.key for part in parts) and not draft.knows("sequence_length"):
         length = sum(int(part.value) for part in parts)
@@ -160,9 +151,13 @@ def _open_length(draft: Draft) -> None:
         draft.number("num_episodes", "train.num_episodes")
     else:
         rounds = draft.number("train.max_epochs", "max_epochs")
-        put_epochs(draft, "max_steps", rounds.value if rounds else None, rounds, "max_epochs", 1)
+        convert.put_epochs(
+            draft, "max_steps", rounds.value if rounds else None, rounds, "max_epochs", 1
+        )
     share = draft.number("actor.lr_warmup_ratio", "lr_warmup_ratio")
-    put_warmup(draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil)
+    convert.put_warmup(
+        draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil
+    )
 
 
 _LORA: dict[str, str] = {"rank": "ds.lora.rank lora_rank", "alpha": "ds.lora.alpha lora_alpha",
@@ -170,7 +165,7 @@ _LORA: dict[str, str] = {"rank": "ds.lora.rank lora_rank", "alpha": "ds.lora.alp
 OPENRLHF = reader(
     "openrlhf",
     _open_objective,
-    Row("optimizer", "actor.optim optim", optimizer, "adamw"),
+    Row("optimizer", "actor.optim optim", convert.optimizer, "adamw"),
     _open_rate,
     *adam(
         0.9,
@@ -179,11 +174,11 @@ OPENRLHF = reader(
         keys=("", "", "actor.adam.eps adam.eps"),
     ),
     Row("weight_decay", "actor.adam.weight_decay adam.weight_decay l2", default=0.0),
-    Row("max_grad_norm", "actor.max_norm max_norm", clip, 1.0),
+    Row("max_grad_norm", "actor.max_norm max_norm", convert.clip, 1.0),
     _open_length,
-    Row("schedule", "actor.lr_scheduler lr_scheduler", schedule, "cosine"),
+    Row("schedule", "actor.lr_scheduler lr_scheduler", convert.schedule, "cosine"),
     Row("min_lr_ratio", "actor.min_lr_ratio min_lr_ratio", default=0.1),
-    lora("ds.lora.rank", "lora_rank", **_LORA),
-    Row("precision", "ds.param_dtype param_dtype", precision, "bf16"),
-    starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
+    convert.lora("ds.lora.rank", "lora_rank", **_LORA),
+    Row("precision", "ds.param_dtype param_dtype", convert.precision, "bf16"),
+    convert.starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
 )
