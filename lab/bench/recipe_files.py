@@ -20,8 +20,7 @@ from rksp.recipe_files.parse.document import load_document, parse_yaml
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.readers.meta import is_registry
 from rksp.recipe_files.registry import READERS, read_recipe_file
-from rksp.recipe_files.said.assumptions import assumed_line
-from rksp.recipe_files.said.origin import OriginKind, RecipeFile
+from rksp.recipe_files.said.origin import OriginKind, RecipeFile, assumed_line
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "run_configs"

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError, nearest
-from rksp.recipe_files.parse.document import Document, load_document
-from rksp.recipe_files.parse.logged import is_logged, unwrapped, unwrapped_lines
+from rksp.recipe_files.parse.document import (
+    Document,
+    is_logged,
+    load_document,
+    unwrapped,
+    unwrapped_lines,
+)
 from rksp.recipe_files.readers import (
     deepspeed,
-    foreign,
     gpt2,
     hugging_face,
     jax,
@@ -26,7 +30,7 @@ from rksp.recipe_files.readers import (
 from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Reader, unread
+from rksp.recipe_files.table.reader import Reader, foreign_format, unread
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (
@@ -180,7 +184,7 @@ def recognize(document: Document) -> Reader:
     for reader in READERS:
         if reader.matches(document):
             return reader
-    known = foreign.known_format(document)
+    known = foreign_format(document)
     if known is not None:
         title, advice = known
         raise InputError(f"{document.path} is {title}. {advice}")

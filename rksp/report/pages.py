@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from rksp.ground.sizes import count
+from rksp.ground.flags import count
 from rksp.ground.text import short
-from rksp.recipe_files.said.table_text import shown
+from rksp.recipe_files.said.origin import shown
 
 PERCENT = "percent"  # the form of a probability
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.

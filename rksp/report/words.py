@@ -21,11 +21,11 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.documents.verdict import decisive_finding, exceeds, worst
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe import LOW_RANK, USUAL_RANK
-from rksp.recipe_files.said import table_text
+from rksp.recipe_files.said import origin
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -378,7 +378,7 @@ def decisive(report: ScoreReport, seed: SeedReport) -> str:
 
 def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
     """Return field, value and origin of every field that the recipe uses."""
-    return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
+    return origin.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
 def states(numbers: Mapping[Any, int]) -> str:

@@ -53,13 +53,13 @@ from rksp.recipe_files.table.reader import Row, reader
 
 READER = reader("toy", Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77))
 '''
-_TRAINER = '''
+_TRAINER = """
 [toy]
 title = "Toy"
 version = "1"
 source = "none"
 marks = [{ all = "toy toy_rate" }]
-'''
+"""
 _PAST_READER = '''
 """A toy."""
 from rksp.own_runs.run import RawRun, RunReader

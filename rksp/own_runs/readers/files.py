@@ -13,8 +13,7 @@ from urllib.parse import quote
 from rksp.ground.budgets import PAST_RUN, PAST_RUNS, bound_queries
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
-from rksp.recipe_files.parse.document import load_document
-from rksp.recipe_files.parse.logged import is_logged, unwrapped
+from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
 
 _HEAD = 2**16
 _BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")

@@ -20,8 +20,7 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
-from rksp.recipe_files.parse.python_calls import CALLS, read_calls
-from rksp.recipe_files.parse.python_source import read_python
+from rksp.recipe_files.parse.python_source import CALLS, read_calls, read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 
@@ -406,3 +405,34 @@ _PARSERS = {
     ".toml": _toml,
     ".py": _python,
 }
+
+
+_OWN = ("_wandb", "wandb_version")  # what W&B says of itself
+
+
+def is_logged(data: Mapping[str, Any]) -> bool:
+    """Tell whether every setting, and more than one, is wrapped."""
+    inner = [value for key, value in data.items() if key not in _OWN]
+    return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
+
+
+def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings alone."""
+    return {
+        key: value["value"] for key, value in data.items() if key not in _OWN and _is_wrapped(value)
+    }
+
+
+def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
+    """Return the lines of the settings by their keys without `value`."""
+    found = {}
+    for key, line in lines.items():
+        parts = key.split(".")
+        if len(parts) > 1 and parts[1] == "value":
+            inner = ".".join((parts[0], *parts[2:]))
+            found[inner] = line if len(parts) > 2 else lines[parts[0]]
+    return found
+
+
+def _is_wrapped(value: object) -> bool:
+    return isinstance(value, Mapping) and "value" in value

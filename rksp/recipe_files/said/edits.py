@@ -17,8 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.said.origin import Origin, OriginKind
-from rksp.recipe_files.said.own_words import plain
+from rksp.recipe_files.said.origin import Origin, OriginKind, plain
 
 _TOKEN = re.compile(r"[-+]?[A-Za-z0-9_.][\w.+-]*")
 _GIVEN = re.compile(r"[\]\"']*\s*[:=]")  # behind a key: a value is given to it

@@ -12,8 +12,16 @@ from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
-from rksp.recipe_files.said.assumptions import assumed, flag_of, left_out
-from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
+from rksp.recipe_files.said.origin import (
+    FileTarget,
+    Origin,
+    OriginKind,
+    RecipeField,
+    RecipeFile,
+    assumed,
+    flag_of,
+    left_out,
+)
 
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rksp.optimizers.muon_scale import TRAINERS
 from rksp.recipe import AFTER_TRAINING
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.said.origin import Unread
@@ -120,6 +119,7 @@ class Reader:
         source: The repository and files that names and defaults were read in.
         unverified: Parts that were not compared with the source.
         written: Field -> the key that takes its value in rksp's units, where no row says it.
+        muon: The scale of Muon's update where the file gives none; its formula and source.
         marks: Alternatives that identify a file.
         steps: Rows and functions in order; later ones may use what earlier ones set.
     """
@@ -132,6 +132,7 @@ class Reader:
     steps: tuple[Step, ...]
     unverified: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
+    muon: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -169,15 +170,23 @@ class Reader:
         if draft.value("objective") in AFTER_TRAINING:
             asked = ((name, draft.get(*keys.split())) for name, keys in FEEDBACK.items())
             draft.feedback = {name: found for name, found in asked if found is not None}
-        own = TRAINERS.get(self.name)
-        if own is not None and draft.value("optimizer") == "muon":
-            draft.default("muon_scale", own.scale, own.source.partition(";")[0])
+        if self.muon and draft.value("optimizer") == "muon":
+            draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
 
 @cache
 def _trainers() -> dict[str, dict[str, Any]]:
     with (Path(__file__).parents[1] / "keys.toml").open("rb") as file:
         return tomllib.load(file)
+
+
+def foreign_format(document: Document) -> tuple[str, str] | None:
+    """Return what a document is that no reader reads, and what to give; None if it is unclear."""
+    about = _trainers()["foreign"]
+    for keys, title, *advice in (line.split(": ") for line in about["formats"].split("\n") if line):
+        if document.has(*keys.split()):
+            return title, about["advice"][advice[0]] if advice else about["usual"]
+    return None
 
 
 def reader(name: str, *steps: Step) -> Reader:
@@ -188,7 +197,7 @@ def reader(name: str, *steps: Step) -> Reader:
         marks=tuple(Marks(**marks) for marks in about["marks"]),
         steps=steps,
         **{key: about[key] for key in ("title", "version", "source")},
-        **{key: about[key] for key in ("unverified", "written") if key in about},
+        **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
     )
 
 

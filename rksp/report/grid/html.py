@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from rksp.documents.grid import GridReport
-from rksp.recipe_files.said.assumptions import line_of
+from rksp.recipe_files.said.origin import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
 from rksp.report.pages import page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.grid.table import ANSWERS, to_csv
-from rksp.recipe_files.said.assumptions import line_of
+from rksp.recipe_files.said.origin import line_of
 from rksp.report.grid.settings import Settings, assumed_run, first_lever
 from rksp.report.machines.junit import Case, Outcome, suite
 from rksp.report.score.markdown import code, plain, table

@@ -8,7 +8,7 @@ from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
-from rksp.recipe_files.said.assumptions import line_of
+from rksp.recipe_files.said.origin import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
 
 _SHADES = "·░▒▓█"

@@ -20,7 +20,7 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.ground.text import short
-from rksp.recipe_files.said.table_text import recipe_table
+from rksp.recipe_files.said.origin import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.score.change import change
