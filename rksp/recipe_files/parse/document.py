@@ -236,12 +236,7 @@ def parse_yaml(text: str) -> Any:
         InputError: It is not YAML.
     """
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _number_lines(Path("the value"), node, "", {}, [0, 0], 0)
-        return loader.construct_document(node)
+        return _composed(Path("the value"), text, {})
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
 
@@ -301,15 +296,9 @@ _Loader.add_multi_constructor("!", _elsewhere)
 
 
 def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+    lines: dict[str, int] = {}
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        if node is not None:
-            _number_lines(path, node, "", lines, [0, 0], 0)
-            data = loader.construct_document(node)
-        else:
-            data = {}
+        data = _composed(path, text, lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -318,7 +307,17 @@ def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         raise
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML ({error!s:.200}).") from error
-    return "yaml", data, lines
+    return "yaml", {} if data is None else data, lines
+
+
+def _composed(path: Path, text: str, lines: dict[str, int]) -> Any:
+    """Return what a YAML text holds, None without anything, and fill in the lines of its keys."""
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _number_lines(path, node, "", lines, [0, 0], 0)
+    return loader.construct_document(node)
 
 
 def _number_lines(

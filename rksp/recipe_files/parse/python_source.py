@@ -27,6 +27,7 @@ _ARITHMETIC = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {

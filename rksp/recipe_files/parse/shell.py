@@ -7,13 +7,13 @@ command would print, and a variable that the script sets on a condition, are `Un
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rksp.ground.budgets import DEPTH
+from rksp.recipe_files.parse.python_source import literal
 from rksp.recipe_files.parse.values import Unresolved, read_number
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
@@ -155,16 +155,6 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """The settings of the command that starts the trainer.
@@ -363,23 +353,15 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: _Variables) -> str:
-    """Evaluate `$((a * b))`, where names are variables."""
-
-    def number(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in variables:
-            return int(variables[node.id][0].text)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            value = _OPERATORS[type(node.op)](number(node.left), number(node.right))
-            if abs(value) < 1e18:
-                return value
-        raise ValueError(ast.dump(node))
-
+    """Evaluate `$((a * b))`, where names are variables and a quotient is whole."""
     try:
-        return str(number(ast.parse(text.strip(), mode="eval").body))
-    except (ValueError, SyntaxError, ZeroDivisionError, IndexError, RecursionError, MemoryError):
+        tree = ast.parse(re.sub("/+", "//", text.strip()), mode="eval")
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        known = {name: int(variables[name][0].text) for name in names & variables.keys()}
+        value = literal(tree.body, known)
+    except (ValueError, SyntaxError, IndexError, RecursionError, MemoryError):
         return _ELSEWHERE
+    return str(value) if isinstance(value, int) else _ELSEWHERE
 
 
 def _command(words: list[Word]) -> CommandLine:
