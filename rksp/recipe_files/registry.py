@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.errors import InputError, nearest
+from rksp.ground.errors import InputError
+from rksp.ground.option_lines import known_name
 from rksp.recipe_files.parse.document import (
     Document,
     is_logged,
@@ -217,10 +218,7 @@ def matches_any(document: Document) -> bool:
 
 def _named(name: str) -> Reader:
     found = {reader.name: reader for reader in READERS}
-    if name not in found:
-        hint = nearest(name, found) or f"; use {', '.join(found)}."
-        raise InputError(f"No trainer is called {name!r}{hint}")
-    return found[name]
+    return found[known_name(found, name, noun="trainer")]
 
 
 def _launched(draft: Draft) -> None:

@@ -157,16 +157,7 @@ def load_document(path: Path) -> Document:
     text, suffix = _text(path)
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        command = read_shell(text)
-        return Document(
-            path=path,
-            syntax="shell",
-            data=command.data,
-            lines=command.lines,
-            program=command.program,
-            launcher=command.launcher,
-            file=command.file,
-        )
+        return Document(path=path, syntax="shell", **read_shell(text)._asdict())
     syntax, data, lines = _parsed(path, text, suffix)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from rksp.ground.budgets import DEPTH
 from rksp.recipe_files.parse.python_source import literal
@@ -155,8 +156,9 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
+
+
+class CommandLine(NamedTuple):
     """The settings of the command that starts the trainer.
 
     Attributes:
@@ -225,7 +227,8 @@ def read_shell(text: str) -> CommandLine:
         if words:
             found = _command(_expand(words, variables))
             if (len(found.data), bool(found.file)) > (len(best.data), bool(best.file)):
-                best = replace(found, launcher=_counts(found, variables) | dict(found.launcher))
+                launcher = _counts(found, variables) | dict(found.launcher)
+                best = found._replace(launcher=launcher)
     return best
 
 

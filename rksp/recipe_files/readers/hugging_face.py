@@ -361,18 +361,6 @@ def _factory(draft: Draft) -> None:
         draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
 
 
-def _factory_optimizer(draft: Draft) -> None:
-    """Set the optimizer from switches before `optim` (llamafactory/train/trainer_utils.py)."""
-    for key, ours in (
-        ("use_muon", "muon"),
-        ("use_adam_mini", "adam_mini"),
-        ("use_apollo", "other"),
-    ):
-        found = draft.true(key)
-        if found is not None:
-            draft.put("optimizer", ours, found)
-
-
 LLAMA_FACTORY_V1 = reader(
     "llama-factory-v1",
     convert.lora(
@@ -393,12 +381,19 @@ LLAMA_FACTORY_V1 = reader(
     convert.epochs("num_train_epochs", 3),
     Row("schedule", "lr_scheduler_config.name", convert.schedule, "constant"),
     Row("warmup_steps", "lr_scheduler_config.num_warmup_steps", default=0),
-    lambda draft: draft.false("bf16") and draft.put("precision", "fp32", draft.false("bf16")),
-    Row("precision", "", default="bf16"),
+    Row("precision", "bf16", convert.meaning(false="fp32"), "bf16"),
     convert.starts_from("model"),
 )
 LLAMA_FACTORY = reader(
-    "llama-factory", _factory, *arguments(length=2048), _factory_optimizer, objective, model
+    "llama-factory",
+    _factory,
+    *arguments(length=2048),
+    # Switches replace `optim` (llamafactory/train/trainer_utils.py).
+    Row("optimizer", "use_muon", convert.meaning(true="muon")),
+    Row("optimizer", "use_adam_mini", convert.meaning(true="adam_mini")),
+    Row("optimizer", "use_apollo", convert.meaning(true="other")),
+    objective,
+    model,
 )
 
 
@@ -519,13 +514,6 @@ def _axolotl_precision(draft: Draft) -> None:
         draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
 
 
-def _muon(draft: Draft) -> None:
-    """Set the scale of Muon's update from `optim_args` (contribs/mit/muon/dist_muon.py)."""
-    found = draft.text_or("", "optim_args.adjust_lr")
-    if found.value == "rms_norm":
-        draft.put("muon_scale", "match_rms_adamw", found)
-
-
 def _axolotl_objective(draft: Draft) -> None:
     convert.stated_objective("rl", ebft="other")(draft)
     rewards = draft.true("reward_model", "process_reward_model")
@@ -550,7 +538,8 @@ AXOLOTL = reader(
     convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
     convert.lora("adapter=lora", **_LORA),
     Row("optimizer", "optimizer", convert.optimizer, "adamw"),
-    _muon,
+    # contribs/mit/muon/dist_muon.py
+    Row("muon_scale", "optim_args.adjust_lr", convert.meaning(rms_norm="match_rms_adamw")),
     Row("learning_rate", "learning_rate"),
     *adam(0.9, 0.999, keys=_ADAM),
     Row("weight_decay", "weight_decay", default=0.0),

@@ -56,13 +56,6 @@ def _weight_decay(draft: Draft) -> float:
     return 0.1 if draft.value("optimizer") == "adamw" else 0.0
 
 
-def _muon(draft: Draft) -> None:
-    """Set the scale of Muon's update from `use_kimi_scaling` (optim/muon.py)."""
-    found = draft.true("optimizer.use_kimi_scaling")
-    if found is not None:
-        draft.put("muon_scale", "match_rms_adamw", found)
-
-
 def _steady(draft: Draft) -> None:
     """Set the decay; `stable` or `decay`, a share or steps, keeps the peak first: wsd.
 
@@ -112,9 +105,9 @@ def _precision(draft: Draft) -> None:
     if compute is None and kept is not None:  # p=f32 alone computes in float32 too
         compute = kept
     name = compute[1] if compute else found.value
-    if compute is None or (kept is not None and kept[1] == name):
-        name = {"bfloat16": "pure_bf16", "float16": "pure_fp16", "f16": "pure_fp16"}.get(name, name)
-    convert.put_precision(draft, dataclasses.replace(found, value=name), text=found.value)
+    is_pure = compute is None or (kept is not None and kept[1] == name)
+    named = dataclasses.replace(found, value=name)
+    convert.put_precision(draft, named, is_pure=is_pure, text=found.value)
 
 
 def _adapters(draft: Draft) -> None:
@@ -163,7 +156,8 @@ LEVANTER = reader(
     "levanter",
     _adapters,
     Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
-    _muon,
+    # optim/muon.py
+    Row("muon_scale", "optimizer.use_kimi_scaling", convert.meaning(true="match_rms_adamw")),
     Row("learning_rate", "optimizer.learning_rate", default=6e-4),
     *adam(0.9, 0.95, keys=("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")),
     Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),

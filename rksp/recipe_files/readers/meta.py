@@ -97,8 +97,7 @@ def _titan_precision(draft: Draft) -> None:
     """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
-        short = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[weights.value]
-        convert.put_precision(draft, dataclasses.replace(weights, value=short))
+        convert.put_precision(draft, weights, is_pure=True)
         return
     converters = draft.get(*_CONVERTERS)
     names = converters.value if converters is not None else ()
@@ -213,8 +212,7 @@ def _tune_precision(draft: Draft) -> None:
     """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
     found = draft.text("dtype")
     if found is not None:
-        name = f"pure_{found.value}" if found.value in ("bf16", "fp16") else found.value
-        convert.put_precision(draft, dataclasses.replace(found, value=name))
+        convert.put_precision(draft, found, is_pure=True)
 
 
 def _tune_adapters(draft: Draft) -> None:

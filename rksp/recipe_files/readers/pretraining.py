@@ -7,8 +7,6 @@ in the file, down to the parallelism.
 
 from __future__ import annotations
 
-import dataclasses
-
 from rksp.ground.text import words
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
@@ -307,7 +305,6 @@ _SETTINGS = words(
 _MAMBA = {"hidden_size": "d_model", "num_hidden_layers": "num_hidden_layers",
           "vocab_size": "vocab_size"}  # fmt: skip
 _MAMBA_STATE = {"state_size": "d_state", "conv_kernel": "d_conv", "expand": "expand"}
-_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def _nanotron_batch(draft: Draft) -> None:
@@ -361,11 +358,8 @@ def _nanotron_precision(draft: Draft) -> None:
     if kind is None:
         draft.default("precision", "bf16" if copy is not None else "bf16-pure", "dtype bfloat16")
         return
-    if copy is None and kind.value != "float32":
-        kind = dataclasses.replace(kind, value=f"pure_{_SHORT.get(kind.value, kind.value)}")
-    convert.put_precision(
-        draft, kind, text="with float32 master weights" if copy is not None else ""
-    )
+    text = "" if copy is None else "with float32 master weights"
+    convert.put_precision(draft, kind, is_pure=copy is None, text=text)
 
 
 def _mup(draft: Draft) -> bool:

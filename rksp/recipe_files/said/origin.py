@@ -405,18 +405,14 @@ def recipe_table(
 
 def in_full(origin: Origin) -> Origin:
     """Return an origin whose text says all of it, as tables and reports show it."""
-    return replace(origin, text=source(origin))
-
-
-def source(origin: Origin) -> str:
-    """Return the origin of a field as one phrase."""
     place = f" (line {origin.line})" if origin.line else ""
     keys = " × ".join(origin.keys)
     if place and origin.text.startswith(keys):
         text = f"{keys}{place}{origin.text[len(keys) :]}"
     else:
         text = f"{origin.text}{place}"
-    return f"assumed: {text}" if origin.kind is OriginKind.ASSUMED else text
+    text = f"assumed: {text}" if origin.kind is OriginKind.ASSUMED else text
+    return replace(origin, text=text)
 
 
 def shown(value: object) -> str:

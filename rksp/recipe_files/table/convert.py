@@ -81,9 +81,14 @@ def put_schedule(draft: Draft, found: Found) -> None:
         draft.put("schedule", ours, found, text=_read_as(found, ours, loss))
 
 
-def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Set the precision from its name; one that rksp does not have counts as fp8, not judged."""
+def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: str = "") -> None:
+    """Set the precision from its name; one that rksp does not have counts as fp8, not judged.
+
+    With `is_pure` the weights are kept in the 16 bits that the name says.
+    """
     ours = precision_of(str(found.value))
+    if is_pure and ours in ("bf16", "fp16"):
+        ours = f"{ours}-pure"
     if ours is None:
         text = f"{found.value}, which rksp does not have, read as fp8"
     draft.put("precision", ours or "fp8", found, text=text)
@@ -101,6 +106,17 @@ def _named(put: Callable[[Draft, Found], None]) -> Converter:
         found = draft.text(*keys)
         if found is not None:
             put(draft, found)
+
+    return convert
+
+
+def meaning(**meanings: str) -> Converter:
+    """Set a field from a word of the file; a switch that is on has the word `true`."""
+
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.text(*keys)
+        if found is not None and found.value.lower() in meanings:
+            draft.put(name, meanings[found.value.lower()], found)
 
     return convert
 

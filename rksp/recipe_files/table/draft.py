@@ -78,18 +78,14 @@ class Draft:
         self.document = document
         self.trainer = trainer
         self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
-        self.feedback: dict[str, Found] = {}  # of preferences and rewards: name -> setting
+        self.feedback: dict[str, object] = {}  # of preferences and rewards: name -> setting
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
-        self._given = {
-            name: RecipeField(
-                name=name,
-                value=value,
-                origin=Origin(kind=OriginKind.FLAG, text=flag_of(name)),
-            )
-            for name, value in (given or {}).items()
-        }
-        self._fields: dict[str, RecipeField] = dict(self._given)
+        self._given = frozenset(given or ())
+        self._fields: dict[str, RecipeField] = {}
+        for name, value in (given or {}).items():
+            origin = Origin(kind=OriginKind.FLAG, text=flag_of(name))
+            self._fields[name] = RecipeField(name=name, value=value, origin=origin)
         self._notes: list[str] = []
         self._seen: set[str] = set()
         self.asked: set[str] = set()  # every key that was looked for
@@ -327,7 +323,7 @@ class Draft:
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,
-            feedback={name: found.value for name, found in self.feedback.items()},
+            feedback=self.feedback,
         )
 
     def where(self, found: Found) -> str:

@@ -20,7 +20,6 @@ from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table.convert import Converter, Setter, betas, number, positive
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import FEEDBACK
 
 NOTHING = object()
 _Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
@@ -168,8 +167,10 @@ class Reader:
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
         if draft.value("objective") in AFTER_TRAINING:
-            asked = ((name, draft.get(*keys.split())) for name, keys in FEEDBACK.items())
-            draft.feedback = {name: found for name, found in asked if found is not None}
+            for name, keys in _trainers()["feedback"].items():
+                found = draft.get(*keys.split())
+                if found is not None:
+                    draft.feedback[name] = found.value
         if self.muon and draft.value("optimizer") == "muon":
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
