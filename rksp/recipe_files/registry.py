@@ -12,6 +12,7 @@ from rksp.ground.option_lines import known_name
 from rksp.recipe_files.parse.document import (
     Document,
     is_logged,
+    lines_below,
     load_document,
     unwrapped,
     unwrapped_lines,
@@ -248,13 +249,13 @@ def _note_another_loss(draft: Draft) -> None:
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
     """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
-    names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
-    data = {names[key]: value for key, value in arguments.items()}
-    lines = {
-        names[key]: document.lines[f"MODEL_ARGS.{key}"]
-        for key in arguments
-        if f"MODEL_ARGS.{key}" in document.lines
-    }
+    data = {_named_flag(key): value for key, value in arguments.items()}
+    lines = lines_below(document.lines, "MODEL_ARGS")
+    lines = {_named_flag(key): line for key, line in lines.items()}
     return dataclasses.replace(
         document, syntax="shell", data=data, lines=lines, program="pretrain_gpt.py"
     )
+
+
+def _named_flag(flag: object) -> str:
+    return str(flag).lstrip("-").replace("-", "_")

@@ -138,6 +138,12 @@ class Document:
         return self._follow(value, depth + 1, home)
 
 
+def lines_below(lines: Mapping[str, int], home: str) -> dict[str, int]:
+    """Return the lines of the settings below a dotted key, by the rest of theirs."""
+    start = f"{home}."
+    return {key.removeprefix(start): n for key, n in lines.items() if key.startswith(start)}
+
+
 def _absolute(key: str, home: str) -> str:
     """Make an OmegaConf key absolute: one dot is the same level, each further one a level up."""
     if not key.startswith("."):

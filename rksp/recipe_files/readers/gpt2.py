@@ -53,7 +53,7 @@ def _model(draft: Draft) -> None:
     shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
-        draft.start_trained()
+        draft.starts_trained = True
         name = f"openai-community/{start.value}"
         draft.describe(name, {}, "init_from: it starts from that model's weights.")
         return
@@ -226,7 +226,7 @@ def _c_model(draft: Draft) -> None:
         draft.describe("gpt2", sizes | length)
     else:
         if name.endswith(".bin"):
-            draft.start_trained()
+            draft.starts_trained = True
         draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")
 
 

@@ -296,7 +296,7 @@ def model(draft: Draft) -> None:
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
-            draft.start_trained()
+            draft.starts_trained = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
@@ -448,7 +448,7 @@ def _swift_model(draft: Draft) -> None:
     """Set the model, whose weights are always loaded (swift/model/register.py)."""
     model(draft)
     if draft.text("model") is not None:
-        draft.start_trained()
+        draft.starts_trained = True
 
 
 MS_SWIFT = reader(
@@ -529,7 +529,7 @@ def _axolotl_model(draft: Draft) -> None:
     if draft.true("reinit_weights") is not None:
         notes.append("reinit_weights: it starts from random weights; give the model's config.json.")
     else:
-        draft.start_trained()
+        draft.starts_trained = True
     draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)
 
 

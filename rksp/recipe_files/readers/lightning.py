@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.document import Document, Found, lines_below
 from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
@@ -39,13 +39,8 @@ def is_subcommanded(document: Document) -> bool:
 def of_subcommand(document: Document) -> Document:
     """Return a document with the settings of `fit` at the top, beside those of no subcommand."""
     data = {key: value for key, value in document.data.items() if key not in _COMMANDS}
-    lines = {}
-    for key, line in document.lines.items():
-        command, _, inner = key.partition(".")
-        if command not in _COMMANDS:
-            lines[key] = line
-        elif command == "fit" and inner:
-            lines[inner] = line
+    lines = {k: n for k, n in document.lines.items() if k.partition(".")[0] not in _COMMANDS}
+    lines |= lines_below(document.lines, "fit")
     return dataclasses.replace(document, data=data | document.data["fit"], lines=lines)
 
 
@@ -222,7 +217,7 @@ def _model(draft: Draft) -> None:
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names))
     if named is not None:
-        draft.start_trained()
+        draft.starts_trained = True
         draft.describe(named.value, {}, f"{named.key}: it starts from those weights.")
         return
     draft.no_target(f"{found.value} is the run's own class; name the same model as TARGET.")
@@ -317,7 +312,7 @@ def _lora(draft: Draft) -> None:
 
 def _gpt_model(draft: Draft) -> None:
     if draft.text("checkpoint_dir", "initial_checkpoint_dir") is not None:
-        draft.start_trained()
+        draft.starts_trained = True
     settings = draft.mapping("model_config")
     if settings.get("n_layer") and settings.get("n_embd"):
         _describe(draft, settings)
@@ -478,7 +473,7 @@ def _timm_precision(draft: Draft) -> None:
 def _timm_model(draft: Draft) -> None:
     """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
-        draft.start_trained()
+        draft.starts_trained = True
     if draft.text("resume") is not None:
         draft.note("resume: the run continues from a checkpoint, which rksp does not read.")
     if draft.number("layer_decay") is not None:

@@ -145,7 +145,7 @@ def _fall(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
-        draft.start_trained()
+        draft.starts_trained = True
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
     sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
@@ -277,7 +277,7 @@ def _neox_decay(draft: Draft) -> None:
 
 def _neox_model(draft: Draft) -> None:
     if draft.true("finetune") is not None:  # weights alone, without the optimizer
-        draft.start_trained()
+        draft.starts_trained = True
     sizes = convert.read_shape(
         draft,
         num_hidden_layers="num_layers",
@@ -450,7 +450,7 @@ def _adapters(draft: Draft) -> None:
         "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner
     )
     if start is not None:
-        draft.start_trained()
+        draft.starts_trained = True
         draft.note(f"It starts from {start.value}, which rksp does not read.")
 
 

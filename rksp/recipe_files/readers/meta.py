@@ -15,7 +15,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.document import Document, Found, lines_below
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
@@ -49,15 +49,9 @@ def choose(document: Document, name: str | None) -> Document:
         hint = nearest(name, names) if name else ""
         more = ", …" if len(names) > 8 else ""
         raise InputError(f"{said}{more}); give {document.path}::NAME{hint}.")
-    prefix = f"{FUNCTIONS}.{name}."
-    lines = {
-        key.removeprefix(prefix): line
-        for key, line in document.lines.items()
-        if key.startswith(prefix)
-    }
-    return Document(
-        path=document.path, syntax="python", data={**found[name], "_name": name}, lines=lines
-    )
+    data = {**found[name], "_name": name}
+    lines = lines_below(document.lines, f"{FUNCTIONS}.{name}")
+    return Document(path=document.path, syntax="python", data=data, lines=lines)
 
 
 def is_registry(document: Document) -> bool:
@@ -114,7 +108,9 @@ def _titan_precision(draft: Draft) -> None:
 def _titan_model(draft: Draft) -> None:
     start = draft.text("checkpoint.initial_load_path")
     if start is not None and draft.false("checkpoint.initial_load_model_only") is None:
-        draft.start_trained()  # with its own defaults; otherwise it goes on as a run that stopped
+        draft.starts_trained = (
+            True  # with its own defaults; otherwise it goes on as a run that stopped
+        )
     name, flavor = draft.text("model.name"), draft.text("model.flavor")
     flavor = flavor or draft.text("model_spec._0")
     assets = draft.text("hf_assets_path", "model.hf_assets_path")
@@ -122,7 +118,7 @@ def _titan_model(draft: Draft) -> None:
     known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
     weights = hub_id_of(assets.value) if assets is not None else None
     if family.startswith("sft_") and weights is not None:
-        draft.start_trained()
+        draft.starts_trained = True
         draft.describe(weights, {}, f"It finetunes the weights in {definite(assets).value}.")
         return
     if known is not None:
@@ -250,7 +246,7 @@ def _tune_model(draft: Draft) -> None:
     """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
     if folder is not None:
-        draft.start_trained()
+        draft.starts_trained = True
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
     if name is not None and folder is not None:
@@ -296,7 +292,7 @@ def _lingua_fall(draft: Draft) -> None:
 def _lingua_model(draft: Draft) -> None:
     is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
     if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
-        draft.start_trained()
+        draft.starts_trained = True
     sizes = convert.read_shape(
         draft,
         hidden_size="model.dim",
@@ -474,7 +470,7 @@ def _starts_trained(draft: Draft) -> bool:
 
 def _fair_model(draft: Draft) -> None:
     if _starts_trained(draft):
-        draft.start_trained()
+        draft.starts_trained = True
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):
         longest = draft.count("model.max_positions")

@@ -308,7 +308,7 @@ def starts_from(draft: Draft, *keys: str) -> None:
     """Set the model whose weights one of these keys names."""
     found = draft.text(*keys)
     if found is not None:
-        draft.start_trained()
+        draft.starts_trained = True
         draft.describe(found.value, {})
 
 

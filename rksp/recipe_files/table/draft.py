@@ -88,10 +88,10 @@ class Draft:
             origin = Origin(kind=OriginKind.FLAG, text=flag_of(name))
             self._fields[name] = RecipeField(name=name, value=value, origin=origin)
         self._notes: list[str] = []
-        self._seen: set[str] = set()
+        self.seen: set[str] = set()  # every key of the file that was read
         self.asked: set[str] = set()  # every key that was looked for
         self._target: FileTarget | None = None
-        self._starts_trained = False
+        self.starts_trained = False  # from trained weights, not from a random initialization
         self.deepspeed: Document | None = None
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
@@ -101,7 +101,7 @@ class Draft:
         found = self.document.find(*keys)
         if found is None:
             return None
-        self._seen.add(found.key)
+        self.seen.add(found.key)
         if isinstance(found.value, Unresolved):
             self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
             return None
@@ -181,7 +181,7 @@ class Draft:
     def look(self, *keys: str) -> None:
         """Count these keys as read."""
         self.asked.update(keys)
-        self._seen.update(keys)
+        self.seen.update(keys)
 
     def put(
         self,
@@ -281,14 +281,6 @@ class Draft:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def unread(self) -> list[str]:
-        """Return the dotted keys of the settings that nothing asked for."""
-        return [key for key in self.document.leaves() if key not in self._seen]
-
-    def start_trained(self) -> None:
-        """Record that the run starts from trained weights, not from a random initialization."""
-        self._starts_trained = True
-
     def describe(self, name: str, overrides: Mapping[str, Any], *notes: str) -> None:
         """Set the model that the file describes; settings that are None are left out."""
         for value in (overrides, *overrides.values()):
@@ -318,9 +310,9 @@ class Draft:
             target=self._target,
             target_missing=self._target_missing,
             notes=tuple(self._notes),
-            understood=len(self._seen & set(self.document.leaves())),
+            understood=len(self.seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
-            starts_trained=self._starts_trained,
+            starts_trained=self.starts_trained,
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,

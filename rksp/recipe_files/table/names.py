@@ -56,7 +56,5 @@ def schedule_of(name: str) -> tuple[str | None, str]:
 
 def precision_of(name: str) -> str | None:
     """Return rksp's name for a precision, or None if it is unknown."""
-    for pattern, precision in _PRECISIONS:
-        if re.search(pattern, name.lower()):
-            return precision
-    return None
+    found = (ours for pattern, ours in _PRECISIONS if re.search(pattern, name.lower()))
+    return next(found, None)

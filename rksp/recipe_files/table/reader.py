@@ -216,21 +216,17 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
     absent = asked - {_plain(key) for key in draft.document.leaves()}
     idle, changing = _tables(trainer)
     found = []
-    for key in draft.unread():
+    for key in draft.document.leaves():
         plain = _plain(key)
-        if plain in asked:
+        if key in draft.seen or plain in asked:
             continue
-        setting = draft.document.find(key)
-        line = draft.document.lines.get(key)
-        nearest = _moved(plain, absent)
+        nearest, setting = _moved(plain, absent), draft.document.find(key)
+        line, why = draft.document.lines.get(key), ""
         if plain in idle[0] and not nearest:
             continue
         nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
-        why = (
-            ""
-            if nearest
-            else next((why for key, why in changing.items() if fnmatchcase(plain, key)), "")
-        )
+        if not nearest:
+            why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
         if why:
             if setting is not None and _is_on(setting.value):
                 found.append(Unread(key=key, line=line, why=why))
