@@ -55,6 +55,11 @@ def _olmo_fall(draft: Draft) -> None:
         convert.put_decay_until(draft, end, found)
 
 
+def _z_loss(draft: Draft) -> None:
+    if draft.true("softmax_auxiliary_loss") is not None:
+        convert.number(draft, "z_loss", ["auxiliary_loss_multiplier"])
+
+
 def _olmo_start(draft: Draft) -> None:
     """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
     found = draft.text("load_path")
@@ -127,10 +132,7 @@ OLMO = reader(
     _olmo_warmup,
     _olmo_fall,
     Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
-    lambda draft: (
-        draft.true("softmax_auxiliary_loss")
-        and convert.number(draft, "z_loss", ["auxiliary_loss_multiplier"])
-    ),
+    _z_loss,
     Row("precision", "precision", convert.precision, "fp32"),
     _olmo_start,
     _olmo_model,

@@ -160,8 +160,6 @@ def _open_length(draft: Draft) -> None:
     )
 
 
-_LORA: dict[str, str] = {"rank": "ds.lora.rank lora_rank", "alpha": "ds.lora.alpha lora_alpha",
-                         "targets": "ds.lora.target_modules target_modules"}  # fmt: skip
 OPENRLHF = reader(
     "openrlhf",
     _open_objective,
@@ -178,7 +176,13 @@ OPENRLHF = reader(
     _open_length,
     Row("schedule", "actor.lr_scheduler lr_scheduler", convert.schedule, "cosine"),
     Row("min_lr_ratio", "actor.min_lr_ratio min_lr_ratio", default=0.1),
-    convert.lora("ds.lora.rank", "lora_rank", **_LORA),
+    convert.lora(
+        "ds.lora.rank",
+        "lora_rank",
+        rank="ds.lora.rank lora_rank",
+        alpha="ds.lora.alpha lora_alpha",
+        targets="ds.lora.target_modules target_modules",
+    ),
     Row("precision", "ds.param_dtype param_dtype", convert.precision, "bf16"),
     convert.starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
 )
