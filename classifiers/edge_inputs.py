@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.ground.model import definite
-from rksp.optimizers.muon_scale import MuonScale, matched_rate
+from rksp.optimizers.makers import MuonScale, matched_rate
 from rksp.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.optimizers.table import optimizer_spec
 

@@ -26,8 +26,8 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, say
+from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
-from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head
 from rksp.ground.text import one_line
@@ -257,7 +257,7 @@ def _list(plan: GridPlan, options: Options) -> None:
     """
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
-    from rksp.recipe_files.said.assumptions import line_of
+    from rksp.recipe_files.said.origin import line_of
 
     notes = check_names(plan.cells)
     _announce(plan, options.model_copy(update={"allow_hub": False}))

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of
 from rksp.ground.model import Finite
-from rksp.optimizers.muon_scale import MuonScale as MuonScale
+from rksp.optimizers.makers import MuonScale as MuonScale
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:

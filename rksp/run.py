@@ -12,8 +12,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumptions, left_out, line_of, phrase
-from rksp.recipe_files.said.origin import Origin, OriginKind
+from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
 
 if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.evidence import Evidence
@@ -235,8 +234,7 @@ class Run:
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.score import OriginReport, UnreadReport
-        from rksp.recipe_files.said.own_words import in_own_words, settings_in
-        from rksp.recipe_files.said.table_text import in_full
+        from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
         edit = cache(self._text(report.recipe).edit)
         worded = lambda text: in_own_words(text, self.origins, self.keys)

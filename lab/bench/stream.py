@@ -15,7 +15,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.ground.errors import InputError
-from rksp.ground.sizes import parse_size
+from rksp.ground.flags import parse_size
 
 _DRAWS = "random numbers drawn"
 _GRADIENT = "gradient, s"

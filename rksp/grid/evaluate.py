@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from rksp.grid.cell import Options
 from rksp.grid.engines.base import CellGroup, Event, Failure
-from rksp.ground.allocator import freed_memory_kept
-from rksp.ground.collector import collector_paused
+from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.recipe import Recipe
 from rksp.run import Question, Run

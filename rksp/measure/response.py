@@ -23,8 +23,8 @@ from rksp.measure.response_profile import (
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks, size_of
 from rksp.models.streaming.supply import as_real, square_sum
-from rksp.optimizers import make_optimizer, optimizer_of_class
-from rksp.optimizers.rows import RowRule
+from rksp.optimizers.makers import RowRule
+from rksp.optimizers.table import make_optimizer, optimizer_of_class
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.models.heads import Task as Task
 from rksp.models.refusals import refusals, refused
 

@@ -16,7 +16,7 @@ from rksp.datasets.batch import Batch, run_pass
 from rksp.measure.gradient import measure_gradient
 from rksp.measure.response import first_direction, measure_response
 from rksp.models.streaming import gradients as of_weights
-from rksp.optimizers import OPTIMIZERS, make_optimizer
+from rksp.optimizers.table import OPTIMIZERS, make_optimizer
 from rksp.recipe import Recipe
 
 SHAPE = {

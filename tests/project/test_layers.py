@@ -24,8 +24,8 @@ LAB = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files", "caches",
-    "factory", "sizes", "flags", "option_lines", "collector", "giving_way",
+    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files",
+    "factory", "flags", "option_lines", "giving_way",
 )  # fmt: skip
 
 
