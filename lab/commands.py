@@ -339,6 +339,29 @@ def evaluate_fine_tuning(
     typer.echo(reveal_tuned_markdown(public_ladders(public)), nl=False)
 
 
+@app.command("post-training")
+def post_training(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of ladders; the missing ones are trained.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write all ladders to this file.")
+    ] = None,
+) -> None:
+    """Print what moves the edge of DPO and GRPO on toys; without FOLDER, of the stored ladders."""
+    from lab import post_training
+
+    if folder is not None:
+        with counted("post-training", "ladders") as progress:
+            post_training.run_ladders(folder, progress)
+        ladders = post_training.read_ladders(folder)
+    else:
+        ladders = post_training.stored_ladders()
+    if output is not None:
+        post_training.pack(ladders, output)
+    typer.echo(post_training.tables(ladders), nl=False)
+
+
 @app.command()
 def house(
     walk: Annotated[bool, typer.Option("--walk", help="Also list the walk of a recipe.")] = False,
