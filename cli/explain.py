@@ -1,20 +1,23 @@
-"""`rksp explain`: the meaning of any printed word."""
+"""`rksp explain` and `rksp checks`: the meaning of any printed word."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from rksp.cli.explain_lever import lever_rows
 from rksp.cli.options import TextOrJson
-from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import shown
+
+if TYPE_CHECKING:
+    from rksp.classifiers.levers.catalogue import Lever
 
 Rows = list[tuple[str, str]]
 
@@ -51,6 +54,25 @@ def explain(
     return 0
 
 
+def checks(
+    output_format: TextOrJson = "text",
+) -> int:
+    """List all checks with their codes, worst levels, names and titles."""
+    from rksp.checks.registry import CHECKS
+
+    if output_format == "json":
+        fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source", "field")
+        rows = [{field: getattr(check, field) for field in fields} for check in CHECKS]
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        return 0
+    width = max(len(check.name) for check in CHECKS)
+    for check in CHECKS:
+        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
+    sys.stdout.flush()  # a closed pipe ends the command here, before the hint
+    print("rksp explain CODE explains a check.", file=sys.stderr)
+    return 0
+
+
 def explained(word: str) -> tuple[str, Rows]:
     """Return a title and rows; what needs torch is looked up last.
 
@@ -70,7 +92,6 @@ def explained(word: str) -> tuple[str, Rows]:
         _option,
         _monitor,
         _part,
-        _experiment,
         _lever,
         _trainers,
         _command,
@@ -78,7 +99,7 @@ def explained(word: str) -> tuple[str, Rows]:
         found = look_up(word)
         if found is not None:
             title, rows = found
-            return title, [*rows, *lever_rows(word)]
+            return title, [*rows, *_lever_rows(word)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
@@ -167,15 +188,6 @@ def _status(word: str) -> tuple[str, Rows] | None:
     return f"{word}, a status of a block's spectrum", [("Means", Status(wanted).remedy)]
 
 
-def _experiment(word: str) -> tuple[str, Rows] | None:
-    name = word.strip().lower()
-    if name not in EXPERIMENTS:
-        return None
-    title, rows = _part(word) or (name, [])
-    found = [("Shows", EXPERIMENTS[name]), ("See", f"rksp reproduce {name} --stored")]
-    return f"{title}, an experiment of rksp reproduce", [*found, *rows]
-
-
 def _monitor(word: str) -> tuple[str, Rows] | None:
     from rksp.watch.monitors.registry import MONITORS
     from rksp.watch.monitors.rule_table import RULES
@@ -204,16 +216,60 @@ def _part(word: str) -> tuple[str, Rows] | None:
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
             if wanted == name.replace("-", "_"):
-                tried = EXPERIMENTS.get(wanted)
-                more = f"rksp reproduce {wanted} --stored: {tried}" if tried else ""
-                rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", more)]
-                return f"{name}, {noun}", rows
+                return f"{name}, {noun}", [("Does", _summary(kind)), *_arguments(kind)]
     return None
 
 
 def _lever(word: str) -> tuple[str, Rows] | None:
-    rows = lever_rows(word)
+    rows = _lever_rows(word)
     return (f"{word.strip()}, a lever (rksp score --apply)", []) if rows else None
+
+
+def _lever_rows(word: str) -> list[tuple[str, str]]:
+    """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
+    from rksp.classifiers.levers.catalogue import BY_NAME
+
+    wanted = word.strip().lower().replace("-", "_")
+    if wanted in ("lever", "levers"):
+        return [(name, lever.sentence) for name, lever in BY_NAME.items()]
+    return list(_lever_sizes(wanted)) if wanted in BY_NAME else []
+
+
+def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
+    from rksp.classifiers.levers.catalogue import BY_NAME
+    from rksp.classifiers.levers.effects import load_lever_table
+
+    lever, table = BY_NAME[name], load_lever_table()
+    yield "Lever", lever.sentence
+    for kind, sizes in sorted(table.sizes.items()):
+        size = sizes.get(name)
+        if size is None or size.pooled:
+            continue
+        ends = ""
+        if size.low is not None and size.high is not None:
+            ends = f" [{_times(size.low)}, {_times(size.high)}]"
+        loss = "most runs diverge with it" if size.loss is None else f"{size.loss:+.2f} nats"
+        yield (
+            f"In {kind}s",
+            f"the edge {_times(size.shift)}{ends}, {loss}, {size.cost:.2f} times the time a step; "
+            f"{size.pairs} pairs of {len(size.families)} families",
+        )
+        yield "Named", _lever_named(size.is_sound, lever)
+    yield "See", f"rksp score TARGET --apply {name}"
+
+
+def _times(decades: float) -> str:
+    return f"{short(10**decades, 2)}×"
+
+
+def _lever_named(is_sound: bool, lever: Lever) -> str:
+    if lever.held_back:
+        return f"on no page: {lever.held_back}"
+    if is_sound:
+        blocks = "of models without parallel blocks, " if lever.is_sequential else ""
+        steps = f"of runs of {lever.longest} steps at most, " if lever.longest else ""
+        return f"on pages {blocks}{steps}where it is not on already"
+    return "on no page: the pairs do not show that it raises the edge of another family cheaply"
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:
@@ -245,7 +301,6 @@ def _known() -> Iterator[str]:
     for word in words():
         yield from (word.name, *word.spellings)
     yield from flags_of(Recipe)
-    yield from EXPERIMENTS
     yield from MONITORS
     yield from INTERVENTIONS
     yield from (lever.name for lever in LEVERS)

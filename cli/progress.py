@@ -67,13 +67,6 @@ def live_progress(
         yield report
 
 
-@contextmanager
-def counted(label: str, noun: str = "ladders") -> Iterator[Callable[[int, int], None]]:
-    """Yield `report(done, total)`, which draws `label: 3 of 9 ladders` and the remaining time."""
-    with live_progress() as report:
-        yield lambda done, total: report(f"{label}: {done} of {total} {noun}", done, total)
-
-
 def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -> Report:
     """Print what stays and the start of each step, and one other line every half minute."""
     said = float("-inf")

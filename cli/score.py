@@ -73,6 +73,12 @@ Apply = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+_STEPS = {  # of a measurement, in words
+    "build": "building the model",
+    "forward and spectra": "measuring the forward pass",
+    "gradient": "measuring the first gradient",
+    "response": "measuring the first gradient and update",
+}
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -195,7 +201,7 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
 
 
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
-    report(f"{title}: {step}", done, total)
+    report(f"{title}: {_STEPS.get(step, step)}", done, total)
 
 
 def _scored(

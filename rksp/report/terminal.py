@@ -12,7 +12,6 @@ from rich.text import Text
 from rksp.documents.base import Document
 from rksp.ground.text import one_line
 from rksp.report.blocks import (
-    MISSING,
     Block,
     Command,
     Figure,
@@ -89,9 +88,8 @@ def _grid(table: Table) -> Grid:
     made = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     is_map = table.look == "map"
     for place in shown:
-        column = [row[place] for row in table.rows]
-        is_number = place and all(isinstance(cell, Number) or cell == MISSING for cell in column)
-        made.add_column(table.head[place], justify="right" if is_number else "left", no_wrap=True)
+        side = "right" if table.is_number(place) else "left"
+        made.add_column(table.head[place], justify=side, no_wrap=True)
     for row in table.rows:
         made.add_row(*(_shade(row[n]) if is_map and n else Text(_text(row[n])) for n in shown))
     return made
