@@ -6,7 +6,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -18,6 +19,7 @@ from rksp.recipe_files.said.table_text import shown
 
 if TYPE_CHECKING:
     from rksp.classifiers.levers.catalogue import Lever
+    from rksp.report.glossary import Word
 
 Rows = list[tuple[str, str]]
 
@@ -85,53 +87,60 @@ def explained(word: str) -> tuple[str, Rows]:
     if word.upper().startswith("RKSA"):
         return _advisory(word)
     word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
-    for look_up in (
-        _check,
-        _status,
-        _glossary,
-        _option,
-        _monitor,
-        _part,
-        _lever,
-        _trainers,
-        _command,
-    ):
-        found = look_up(word)
-        if found is not None:
-            title, rows = found
-            return title, [*rows, *_lever_rows(word)]
+    wanted = _key(word)
+    for names, told in _entries():
+        if wanted in map(_key, names):
+            title, rows = told()
+            return title, [*rows, *_lever_rows(wanted)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
-    hint = nearest(word, _known()) or "; rksp checks lists the checks."
-    raise InputError(f"rksp explain does not know the word {word!r}{hint}")
+    hint = nearest(word, [name for names, _ in _entries() for name in names])
+    raise InputError(
+        f"rksp explain does not know the word {word!r}{hint or '; rksp checks lists the checks.'}"
+    )
 
 
-def _command(word: str) -> tuple[str, Rows] | None:
+def _key(word: str) -> str:
+    return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
+
+
+Entry = tuple[Sequence[str], Callable[[], tuple[str, Rows]]]
+
+
+def _entries() -> Iterator[Entry]:
+    """Yield every word with its spellings, and what is told of it; of two the first counts."""
+    from rksp.checks.registry import CHECKS
     from rksp.cli.commands import COMMANDS
+    from rksp.report.glossary import words
+    from rksp.spectra.status import Status
 
-    name = word.strip().lower()
-    found = next((what for own, _, what in COMMANDS if own == name), None)
-    return None if found is None else (f"rksp {name}, a command", [("Does", found)])
+    for check in CHECKS:
+        title = f"{check.code} {check.name} (at worst: {check.level})\n{check.title}\n"
+        yield (check.code, check.name), partial(_told, title, check.explanation)
+    for status in Status:
+        if status is not Status.OK:
+            title = f"{status.value.replace('_', ' ')}, a status of a block's spectrum"
+            yield (status.value,), partial(_told, title, [("Means", status.remedy)])
+    for word in words():
+        yield (word.name, *word.spellings), partial(_glossary, word)
+    yield from _options()
+    yield from _monitors()
+    yield from _parts()
+    yield from _levers()
+    yield ("trainers", "run files", "run file", "as"), _trainers
+    for name, _, summary in COMMANDS:
+        yield (name,), partial(_told, f"rksp {name}, a command", [("Does", summary)])
 
 
-def _trainers(word: str) -> tuple[str, Rows] | None:
-    if _key(word) not in ("trainers", "run_files", "run_file", "as"):
-        return None
+def _told(title: str, rows: Iterable[tuple[str, str]]) -> tuple[str, Rows]:
+    return title, list(rows)
+
+
+def _trainers() -> tuple[str, Rows]:
     from rksp.recipe_files.registry import READERS
 
     rows = [(reader.name, f"{reader.title} {reader.version}") for reader in READERS]
     return "The trainers whose run files rksp reads (--as NAME)", rows
-
-
-def _check(word: str) -> tuple[str, Rows] | None:
-    from rksp.checks.registry import find_check
-
-    try:
-        found = find_check(word)
-    except InputError:
-        return None
-    title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
-    return title, list(found.explanation)
 
 
 def _advisory(word: str) -> tuple[str, Rows]:
@@ -141,95 +150,65 @@ def _advisory(word: str) -> tuple[str, Rows]:
     return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
 
-def _glossary(word: str) -> tuple[str, Rows] | None:
-    from rksp.report.glossary import find_word
-
-    found = find_word(word)
-    if found is None:
-        return None
+def _glossary(found: Word) -> tuple[str, Rows]:
     range_ = found.range if found.is_quantity else found.healthy
     more = f"rksp explain {found.check}" if found.check else ""
     rows = [("Means", found.meaning), ("Healthy", range_), ("Source", found.source), ("See", more)]
     return found.name, rows
 
 
-def _option(word: str) -> tuple[str, Rows] | None:
+def _options() -> Iterator[Entry]:
     from rksp.ground.flags import flags_of
     from rksp.options import MeasureOptions
     from rksp.recipe import Recipe
 
-    wanted = _key(word)
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
-            if wanted not in map(_key, (name, *flag.options, *flag.names.split())):
-                continue
             field = model.model_fields[name]
             choices = [text for text in get_args(field.annotation) if isinstance(text, str)]
-            rows = [
-                ("Means", flag.help),
-                ("Unit", flag.unit),
-                ("Choices", ", ".join(choices)),
-                ("Default", shown(field.default)),
-            ]
-            return f"{name}, {noun} ({flag.name})", rows
-    return None
+            rows = [("Means", flag.help), ("Unit", flag.unit), ("Choices", ", ".join(choices))]
+            rows.append(("Default", shown(field.default)))
+            title = f"{name}, {noun} ({flag.name})"
+            yield (name, *flag.options, *flag.names.split()), partial(_told, title, rows)
 
 
-def _key(word: str) -> str:
-    return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
-
-
-def _status(word: str) -> tuple[str, Rows] | None:
-    from rksp.spectra.status import Status
-
-    wanted = word.strip().lower().replace(" ", "_").replace("-", "_")
-    if wanted == Status.OK or wanted not in set(Status):
-        return None
-    return f"{word}, a status of a block's spectrum", [("Means", Status(wanted).remedy)]
-
-
-def _monitor(word: str) -> tuple[str, Rows] | None:
+def _monitors() -> Iterator[Entry]:
     from rksp.watch.monitors.registry import MONITORS
     from rksp.watch.monitors.rule_table import RULES
 
-    wanted = word.lower().replace("_", "-")
     for monitor in MONITORS.values():
-        quantities = {name.replace("_", "-"): name for name in monitor.quantities}
-        if wanted != monitor.name and wanted not in quantities:
-            continue
-        shown = monitor.quantities if wanted == monitor.name else (quantities[wanted],)
-        rows = [("Measures", _summary(monitor))]
-        for quantity in shown:
-            rule = RULES[quantity]
-            advice = f"; try {rule.advice}" if rule.advice else ""
-            rows.append((quantity, f"alarm: {rule}{advice}"))
-        rows.append(("Source", monitor.source))
-        return f"{monitor.name}, a monitor (every {monitor.default_every} steps)", rows
-    return None
+        title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
+        alarms = {}
+        for name in monitor.quantities:
+            advice = f"; try {RULES[name].advice}" if RULES[name].advice else ""
+            alarms[name] = (name, f"alarm: {RULES[name]}{advice}")
+        measures, source = ("Measures", _summary(monitor)), ("Source", monitor.source)
+        yield (monitor.name,), partial(_told, title, [measures, *alarms.values(), source])
+        for name, alarm in alarms.items():
+            yield (name,), partial(_told, title, [measures, alarm, source])
 
 
-def _part(word: str) -> tuple[str, Rows] | None:
+def _parts() -> Iterator[Entry]:
     from rksp.watch.faults.registry import FAULTS
     from rksp.watch.interventions.registry import INTERVENTIONS
 
-    wanted = word.lower().replace("-", "_")
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
-            if wanted == name.replace("-", "_"):
-                return f"{name}, {noun}", [("Does", _summary(kind)), *_arguments(kind)]
-    return None
+            rows = [("Does", _summary(kind)), *_arguments(kind)]
+            yield (name,), partial(_told, f"{name}, {noun}", rows)
 
 
-def _lever(word: str) -> tuple[str, Rows] | None:
-    rows = _lever_rows(word)
-    return (f"{word.strip()}, a lever (rksp score --apply)", []) if rows else None
+def _levers() -> Iterator[Entry]:
+    from rksp.classifiers.levers.catalogue import LEVERS
+
+    for lever in LEVERS:
+        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
 
 
-def _lever_rows(word: str) -> list[tuple[str, str]]:
+def _lever_rows(wanted: str) -> Rows:
     """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
     from rksp.classifiers.levers.catalogue import BY_NAME
 
-    wanted = word.strip().lower().replace("-", "_")
     if wanted in ("lever", "levers"):
         return [(name, lever.sentence) for name, lever in BY_NAME.items()]
     return list(_lever_sizes(wanted)) if wanted in BY_NAME else []
@@ -284,24 +263,3 @@ def _arguments(kind: type) -> Iterator[tuple[str, str]]:
 def _summary(kind: type) -> str:
     """Return the first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
-
-
-def _known() -> Iterator[str]:
-    from rksp.checks.registry import CHECKS
-    from rksp.classifiers.levers.catalogue import LEVERS
-    from rksp.ground.flags import flags_of
-    from rksp.recipe import Recipe
-    from rksp.report.glossary import words
-    from rksp.watch.faults.registry import FAULTS
-    from rksp.watch.interventions.registry import INTERVENTIONS
-    from rksp.watch.monitors.registry import MONITORS
-
-    for check in CHECKS:
-        yield from (check.code, check.name)
-    for word in words():
-        yield from (word.name, *word.spellings)
-    yield from flags_of(Recipe)
-    yield from MONITORS
-    yield from INTERVENTIONS
-    yield from (lever.name for lever in LEVERS)
-    yield from FAULTS
