@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import COUNT, Flag, checked, flags_of
 from rksp.ground.sizes import whole
+from rksp.ground.text import one_line
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -44,7 +45,7 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
         try:
             number = whole(value)
         except ValueError as error:
-            raise typer.BadParameter(f"is {value!r}; {error}.") from None
+            raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {error}.") from None
         if least is not None and number < least:
             raise typer.BadParameter(f"is {number}; it should be {least} or more.")
         if most is not None and number > most:
@@ -62,7 +63,7 @@ def as_choice(known: Sequence[str]) -> dict[str, Any]:
         if found is None:
             hint = nearest(value, known, count=1) or "."
             raise typer.BadParameter(
-                f"is {value!r}, which is unknown; use {', '.join(known)}{hint}"
+                f"is {one_line(value, 60)!r}, which is unknown; use {', '.join(known)}{hint}"
             )
         return found
 
@@ -79,9 +80,10 @@ def _as_number(name: str) -> Callable[[Any], float]:
         try:
             return float(value)
         except ValueError:
-            several = f"for several values use rksp grid TARGET {name.lstrip('-')}={value}"
+            several = f"for several values use rksp grid TARGET {name.lstrip('-')}={value[:60]}"
             how = several if "," in value else "write it as 6e-4 or 0.0006"
-            raise typer.BadParameter(f"is {value!r}, which is no number; {how}.") from None
+            said = f"is {one_line(value, 60)!r}, which is no number; {how}."
+            raise typer.BadParameter(said) from None
 
     return parse
 

@@ -20,7 +20,6 @@ from rksp.cli.explain import explained
 from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
 from rksp.ground.errors import InputError
-from rksp.kernels.dispatch import THRESHOLDS
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import assumed_line
 from rksp.recipe_files.said.origin import OriginKind
@@ -76,7 +75,6 @@ LISTED = {
     "quantities": [name for monitor in MONITORS.values() for name in monitor.quantities],
     "arms": ["baseline", "rate", *INTERVENTIONS],
     "faults": list(FAULTS),
-    "kernels": list(THRESHOLDS),
     "columns": [column.title for column in COLUMNS],
     "marks": ["S", "E", "X", "●", "nats", "steps", "tokens", "parameters", "B", "M", "k", "–"],
 }
