@@ -78,7 +78,8 @@ def _tabled(table: Table) -> Iterator[RenderableType]:
     elif table.look == "figures":
         for name, value, note in table.rows:
             rest = f" ({_text(note)})"
-            yield Text.assemble(f"{_text(name).lower()} ", (_text(value), "bold"), rest)
+            lower = _text(name)[:1].lower() + _text(name)[1:]
+            yield Text.assemble(f"{lower} ", (_text(value), "bold"), rest)
     else:
         yield Lines(_grid(table), width=_WIDEST)
 
