@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as Grid
@@ -89,7 +90,7 @@ def _grid(table: Table) -> Grid:
     made = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     is_map = table.look == "map"
     for place in shown:
-        side = "right" if table.is_number(place) else "left"
+        side: Literal["left", "right"] = "right" if table.is_number(place) else "left"
         made.add_column(table.head[place], justify=side, no_wrap=True)
     for row in table.rows:
         made.add_row(*(_shade(row[n]) if is_map and n else Text(_text(row[n])) for n in shown))

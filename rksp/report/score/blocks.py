@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from markupsafe import Markup
 
@@ -57,7 +57,7 @@ def blocks(report: ScoreReport) -> list[Block]:
     """Return the blocks of the page."""
     seed = deciding(report)
     number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
-    parts = [
+    parts: list[Iterable[Block]] = [
         [_title(report), _verdict(report, seed, number)],
         _around(report, seed),
         _curve(report, seed.risk),
