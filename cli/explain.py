@@ -15,7 +15,7 @@ import typer
 from rksp.cli.options import TextOrJson
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
-from rksp.recipe_files.said.table_text import shown
+from rksp.recipe_files.said.origin import shown
 
 if TYPE_CHECKING:
     from rksp.classifiers.levers.catalogue import Lever

@@ -23,8 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.flags import COUNT, Flag, checked, flags_of
-from rksp.ground.sizes import whole
+from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
 from rksp.ground.text import one_line
 
 Model = TypeVar("Model", bound=BaseModel)
