@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,7 @@ import typer
 from lab.bench.commands import app as bench
 from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
-from rksp.cli.progress import counted
+from rksp.cli.progress import live_progress
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write, check_writable
@@ -202,6 +204,13 @@ def measure(
     typer.echo(f"{tally.planned} ladders measured ({tally.newly_run} of them now) in {output}.")
     if pack_to is not None:
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
+
+
+@contextmanager
+def counted(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield `report(done, total)`, which draws `label: 3 of 9 ladders` and the remaining time."""
+    with live_progress() as report:
+        yield lambda done, total: report(f"{label}: {done} of {total} ladders", done, total)
 
 
 Real = Annotated[
