@@ -145,6 +145,8 @@ class OutputChange:
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
             x, y = _input(args, kwargs), first_tensor(output)
             left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
+            width: tuple[int, ...] = ()
+            shape: tuple[int, ...] = (-1,)
             if x is None or y is None or left <= 0 or x.numel() == 0:
                 return
             if isinstance(module, _CONVOLUTIONS):
@@ -152,11 +154,11 @@ class OutputChange:
                 x, y = self._spaced(x, examples), self._spaced(y, examples)
                 x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
             else:
-                width = () if isinstance(module, nn.Embedding) else x.shape[-1:]
+                width = () if isinstance(module, nn.Embedding) else tuple(x.shape[-1:])
                 x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
                 if len(x) != len(y) and type(module).forward in _NATIVE:
                     return
-                x, y, shape = self._spaced(x, left), self._spaced(y, left), (-1,)
+                x, y = self._spaced(x, left), self._spaced(y, left)
             if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
                 y = at_least_float(y)
                 if (bias := getattr(module, "bias", None)) is not None:

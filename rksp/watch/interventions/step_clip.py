@@ -125,11 +125,11 @@ class StepClip(Intervention):
     which counts as at least that of entries of one, and a bias by at most δ of its outputs. It is
     rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
 
-    δ falls with the learning rate: by the rate over the largest so far. A bound that stays keeps
-    moving all outputs by δ at the end of a schedule, where the optimizer alone would settle. That,
-    and sizes of 0.01 instead of one (of embeddings of 0.02 in OLMo 2's normalized stream, of
-    queries and keys in BERT, of position embeddings in ViT), is why step clip up to rksp 0.11 did
-    not save GPT-NeoX and OLMo 2, and harmed BERT, ViT and OLMo 2.
+    δ falls with the learning rate: by the rate over the largest so far. A bound that stays lets all
+    outputs move by δ until the end of a schedule, where the optimizer alone would settle: with one,
+    step clip did not save GPT-NeoX and OLMo 2. Where sizes counted as at least 0.01 instead of one,
+    it held back what starts small beside what it is added to, and harmed runs that learn: the
+    embeddings of OLMo 2, the queries and keys of BERT, the positions of ViT.
 
     A run in which nothing is scaled is bitwise that of the optimizer alone. What the optimizer
     keeps (moments) stays. Give it before interventions that change weights themselves.
