@@ -24,7 +24,8 @@ from rksp.models.anatomy.attention_calls import (
 from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.spectra.dmd import LayerSpectrum, fit
+from rksp.spectra.dmd import fit
+from rksp.spectra.spectrum import LayerSpectrum
 from rksp.spectra.status import Status
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
@@ -371,7 +372,7 @@ class NearUnitMass(Monitor):
         def after(module: nn.Module, args: tuple, output: object) -> None:
             x, y, self._entering = self._entering, self._rows(output), None
             if x is not None and y is not None and x.shape == y.shape:
-                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), extras=False, name=path)
+                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), name=path)
                 self._spectra.append(spectrum)
 
         return after
