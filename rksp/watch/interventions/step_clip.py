@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,6 @@ from rksp.watch.moment import Moment
 from rksp.watch.output_change import FLOOR, SHARES, OutputChange
 from rksp.watch.run_state import optimizer_parts
 
-_BLOCK = 1 << 16  # entries
 _ADAMS = (torch.optim.AdamW, torch.optim.Adam)
 
 
@@ -80,8 +79,7 @@ class Updates:
         """Take a share of the last step of Adam or AdamW back, in place, without a copy.
 
         With u = −η m̂ / (√v̂ + ε) and decay ηλ (Loshchilov and Hutter, 2019, algorithm 2), the
-        update is (u − ηλ W) / (1 − ηλ), where W is the weight after the step. On a CPU it goes
-        through blocks of rows that stay in its cache.
+        update is (u − ηλ W) / (1 − ηλ), where W is the weight after the step.
         """
         optimizer, index = self._known[parameter]
         group, state = optimizer.param_groups[index], optimizer.state[parameter]
@@ -92,27 +90,14 @@ class Updates:
         correction = math.sqrt(1 - beta2**step)
         share = rate * correction / ((1 - beta1**step) * (1 - decay))
         second = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
-        for w, m, v, b in _blocks(weight, state["exp_avg"], second, back):
-            root = at_least_float(v).sqrt().add_(group["eps"] * correction)
-            if decay:
-                w.mul_(1 + b * (decay / (1 - decay)))
-            scale = share * b if isinstance(b, float) else share  # one pass less
-            root = root if isinstance(b, float) else root.div_(b)
-            w.addcdiv_(at_least_float(m), root, value=scale)
-
-
-def _blocks(
-    weight: Tensor, first: Tensor, second: Tensor, back: Tensor | float
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | float]]:
-    """Yield the tensors by blocks of rows on a CPU, and whole elsewhere."""
-    if weight.device.type != "cpu" or isinstance(weight, DTensor):
-        yield weight, first, second, back
-        return
-    rows = max(1, _BLOCK // max(1, weight[0].numel()))
-    parts = [tensor.split(rows) for tensor in (weight, first, second)]
-    is_split = isinstance(back, Tensor) and len(back) == len(weight)
-    backs = back.split(rows) if is_split else [back] * len(parts[0])
-    yield from zip(*parts, backs, strict=True)
+        root = at_least_float(second).sqrt().add_(group["eps"] * correction)
+        if decay:
+            weight.mul_(1 + back * (decay / (1 - decay)))
+        if isinstance(back, float):  # one pass over the weights less
+            share *= back
+        else:
+            root.div_(back)
+        weight.addcdiv_(at_least_float(state["exp_avg"]), root, value=share)
 
 
 @dataclass(eq=False)
