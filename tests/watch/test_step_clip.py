@@ -16,6 +16,7 @@ from rksp.optimizers import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.interventions.step_clip import StepClip, Updates
 from rksp.watch.moment import Moment
+from rksp.watch.output_change import FLOOR, OutputChange
 from rksp.watch.training import run
 
 DELTA = 0.03
@@ -164,6 +165,26 @@ def test_a_weight_that_starts_at_zero_leaves_it():
         clip.after_update(moment)
         sizes.append(float(model[1].weight.detach().norm()))
     assert 0 < sizes[0] < 0.5 < sizes[-1]  # by at most δ of unit size a step
+
+
+def test_small_outputs_count_as_of_unit_size_in_the_clip_and_as_they_are_in_the_monitor():
+    model = nn.Sequential(nn.Linear(8, 8, bias=False)).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 8, dtype=torch.float64, generator=generator)
+    with torch.no_grad():
+        model[0].weight.copy_(0.05 * torch.randn(8, 8, dtype=torch.float64, generator=generator))
+    outputs = OutputChange()
+    outputs.bind(model)
+    hooks = outputs.arm(0)
+    size = model(x).detach().norm() / (x.square().mean() * x.numel()).sqrt()
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        model[0].weight.mul_(1.1)
+    outputs.measure()
+    assert float(size) < 0.5
+    assert outputs.shares(FLOOR).tolist() == pytest.approx([0.1], rel=1e-9)
+    assert outputs.shares().tolist() == pytest.approx([0.1 * float(size)], rel=1e-9)
 
 
 @pytest.mark.parametrize("factor", [10.0, 1e6])
