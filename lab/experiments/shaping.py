@@ -20,7 +20,7 @@ from lab.experiments.tables import markdown
 from lab.ladders.ladder import LadderRun
 from lab.ladders.levers import edge_of, final_losses
 from lab.ladders.pairs import LadderPairs
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
 CHOSEN_SEED = 1
