@@ -71,7 +71,6 @@ def collect(
     consume: Callable[[LayerTransition], None],
     num_states: int | None = None,
     blocks: str | None = None,
-    statistics: bool = True,
     needs_chain: bool = True,
 ) -> Collected:
     """Run one forward pass and hand every block's transition to `consume` as soon as it is done.
@@ -88,7 +87,6 @@ def collect(
         consume: Receives each transition.
         num_states: Use this many states of every block, evenly spaced; default all.
         blocks: Path of the list of blocks; default the one that is found.
-        statistics: Whether to measure attention, routers and linear layers too.
         needs_chain: Whether to refuse a model without a chain of blocks. If false, `consume` gets
             nothing from such a model, and the result has only the statistics of the pass.
 
@@ -116,7 +114,7 @@ def collect(
             if needs_chain or blocks is not None:
                 raise
             chains = ()
-        watch = ForwardWatch(statistics=statistics)
+        watch = ForwardWatch()
         blocks_in_all = sum(len(chain.blocks) for chain in chains)
         reader = _Reader(consume, watch, num_states, blocks_in_all)
         with ExitStack() as stack:

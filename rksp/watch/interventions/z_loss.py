@@ -13,8 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import find_anatomy
-from rksp.models.anatomy.routers import Router
+from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record_means
