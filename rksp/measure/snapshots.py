@@ -19,6 +19,7 @@ from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
+from rksp.models.refusals import refusals
 from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -316,20 +317,6 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
     return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
 
 
-# Errors that a model may raise when its configuration and the probe do not match.
-_CANNOT_RUN = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    ImportError,
-    ZeroDivisionError,
-)
-
-
 def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] = ()) -> object:
     """Run a model on what a batch shows it.
 
@@ -353,7 +340,7 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
         kwargs.setdefault("use_cache", False)
     try:
         return model(*args, **kwargs)
-    except _CANNOT_RUN as error:
+    except refusals() as error:  # its configuration and the probe do not match
         if any(error is failure for failure in failures):
             raise
         if isinstance(inputs, dict) and (lacking := _lacking(model, kwargs)):
