@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, check_kind, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
@@ -102,7 +103,7 @@ def resolve(
 def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSource:
     target, allow_hub = request.target, request.allow_hub
     _check_name(target)
-    found, path = path_of(target, allow_hub=allow_hub), Path(target).expanduser()
+    found, path = path_of(target, allow_hub=allow_hub), with_home(target)
     if found is not None:
         return _from_path(found, request)
     if is_factory(target):
@@ -181,8 +182,8 @@ def _check_name(target: str) -> None:
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
-        Path(target).expanduser().exists()
-    except (OSError, RuntimeError, ValueError) as error:
+        with_home(target).exists()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"The target {target[:200]!r} cannot be used: {reason}.") from None
 

@@ -27,7 +27,7 @@ from rksp.models.anatomy.weight_view import at_least_float
 from rksp.spectra.dmd import fit
 from rksp.spectra.spectrum import LayerSpectrum
 from rksp.spectra.status import Status
-from rksp.watch.moment import Moment, Phase
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen
@@ -197,7 +197,6 @@ class AttentionLogits(LogitMonitor):
     """
 
     name = "attention-logits"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("attention_max_logit", "worst_head_logit_std")
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
@@ -230,7 +229,6 @@ class AttentionEntropy(LogitMonitor):
     """
 
     name = "attention-entropy"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("attention_entropy",)
     source = "arXiv 2303.06296"
@@ -277,7 +275,6 @@ class MultiMaximum(LogitMonitor):
     """
 
     name = "multi-maximum"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("multi_max_share",)
     source = "arXiv 2510.04212"
@@ -311,7 +308,6 @@ class NearUnitMass(Monitor):
     """
 
     name = "near-unit-mass"
-    phase = Phase.GRADIENT
     default_every = 100
     quantities = ("near_unit_mass", "expansive_mass")
     source = "RKSP, arXiv 2602.22988"
@@ -405,7 +401,6 @@ class KeyNullSum(AttentionWatcher):
     """
 
     name = "key-null-sum"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("key_null_sum", "key_null_drift")
     source = "rksp, for the fault of arXiv 2510.04212"
