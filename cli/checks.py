@@ -15,13 +15,17 @@ def checks(
     from rksp.checks.registry import CHECKS
 
     if output_format == "json":
-        fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source", "field")
-        rows = [{field: getattr(check, field) for field in fields} for check in CHECKS]
+        texts = ("title", "measures", "healthy", "fix", "source")
+        rows = [
+            {name: getattr(check, name) for name in ("code", "level", "name", "field")}
+            | {name: getattr(check.texts, name) for name in texts}
+            for check in CHECKS
+        ]
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return 0
     width = max(len(check.name) for check in CHECKS)
     for check in CHECKS:
-        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
+        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.texts.title}")
     sys.stdout.flush()  # a closed pipe ends the command here, before the hint
     print("rksp explain CODE explains a check.", file=sys.stderr)
     return 0

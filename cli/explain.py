@@ -109,7 +109,7 @@ def _check(word: str) -> tuple[str, Rows] | None:
         found = find_check(word)
     except InputError:
         return None
-    title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
+    title = f"{found.code} {found.name} (at worst: {found.level})\n{found.texts.title}\n"
     return title, list(found.explanation)
 
 

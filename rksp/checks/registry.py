@@ -26,19 +26,10 @@ from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
+_MODULES = (coverage, fine_tuning, forward, gradient, memory, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
-        (
-            *forward.CHECKS,
-            *precision.CHECKS,
-            *gradient.CHECKS,
-            *memory.CHECKS,
-            *rate.CHECKS,
-            *fine_tuning.CHECKS,
-            *shape.CHECKS,
-            *router.CHECKS,
-            *coverage.CHECKS,
-        ),
+        (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),
         key=lambda check: check.code,
     )
 )
@@ -114,7 +105,9 @@ def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
     """Return the checks that lack evidence, by code."""
-    lacking = ((check, check.missing(evidence)) for check in CHECKS)
+    lacking = (
+        (check, [need for need in check.needs if need not in evidence.held]) for check in CHECKS
+    )
     return tuple(
         NotRun(
             code=check.code,

@@ -112,10 +112,10 @@ def test_a_rule_explains_itself_in_markdown():
     by_code = {rule["id"]: rule for rule in rules}
     check = next(check for check in CHECKS if check.code == "RKSP503")
     told = by_code["RKSP503"]["help"]
-    assert check.why in told["text"]
+    assert check.texts.why in told["text"]
     assert "**Why.** " in told["markdown"]
     assert "**More.** `rksp explain RKSP503`" in told["markdown"]
-    assert by_code["RKSP503"]["fullDescription"]["text"] == check.title
+    assert by_code["RKSP503"]["fullDescription"]["text"] == check.texts.title
     assert by_code["RKSP503"]["defaultConfiguration"]["level"] == check.level
     assert "at or above the bar" in by_code["RKSP001"]["help"]["text"]
 
