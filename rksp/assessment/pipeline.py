@@ -182,25 +182,20 @@ def _checked(
     response: ResponseProfile | None,
     trusted: RiskAssessment | None,
 ) -> CheckEvidence:
-    """Return what the checks read; recipes that differ in their rates share what is found."""
+    """Return what the checks read."""
     names = ("start_here", "do_not_exceed", "likely_edge")
-    rates = {name: getattr(trusted, name, None) for name in names}
-    key = (recipe.but_for_rate, *rates.values())
-    if key in evidence.checked:
-        return evidence.checked[key].at(recipe)
-    evidence.checked[key] = checked = CheckEvidence(
+    return CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
         task=evidence.source.task,
         facts=evidence.facts,
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
-        **rates,
+        **{name: getattr(trusted, name, None) for name in names},
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
-    return checked
 
 
 def _assess(

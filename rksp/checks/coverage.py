@@ -46,7 +46,7 @@ def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     parts = list(not_covered(evidence.recipe))
     if evidence.is_fine_tuning:  # its own model says what its runs do not hold
         parts = ["fp8"] if untuned(evidence.recipe) else []
-    if evidence.scales_rates_by_width:
+    if evidence.settings.scales_rates_by_width:
         parts.append("rates scaled by width (μP)")
     if parts:
         yield Observation(

@@ -85,7 +85,7 @@ def _whole(evidence: CheckEvidence) -> float:
     """Return the highest usual rate of training all weights, by kind and size."""
     if evidence.settings.family.kind == "encoder":
         table: Sequence[tuple[float, float]] = _ENCODERS
-        size = evidence.declared_width or 0.0
+        size = evidence.settings.width or 0.0
     else:
         table = _DECODERS
         size = evidence.parameters or _DECODERS[0][0]

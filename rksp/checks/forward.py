@@ -69,11 +69,11 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
 
     Its last norm leaves a deviation of one, and an untied head of T5 one of its factor.
     """
-    settings, width = evidence.settings, evidence.declared_width
+    settings, width = evidence.settings, evidence.settings.width
     is_untied = settings.get("tie_word_embeddings") is False
     if not settings.family.unit_head or not is_untied or evidence.is_fine_tuning or not width:
         return None
-    return float(evidence.number("initializer_factor") or 1.0) * math.sqrt(width)
+    return float(evidence.settings.number("initializer_factor") or 1.0) * math.sqrt(width)
 
 
 @check(
@@ -115,7 +115,7 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, size = evidence.rate_over_published, evidence.active_parameters
     if ratio is None or ratio <= _FAST or definite(size) < _LARGE or evidence.recipe.z_loss:
         return
-    if evidence.setting("final_logit_softcapping") is not None:
+    if evidence.settings.get("final_logit_softcapping") is not None:
         return
     said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
     yield Observation(
@@ -185,12 +185,12 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     w and deviation one, so that s² is σ² w.
     """
     settings = evidence.settings
-    size = max(filter(None, (evidence.number(name) for name in _HEAD_SIZES)), default=None)
+    size = max(filter(None, (evidence.settings.number(name) for name in _HEAD_SIZES)), default=None)
     size = size or settings.head_dim
     if evidence.forward is not None or evidence.is_fine_tuning or not size or settings.soft_cap:
         return
-    declared = evidence.number("attention_multiplier")
-    scalar = evidence.number("query_pre_attn_scalar")
+    declared = evidence.settings.number("attention_multiplier")
+    scalar = evidence.settings.number("query_pre_attn_scalar")
     if settings.family.unscaled_attention:
         declared = 1.0
     elif scalar is not None and scalar > 0:
@@ -199,7 +199,7 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     drawn = 1.0
     if not settings.normalizes_qk:
-        drawn = (settings.init_std or 0.0) ** 2 * (evidence.declared_width or 0.0)
+        drawn = (settings.init_std or 0.0) ** 2 * (evidence.settings.width or 0.0)
     spread = declared * drawn * math.sqrt(size)
     if spread > _LOGIT_SPREAD:
         yield Observation(
@@ -275,12 +275,12 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     reads="model",
 )
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
-    width = evidence.declared_width
-    heads = evidence.number("num_attention_heads", "n_head")
+    width = evidence.settings.width
+    heads = evidence.settings.number("num_attention_heads", "n_head")
     if not width or not heads or width < _WIDE:
         return
     declared = [name for name in _HEAD_SIZES if evidence.settings.declares(name)]
-    sizes = [evidence.number(name) for name in declared] or [width / heads]
+    sizes = [evidence.settings.number(name) for name in declared] or [width / heads]
     for size in dict.fromkeys(sizes):
         if size is None:  # it differs by layer, so width over heads is that of none
             continue

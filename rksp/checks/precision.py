@@ -177,7 +177,7 @@ def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _declared_dtype(evidence: CheckEvidence) -> str:
     """Return the type that the weights were saved in; empty where nothing says it."""
-    return str(evidence.setting("dtype", "torch_dtype") or "")
+    return str(evidence.settings.get("dtype", "torch_dtype") or "")
 
 
 @check("RKSP307", "fp16-training", Level.WARNING, field="precision", is_cause=True)

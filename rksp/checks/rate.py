@@ -155,7 +155,7 @@ def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
     if rate is None or not size or evidence.is_fine_tuning or recipe.optimizer == "adamw":
         return
-    if evidence.scales_rates_by_width:
+    if evidence.settings.scales_rates_by_width:
         return
     edge = swept_edge(recipe.optimizer, evidence.block_parameters or size)
     limits = [_OF_EDGE * edge] if edge is not None else []

@@ -57,7 +57,7 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP803", "dead-experts", Level.WARNING, needs=(Need.FORWARD,), reads="model")
 def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
     measured = evidence.forward.routers if evidence.forward is not None else ()
-    experts = evidence.experts
+    experts = evidence.settings.experts
     routers = [router for router in measured if router.dead_experts is not None]
     if not routers or not experts:
         return
@@ -125,10 +125,11 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
         # Whoever draws a mixture from scratch seldom does it in a trainer of Hugging Face, and
         # released configurations hold that library's default, whatever trained their weights.
         is_default = reason == _NOT_ADDED and not evidence.is_fine_tuning
+        experts = evidence.settings.experts
         yield Observation(
             level=Level.NOTE if is_default else Level.WARNING,
-            message=f"Nothing balances the load of {evidence.experts:g} experts: {reason}.",
-            value=evidence.experts,
+            message=f"Nothing balances the load of {experts:g} experts: {reason}.",
+            value=experts,
             fix=_OTHER_TRAINER if is_default else None,
         )
 

@@ -39,8 +39,13 @@ _DEEPER = 24  # BERT-large and RoBERTa-large
     reads="model",
 )
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
-    width, inner = evidence.declared_width, evidence.settings.inner
-    if not width or not inner or evidence.experts or evidence.setting("use_bottleneck"):
+    width, inner = evidence.settings.width, evidence.settings.inner
+    if (
+        not width
+        or not inner
+        or evidence.settings.experts
+        or evidence.settings.get("use_bottleneck")
+    ):
         return
     ratio = inner / width
     if not _NARROW <= ratio <= _BROAD:
@@ -89,7 +94,7 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP704", "dropout", Level.ERROR, needs=(Need.CONFIG,), settings=_DROPOUTS, reads="model")
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
-    shares = {name: evidence.number(name) for name in _DROPOUTS}
+    shares = {name: evidence.settings.number(name) for name in _DROPOUTS}
     known = {name: share for name, share in shares.items() if share is not None}
     name = max(known, key=lambda name: known[name], default=None)
     if name is not None and known[name] > _MUCH:
@@ -283,9 +288,9 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width
     # Of µP the declared one is that of the base width; of some types it is not that of the blocks.
-    if evidence.scales_rates_by_width or evidence.settings.family.own_scales:
+    if evidence.settings.scales_rates_by_width or evidence.settings.family.own_scales:
         return None, None
-    return evidence.number("initializer_range", "init_std"), evidence.declared_width
+    return evidence.settings.number("initializer_range", "init_std"), evidence.settings.width
 
 
 @check(

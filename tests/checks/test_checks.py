@@ -157,10 +157,10 @@ class ByLayer:
 
 def test_a_setting_that_differs_by_layer_is_no_setting():
     evidence = healthy(config={"text_config": ByLayer()})
-    assert evidence.setting("head_dim") is None
-    assert evidence.setting("head_dim", "num_attention_heads") == 8
-    assert evidence.number("head_dim", "num_attention_heads") == 8
-    assert healthy(config={"d_ff": [1, 2], "tied": True}).number("d_ff", "tied") is None
+    assert evidence.settings.get("head_dim") is None
+    assert evidence.settings.get("head_dim", "num_attention_heads") == 8
+    assert evidence.settings.number("head_dim", "num_attention_heads") == 8
+    assert healthy(config={"d_ff": [1, 2], "tied": True}).settings.number("d_ff", "tied") is None
 
 
 def test_encoder_and_decoder_are_chains_of_their_own():
