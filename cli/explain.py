@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Annotated, get_args
 
@@ -34,11 +35,10 @@ def explain(
     from rich.console import Console
     from rich.table import Table
 
-    title, rows = explained(word)
     if output_format == "json":
-        told = {name.lower(): text for name, text in rows if text}
-        print(json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False))
+        sys.stdout.write(as_json(word))
         return 0
+    title, rows = explained(word)
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))
@@ -49,6 +49,13 @@ def explain(
             table.add_row(name, text)
     console.print(table)
     return 0
+
+
+def as_json(word: str) -> str:
+    """Return what there is to say about a word as JSON; raises as `explained`."""
+    title, rows = explained(word)
+    told = {name.lower(): text for name, text in rows if text}
+    return json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False) + "\n"
 
 
 def explained(word: str) -> tuple[str, Rows]:
