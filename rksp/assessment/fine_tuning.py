@@ -108,7 +108,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
     return {
         "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
         "family": lineage_of(declared.name),
-        "parameters": counted if shape is None else shape.block_parameters,
+        "parameters": counted if shape is None else round(shape.block_parameters),
         "mixture": declared.experts is not None,
     }
 

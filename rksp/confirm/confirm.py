@@ -6,39 +6,38 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rksp.assessment.pipeline import Evaluation, evaluate
 from rksp.assessment.store import MeasurementStore
-from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData, training_data, trivial_loss
+from rksp.confirm.data import TrainingData, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.recorded import record_trial
-from rksp.confirm.start import check_trainable, rehearse, starting_model
-from rksp.confirm.trial import HeldOut, sum_up, train_arm
+from rksp.confirm.recorded import trial_row
+from rksp.confirm.trainee import Trainee, check_trainable, rehearse
+from rksp.confirm.trial import sum_up
 from rksp.datasets.own_probe import fit_head
-from rksp.datasets.own_rows import OwnRows, read_own_rows
+from rksp.datasets.own_rows import read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.ground.versions import version
-from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
+from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import Sink, sentence
-from rksp.watch.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
@@ -120,15 +119,11 @@ def confirm(
     usual = arms or default_arms(recipe.learning_rate, None)
     rehearse(source, trained, usual, faults)
     runs = _Runs(
-        source=source,
-        recipe=trained,
+        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=device),
         arms=usual,
         seeds=seeds,
         faults=faults,
         monitors=monitors,
-        text=text,
-        data=data,
-        device=device,
         record=record,
         store=store,
         progress=progress,
@@ -167,15 +162,11 @@ def confirm(
 class _Runs:
     """The runs of a confirmation: their common settings, their prediction and their training."""
 
-    source: ModelSource
-    recipe: Recipe
+    trainee: Trainee
     arms: Sequence[Arm]
     seeds: Sequence[int]
     faults: Sequence[str]
     monitors: Sequence[str]
-    text: Path | None
-    data: OwnRows | None
-    device: str
     record: Path | None
     store: MeasurementStore | None
     progress: ConfirmProgress
@@ -183,22 +174,13 @@ class _Runs:
     @property
     def total(self) -> int:
         """The steps of all runs together."""
-        return len(self.seeds) * len(self.arms) * self.recipe.max_steps
+        return len(self.seeds) * len(self.arms) * self.trainee.recipe.max_steps
 
     def settings(self) -> dict[str, object]:
         """Return everything that each run depends on."""
-        return {
-            "target": [
-                self.source.target,
-                self.source.config_hash,
-                identity(self.source.folder or self.source.target),
-            ],
-            "recipe": self.recipe.model_dump(mode="json"),
+        return self.trainee.identity() | {
             "faults": list(self.faults),
             "monitors": list(self.monitors),
-            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
-            "data": None if self.data is None else digest(repr(self.data), length=64),
-            "device": self.device,
         }
 
     def prediction(
@@ -218,10 +200,10 @@ class _Runs:
                 evaluations.append(evaluations[0])
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
-            at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
+            at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluation = evaluate(
-                self.source,
-                self.recipe,
+                self.trainee.source,
+                self.trainee.recipe,
                 at_seed,
                 threshold=threshold,
                 classifier=classifier,
@@ -237,78 +219,48 @@ class _Runs:
         trials: list[TrialReport] = []
         data: dict[int, TrainingData] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
+        steps = self.trainee.recipe.max_steps
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
-            done = number * self.recipe.max_steps
+            done = number * steps
             trial = finished.trial(arm.label, seed)
             if trial is not None:
                 self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
                 trials.append(trial)
                 continue
             if seed not in data:
-                data = {seed: self._data(seed)}
-            record, judged = self._trained(arm, seed, data[seed], finished, name, done)
-            trivial = trivial_loss(data[seed].batches)
-            trials.append(
-                sum_up(
-                    record,
-                    arm.label,
-                    seed,
-                    fault_step=fault_step,
-                    trivial_loss=trivial,
-                    held_out=judged,
-                )
+                data = {seed: self.trainee.data_of(seed)}
+            record, judged = self.trainee.run(
+                arm,
+                seed,
+                data[seed],
+                faults=self.faults,
+                monitors=self.monitors,
+                sinks=[
+                    *finished.sinks(arm.label, seed),
+                    _Critical(name, done, self.total, self.progress),
+                ],
+                checkpoints=finished.checkpoints(arm.label, seed),
+                progress=partial(self._told, name, done),
             )
-            finished.keep_trial(trials[-1])
-            if self.record is not None:
-                record_trial(self.record, self.source, self.recipe, arm, trials[-1])
-            after = done + self.recipe.max_steps
-            self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
+            trial = sum_up(
+                record,
+                arm.label,
+                seed,
+                fault_step=fault_step,
+                trivial_loss=trivial_loss(data[seed].batches),
+                held_out=judged,
+            )
+            trials.append(trial)
+            finished.keep_trial(trial)
+            if self.record is not None and not arm.interventions:
+                append_row(self.record, trial_row(self.trainee, arm, trial))
+            self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
 
-    def _data(self, seed: int) -> TrainingData:
-        return training_data(
-            self.source,
-            self.recipe,
-            seed=seed,
-            text=self.text,
-            data=self.data,
-            device=self.device,
-            holds_out=self.source.is_pretrained,
-        )
-
-    def _trained(
-        self,
-        arm: Arm,
-        seed: int,
-        data: TrainingData,
-        finished: FinishedRuns,
-        name: str,
-        done: int,
-    ) -> tuple[RunRecord, HeldOut | None]:
-        steps = self.recipe.max_steps
-        model = starting_model(self.source, self.recipe, seed).to(self.device)
-        held = data.held_out
-        before = mean_loss(model, held) if held else 0.0
-        record = train_arm(
-            model,
-            data.batches,
-            self.recipe,
-            arm,
-            seed=seed,
-            faults=self.faults,
-            monitors=self.monitors,
-            sinks=[
-                *finished.sinks(arm.label, seed),
-                _Critical(name, done, self.total, self.progress),
-            ],
-            checkpoints=finished.checkpoints(arm.label, seed),
-            progress=lambda step, loss: self.progress(
-                f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
-            ),
-        )
-        judged = HeldOut(before=before, after=mean_loss(model, held)) if held else None
-        return record, judged
+    def _told(self, name: str, done: int, step: int, loss: float) -> None:
+        said = f"{name}: step {step + 1}/{self.trainee.recipe.max_steps}, loss {loss:.4g}"
+        self.progress(said, done + step + 1, self.total)
 
 
 def _report(

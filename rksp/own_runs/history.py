@@ -246,7 +246,7 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
         )
         for run in runs
     ]
-    labels = judge(trained, guess)
+    labels = judge(trained, guess, None if shape is None else shape.entropy)
     name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
     found: Observed | Tuned | None = None
     if inputs is not None:

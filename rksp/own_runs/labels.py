@@ -83,7 +83,9 @@ def ended(state: str, final: float, loss: Curve | None, planned: int | None) -> 
     return "finished" if not word or word in _FINISHED else "unfinished"
 
 
-def judge(runs: Sequence[Trained], guess: float | None) -> list[Judged]:
+def judge(
+    runs: Sequence[Trained], guess: float | None, entropy: float | None = None
+) -> list[Judged]:
     """Label the runs of one ladder.
 
     With a dense curve of every run the whole rule holds, spikes too; otherwise the final losses
@@ -92,10 +94,11 @@ def judge(runs: Sequence[Trained], guess: float | None) -> list[Judged]:
     Args:
         runs: They differ in the rate, or in the seed.
         guess: Loss of a uniform guess, in nats; None if it is not known.
+        entropy: Of the labels of a classifier, in nats; see `OutcomePolicy.of_labels`.
     """
     whole = [n for n, run in enumerate(runs) if run.ended != "unfinished"]
     labels: list[Judged] = [Judged(label="unfinished", excess=math.nan)] * len(runs)
-    for n, found in zip(whole, _by_policy([runs[n] for n in whole]), strict=True):
+    for n, found in zip(whole, _by_policy([runs[n] for n in whole], entropy), strict=True):
         labels[n] = found
     if len({run.rate for run in runs}) == 1:
         return [_alone(run, one, guess) for run, one in zip(runs, labels, strict=True)]
@@ -117,7 +120,7 @@ def final_loss(loss: Curve | None, planned: int | None) -> float:
     return float(tail.mean() if len(tail) else loss.values[-1])
 
 
-def _by_policy(runs: Sequence[Trained]) -> list[Judged]:
+def _by_policy(runs: Sequence[Trained], entropy: float | None) -> list[Judged]:
     """Label whole runs by the policy of the lab."""
     if not runs:
         return []
@@ -127,7 +130,7 @@ def _by_policy(runs: Sequence[Trained]) -> list[Judged]:
     )
     points = max((len(run.loss.values) for run in runs if run.loss is not None), default=1)
     curves = [_curves(run, points) if is_dense else _end(run) for run in runs]
-    ladder = OutcomePolicy().judge([run.rate for run in runs], curves)
+    ladder = OutcomePolicy().of_labels(entropy).judge([run.rate for run in runs], curves)
     return [
         Judged(label=_label(outcome), excess=excess)
         for outcome, excess in zip(ladder.outcomes, ladder.excess, strict=True)
