@@ -378,12 +378,10 @@ class Question:
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.gathering import gather
-        from rksp.assessment.pipeline import judge
+        from rksp.assessment.pipeline import evaluate
 
-        asked = self._asked
-        evidence = gather(self.source, options, store=store, progress=progress)
-        return judge(evidence, self.run.recipe, **asked, progress=progress)
+        more = {"store": store, "progress": progress, **self._asked}
+        return evaluate(self.source, self.run.recipe, options, **more)
 
     def known(
         self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
