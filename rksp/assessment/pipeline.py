@@ -139,7 +139,19 @@ def judge(
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
-    checked = _checked(evidence, recipe, response, trusted)
+    names = ("start_here", "do_not_exceed", "likely_edge")
+    checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        task=evidence.source.task,
+        facts=evidence.facts,
+        forward=None if evidence.profile is None else evidence.profile.forward,
+        response=response,
+        **{name: getattr(trusted, name, None) for name in names},
+        is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
+        reads_tokens=evidence.reads_tokens,
+    )
     return Evaluation(
         seed=evidence.options.seed,
         source=evidence.source,
@@ -153,28 +165,6 @@ def judge(
         findings=run_checks(checked, evidence.seen),
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
-    )
-
-
-def _checked(
-    evidence: Evidence,
-    recipe: Recipe,
-    response: ResponseProfile | None,
-    trusted: RiskAssessment | None,
-) -> CheckEvidence:
-    """Return what the checks read."""
-    names = ("start_here", "do_not_exceed", "likely_edge")
-    return CheckEvidence(
-        recipe=recipe,
-        config=evidence.source.config,
-        task=evidence.source.task,
-        facts=evidence.facts,
-        forward=None if evidence.profile is None else evidence.profile.forward,
-        response=response,
-        **{name: getattr(trusted, name, None) for name in names},
-        is_pretrained=evidence.is_trained,
-        declared=evidence.declared,
-        reads_tokens=evidence.reads_tokens,
     )
 
 
@@ -228,9 +218,10 @@ class _Answers:
         if seen is not None:
             doubts = doubts_of(seen, self.response, doubts)
         make = partial(_basis, evidence, recipe, features, model, rates, with_levers, doubts)
-        # `declared` is the evidence's own: it stands for it.
-        key = (evidence.declared, recipe.but_for_rate, with_levers)
-        basis = model.once(key, make) if isinstance(model, Remembered) else make()
+        if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
+            basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
+        else:
+            basis = make()
         return basis.answer(rate, **self.bars, with_curve=with_curve, with_advice=with_advice)
 
     def _tuned(self, recipe: Recipe, terms: Terms) -> RiskAssessment:
