@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +51,7 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
     Args:
         file: The file.
         write: Write what became of the copy into the file.
-        **read: How `rksp.score` reads the file.
+        **read: `devices` and `trainer` of `scored`.
 
     Returns:
         The changes as a diff, and the last answer.
@@ -80,21 +81,38 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
     return "".join(diff), report
 
 
-def scored(target: str, *, called: str = "", **asked: Any) -> ScoreReport:
+def scored(
+    target: str,
+    *,
+    called: str = "",
+    recipe: Mapping[str, Any] | None = None,
+    devices: int | None = None,
+    trainer: str | None = None,
+) -> ScoreReport:
     """Return the report of a target by its configuration alone, with a command that leads on.
 
     Args:
         target: As for `rksp.score`.
         called: What the command calls it, if it is a copy.
-        **asked: Other arguments of `rksp.score`.
+        recipe: Fields that replace those of the run file.
+        devices: See `rksp.run.Run.read`.
+        trainer: Likewise.
 
     Raises:
         InputError: The target cannot be scored.
     """
+    from rksp.models.resolve import resolve
+    from rksp.options import MeasureOptions
+    from rksp.report.finish import finished
+    from rksp.report.gate import DEFAULT_BAR, Gate
     from rksp.report.summary import summarized
-    from rksp.scoring import score
+    from rksp.run import Question, Run
 
     with reading(f"the run file {one_line(target, 200)}"):
-        report = score(target, evidence="config", **asked).report
+        run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
+        source = resolve(run.target, overrides=run.overrides, counts=False)
+        question, _ = Question.of(run, source).audited()
+        report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
+    report, _ = finished(report, question.run, Gate.parse(str(DEFAULT_BAR)))
     command = shlex.join(["rksp", "score", called or target])
     return summarized(report.model_copy(update={"next_command": command}))

@@ -112,7 +112,7 @@ def test_a_value_that_means_two_settings_is_not_edited(tmp_path):
 def test_a_typed_value_is_not_looked_for_in_the_file(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(TRAINER)
-    report = scored(str(file), lr=0.2)
+    report = scored(str(file), recipe={"lr": 0.2})
     edits = [e for f in report.findings for e in f.edit if e.field == "learning_rate"]
     assert edits and all(one.file is None and one.was == 0.2 for one in edits)
 
@@ -177,7 +177,7 @@ def test_what_was_fixed_is_gone_in_all_run_files(tmp_path, monkeypatch):
 
 
 def test_nothing_is_edited_without_a_text():
-    report = scored("gpt2", lr=0.3)
+    report = scored("gpt2", recipe={"lr": 0.3})
     text = RunText(path="", recipe=report.recipe, origins={})
     assert text.edit("learning_rate", "1e-3") == Edit(field="learning_rate", was=0.3, to=1e-3)
 
