@@ -15,9 +15,9 @@ def checks(
     from rksp.checks.registry import CHECKS
 
     if output_format == "json":
-        texts = ("title", "measures", "healthy", "fix", "source")
+        texts = ("title", "measures", "healthy", "fix", "source", "field")
         rows = [
-            {name: getattr(check, name) for name in ("code", "level", "name", "field")}
+            {name: getattr(check, name) for name in ("code", "level", "name")}
             | {name: getattr(check.texts, name) for name in texts}
             for check in CHECKS
         ]

@@ -1,11 +1,11 @@
-"""The contract of a check: its function and its facts; checks.toml holds its texts."""
+"""The contract of a check: its function and its facts; checks.toml says the rest."""
 
 from __future__ import annotations
 
 import string
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -56,6 +56,8 @@ class Texts:
         healthy: The range without a finding, in words.
         fix: The smallest change that would remove the finding, one sentence.
         failing, stable: A minimal setting with the finding, and one without.
+        field: The recipe's field to blame; empty if there is none.
+        settings: Names of the configuration's settings to blame, the usual one first.
     """
 
     title: str
@@ -66,6 +68,8 @@ class Texts:
     fix: str
     failing: str
     stable: str
+    field: str = ""
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,6 @@ class Check:
         level: Its worst level.
         look: The function that yields observations; it yields none without evidence.
         needs: What must be known besides the recipe; if any is missing, the check does not run.
-        field: The recipe's field to blame; empty if there is none.
-        settings: Names of the configuration's settings to blame, the usual one first.
         is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
             an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
             warm-up and batch are judged by P(failed) itself, so checks of them are no cause.
@@ -93,8 +95,6 @@ class Check:
     level: Level
     look: Look
     needs: tuple[Need, ...] = ()
-    field: str = ""
-    settings: tuple[str, ...] = ()
     is_cause: bool = False
     reads: Reads = "rate"
 
@@ -149,12 +149,13 @@ class _Thresholds(string.Formatter):
 
 @cache
 def _texts(check: Check) -> Texts:
-    constants = check.look.__globals__
-    said = _written()[check.code]
-    fill = lambda text: _Thresholds().vformat(text, (), constants)
-    return Texts(**{one.name: fill(said[one.name]) for one in fields(Texts)})
+    constants, said = check.look.__globals__, dict(_written()[check.code])
+    settings = said.pop("settings", ())  # a list, or the name of a constant
+    named = constants[settings] if isinstance(settings, str) else settings
+    filled = {name: _Thresholds().vformat(text, (), constants) for name, text in said.items()}
+    return Texts(**filled, settings=tuple(named))
 
 
 @cache
-def _written() -> dict[str, dict[str, str]]:
+def _written() -> dict[str, dict[str, Any]]:
     return tomllib.loads((files("rksp.checks") / "checks.toml").read_text(encoding="utf-8"))

@@ -39,7 +39,7 @@ _RANK_ONE = 1e-4
 _PREFERENCE_LOSSES = ("dpo", "kto", "orpo", "ppo", "grpo")
 
 
-@check("RKSP508", "fine-tuning-rate", Level.ERROR, field="learning_rate")
+@check("RKSP508", "fine-tuning-rate", Level.ERROR)
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, limit = evidence.recipe.learning_rate, _limit(evidence)
     if rate is None or limit is None or rate <= limit:
@@ -92,7 +92,7 @@ def _whole(evidence: CheckEvidence) -> float:
     return next(limit for largest, limit in table if size <= largest)
 
 
-@check("RKSP509", "fine-tuning-batch", Level.WARNING, field="batch_size")
+@check("RKSP509", "fine-tuning-batch", Level.WARNING)
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate
@@ -109,7 +109,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP511", "adapter-scale", Level.WARNING, field="lora_alpha", is_cause=True, reads="recipe")
+@check("RKSP511", "adapter-scale", Level.WARNING, is_cause=True, reads="recipe")
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.peft not in _SCALED or not recipe.lora_alpha:
@@ -130,7 +130,7 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP512", "adapter-rank", Level.NOTE, field="lora_rank")
+@check("RKSP512", "adapter-rank", Level.NOTE)
 def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, rate = evidence.recipe, evidence.recipe.learning_rate
     if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
@@ -144,7 +144,7 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP513", "fine-tuning-epochs", Level.WARNING, field="max_steps", reads="recipe")
+@check("RKSP513", "fine-tuning-epochs", Level.WARNING, reads="recipe")
 def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if not evidence.is_fine_tuning or recipe.rows is None:

@@ -37,14 +37,7 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP102",
-    "output-logit-scale",
-    Level.ERROR,
-    settings=("initializer_factor", "tie_word_embeddings"),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP102", "output-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
     if evidence.is_pretrained:
@@ -81,10 +74,6 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
     "tied-embedding-scale",
     Level.WARNING,
     needs=(Need.WEIGHTS,),
-    settings=(
-        "initializer_range",
-        "tie_word_embeddings",
-    ),
     is_cause=True,
     reads="model",
 )
@@ -110,7 +99,7 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP104", "missing-z-loss", Level.WARNING, needs=(Need.SIZE,), field="z_loss")
+@check("RKSP104", "missing-z-loss", Level.WARNING, needs=(Need.SIZE,))
 def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, size = evidence.rate_over_published, evidence.active_parameters
     if ratio is None or ratio <= _FAST or definite(size) < _LARGE or evidence.recipe.z_loss:
@@ -139,14 +128,7 @@ _TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
 _WIDE = 512  # narrower models have small heads by necessity
 
 
-@check(
-    "RKSP201",
-    "attention-logit-scale",
-    Level.ERROR,
-    settings=("attention_multiplier", "query_pre_attn_scalar", "head_dim"),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP201", "attention-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention:
@@ -232,14 +214,7 @@ def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP203",
-    "missing-qk-norm",
-    Level.WARNING,
-    needs=(Need.SIZE,),
-    field="learning_rate",
-    settings=("model_type",),
-)
+@check("RKSP203", "missing-qk-norm", Level.WARNING, needs=(Need.SIZE,))
 def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     edge, rate, size = (
         evidence.public_edge,
@@ -262,18 +237,7 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP204",
-    "head-dimension",
-    Level.NOTE,
-    needs=(Need.CONFIG,),
-    settings=(
-        "num_attention_heads",
-        "n_head",
-        "head_dim",
-    ),
-    reads="model",
-)
+@check("RKSP204", "head-dimension", Level.NOTE, needs=(Need.CONFIG,), reads="model")
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
     width = evidence.settings.width
     heads = evidence.settings.number("num_attention_heads", "n_head")

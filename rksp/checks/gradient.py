@@ -40,7 +40,6 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     "fp16-gradient-range",
     Level.ERROR,
     needs=(Need.GRADIENT,),
-    field="precision",
     is_cause=True,
     reads="recipe",
 )
@@ -71,7 +70,7 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP404", "no-clipping", Level.WARNING, field="max_grad_norm")
+@check("RKSP404", "no-clipping", Level.WARNING)
 def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if evidence.is_clipped:
@@ -86,13 +85,10 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     elif norm is not None and norm > _NORM:
         reason, value = f"the first gradient has norm {norm:.3g}", norm
     if reason is not None:
-        yield Observation(
-            message=f"Gradients are not clipped, and {reason}.",
-            value=value,
-        )
+        yield Observation(message=f"Gradients are not clipped, and {reason}.", value=value)
 
 
-@check("RKSP405", "optimizer-epsilon", Level.ERROR, field="adam_epsilon", is_cause=True)
+@check("RKSP405", "optimizer-epsilon", Level.ERROR, is_cause=True)
 def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if not evidence.has_adam:
@@ -171,7 +167,7 @@ _SMALL, _TINY = 1e-3, 1e-5  # PixArt-α clips at 0.01, and nothing published bel
 _LARGE = 1000.0
 
 
-@check("RKSP406", "clipping-bound", Level.ERROR, field="max_grad_norm", reads="recipe")
+@check("RKSP406", "clipping-bound", Level.ERROR, reads="recipe")
 def _bound(evidence: CheckEvidence) -> Iterator[Observation]:
     bound = evidence.recipe.max_grad_norm
     if bound is None:

@@ -46,7 +46,6 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     "fp16-activation-range",
     Level.ERROR,
     needs=(Need.FORWARD,),
-    field="precision",
     is_cause=True,
     reads="recipe",
 )
@@ -67,14 +66,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP303",
-    "fp8-activation-range",
-    Level.NOTE,
-    needs=(Need.FORWARD,),
-    field="precision",
-    reads="recipe",
-)
+@check("RKSP303", "fp8-activation-range", Level.NOTE, needs=(Need.FORWARD,), reads="recipe")
 def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
     largest = _largest(evidence)
     if largest is not None and largest > _FP8_MAX:
@@ -94,14 +86,7 @@ def _largest(evidence: CheckEvidence) -> float | None:
     return evidence.forward.activation_absmax if evidence.forward is not None else None
 
 
-@check(
-    "RKSP304",
-    "low-precision-parameters",
-    Level.ERROR,
-    field="precision",
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP304", "low-precision-parameters", Level.ERROR, is_cause=True, reads="recipe")
 def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.precision not in _ROUNDING:
@@ -129,9 +114,7 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP305", "lost-updates", Level.WARNING, needs=(Need.RESPONSE, Need.WEIGHTS), field="precision"
-)
+@check("RKSP305", "lost-updates", Level.WARNING, needs=(Need.RESPONSE, Need.WEIGHTS))
 def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, response, facts = evidence.recipe, evidence.response, evidence.facts
     if recipe.precision not in _ROUNDING or recipe.learning_rate is None:
@@ -153,15 +136,7 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP306",
-    "fp16-family",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    field="precision",
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP306", "fp16-family", Level.WARNING, needs=(Need.CONFIG,), is_cause=True, reads="recipe")
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16 or not evidence.is_fine_tuning:
         return
@@ -180,7 +155,7 @@ def _declared_dtype(evidence: CheckEvidence) -> str:
     return str(evidence.settings.get("dtype", "torch_dtype") or "")
 
 
-@check("RKSP307", "fp16-training", Level.WARNING, field="precision", is_cause=True)
+@check("RKSP307", "fp16-training", Level.WARNING, is_cause=True)
 def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16 or evidence.is_fine_tuning or any(_fp16_family.look(evidence)):
         return
@@ -202,7 +177,7 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(level=level, message=message, value=value)
 
 
-@check("RKSP308", "fp8-training", Level.WARNING, field="precision", is_cause=True, reads="recipe")
+@check("RKSP308", "fp8-training", Level.WARNING, is_cause=True, reads="recipe")
 def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.recipe.precision != "fp8":
         return
@@ -218,7 +193,5 @@ def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
         message = "The run trains from scratch in fp8."
     is_risky = heaviest > _HEAVY_TAIL or evidence.is_fine_tuning
     yield Observation(
-        level=Level.WARNING if is_risky else Level.NOTE,
-        message=message,
-        value=heaviest or None,
+        level=Level.WARNING if is_risky else Level.NOTE, message=message, value=heaviest or None
     )

@@ -109,11 +109,7 @@ def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
         (check, [need for need in check.needs if need not in evidence.held]) for check in CHECKS
     )
     return tuple(
-        NotRun(
-            code=check.code,
-            name=check.name,
-            reason=f"it needs {' and '.join(missing)}",
-        )
+        NotRun(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
         for check, missing in lacking
         if missing
     )
@@ -135,12 +131,12 @@ def find_check(wanted: str) -> Check:
 
 def blamed_settings(code: str) -> tuple[str, ...]:
     """Return the configuration's settings that the findings of a code blame, usual one first."""
-    return _BY_KEY[code].settings if code in _BY_KEY else ()
+    return _BY_KEY[code].texts.settings if code in _BY_KEY else ()
 
 
 def blamed_field(code: str) -> str:
     """Return the recipe's field that the findings of a code blame; empty where there is none."""
-    return _BY_KEY[code].field if code in _BY_KEY else ""
+    return _BY_KEY[code].texts.field if code in _BY_KEY else ""
 
 
 def _advice(seen: Observation, lower: str) -> str | None:

@@ -115,7 +115,6 @@ def balance_is_off(evidence: CheckEvidence) -> str | None:
     "balance-loss-off",
     Level.WARNING,
     needs=(Need.CONFIG,),
-    settings=("output_router_logits", "router_aux_loss_coef"),
     is_cause=True,
     reads="recipe",
 )
@@ -139,7 +138,6 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
     "router-stability",
     Level.WARNING,
     needs=(Need.CONFIG,),
-    settings=("router_z_loss_coef",),
     is_cause=True,
     reads="recipe",
 )

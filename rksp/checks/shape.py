@@ -34,7 +34,6 @@ _DEEPER = 24  # BERT-large and RoBERTa-large
     "feed-forward-ratio",
     Level.WARNING,
     needs=(Need.CONFIG,),
-    settings=("intermediate_size", "n_inner", "ffn_dim"),
     is_cause=True,
     reads="model",
 )
@@ -72,14 +71,7 @@ def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check(
-    "RKSP703",
-    "width-depth-ratio",
-    Level.NOTE,
-    needs=(Need.MODULES,),
-    settings=("num_hidden_layers", "n_layer"),
-    reads="model",
-)
+@check("RKSP703", "width-depth-ratio", Level.NOTE, needs=(Need.MODULES,), reads="model")
 def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
     facts = evidence.facts
     if facts is None or facts.depth < _DEEP:
@@ -92,7 +84,7 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP704", "dropout", Level.ERROR, needs=(Need.CONFIG,), settings=_DROPOUTS, reads="model")
+@check("RKSP704", "dropout", Level.ERROR, needs=(Need.CONFIG,), reads="model")
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
     shares = {name: evidence.settings.number(name) for name in _DROPOUTS}
     known = {name: share for name, share in shares.items() if share is not None}
@@ -105,14 +97,7 @@ def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP705",
-    "post-norm-depth",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    settings=("encoder_layers", "decoder_layers"),
-    is_cause=True,
-)
+@check("RKSP705", "post-norm-depth", Level.WARNING, needs=(Need.CONFIG,), is_cause=True)
 def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     if evidence.is_pretrained or evidence.recipe.learning_rate is None:
@@ -133,15 +118,7 @@ _LONG = 32_768
 _OVERLAP = 1.1  # of the longest wavelength: 65,536 positions at base 10,000 are published
 
 
-@check(
-    "RKSP205",
-    "position-limit",
-    Level.ERROR,
-    needs=(Need.CONFIG,),
-    field="sequence_length",
-    settings=("max_position_embeddings", "n_positions"),
-    reads="recipe",
-)
+@check("RKSP205", "position-limit", Level.ERROR, needs=(Need.CONFIG,), reads="recipe")
 def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
     settings, asked = evidence.settings, evidence.recipe.sequence_length
     limit = settings.positions
@@ -169,15 +146,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP206",
-    "rope-base",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    settings=("rope_theta", "rope_parameters"),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP206", "rope-base", Level.WARNING, needs=(Need.CONFIG,), is_cause=True, reads="recipe")
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     base, is_scaled = _rope(settings)
@@ -225,9 +194,7 @@ def _parts(value: Any) -> list[Any]:
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 
 
-@check(
-    "RKSP207", "rope-precision", Level.NOTE, needs=(Need.CONFIG,), field="precision", reads="recipe"
-)
+@check("RKSP207", "rope-precision", Level.NOTE, needs=(Need.CONFIG,), reads="recipe")
 def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
     base, _ = _rope(evidence.settings)
     recipe = evidence.recipe
@@ -253,14 +220,7 @@ _UNSCALED = 0.9
 _VANISHING = 1e-4
 
 
-@check(
-    "RKSP601",
-    "init-std",
-    Level.WARNING,
-    settings=("initializer_range",),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP601", "init-std", Level.WARNING, is_cause=True, reads="recipe")
 def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     std, width = _drawn(evidence)
     if not std or not width or evidence.is_pretrained:

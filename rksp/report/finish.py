@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rksp.checks.registry import CHECKS
+from rksp.checks.registry import blamed_field
 from rksp.checks.selection import left_out, select_findings
 from rksp.documents.score import NotRunReport, ScoreReport
 from rksp.documents.verdict import combined
@@ -42,8 +42,10 @@ def finished(
         The report, and a sentence for each comment that cannot silence what it names.
     """
     listed = select_findings(report.findings, select, ignore, levels)
-    fields = {check.code: check.field for check in CHECKS}
-    fields |= {one.code: "the software" for one in listed if one.code.startswith("RKSA")}
+    fields = {
+        one.code: "the software" if one.code.startswith("RKSA") else blamed_field(one.code)
+        for one in listed
+    }
     found = apply_comments(listed, fields, run.origins, run.file, gate.reaches)
     dropped = {check.code: check for check in left_out(select, ignore)}
     silenced = [

@@ -201,9 +201,11 @@ def test_between_the_safe_line_and_a_higher_start_there_is_no_complaint(rate):
 
 
 def test_every_recipe_check_blames_a_field_of_the_recipe():
-    assert {check.field for check in CHECKS} - {""} <= set(Recipe.model_fields)
+    assert {check.texts.field for check in CHECKS} - {""} <= set(Recipe.model_fields)
     alone = [check for check in CHECKS if not check.needs]
-    assert all(check.field or check.settings for check in alone if check.code != "RKSP901")
+    assert all(
+        check.texts.field or check.texts.settings for check in alone if check.code != "RKSP901"
+    )
     assert blamed_field("RKSP503") == "warmup_steps"
     assert blamed_field("RKSP101") == blamed_field("RKSP999") == ""
 
