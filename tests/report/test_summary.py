@@ -21,7 +21,10 @@ CONFIG = ["--evidence", "config"]
     [
         (["gpt2", "--lr", "6e-4", "--warmup-steps", "100"], "yes"),
         (["gpt2", "--lr", "0.3"], "no"),
+        (["gpt2", "--lr", "2e-3", "--warmup-steps", "100"], "no"),  # P(failed) 27%, three times X
         (["gpt2"], "unknown"),
+        (["llama", "--pretrained", "--lr", "5e-7", "--objective", "dpo"], "yes"),  # as published
+        (["llama", "--pretrained", "--lr", "5e-5", "--objective", "dpo"], "no"),  # above them all
         (["gpt2", "--lr", "1e-6", "--objective", "dpo"], "unknown"),
     ],
 )
