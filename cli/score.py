@@ -99,7 +99,7 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     with loading():
-        from rksp.checks.selection import select_findings
+        from rksp.checks.registry import select_findings
         from rksp.report.gate import Gate
     with collector_paused():
         files = outputs(output.output_format, output.output)

@@ -21,8 +21,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData
 from rksp.confirm.ranks import Ranks
-from rksp.confirm.recorded import trial_row
-from rksp.confirm.trainee import Trainee
+from rksp.confirm.trainee import Trainee, trial_row
 from rksp.confirm.trial import sum_up
 from rksp.datasets.own_rows import OwnRows
 from rksp.ground.errors import InputError

@@ -10,16 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rksp.assessment.pipeline import Evaluation, evaluate
+from rksp.assessment.pipeline import Evaluation
 from rksp.assessment.store import MeasurementStore
-from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.recorded import trial_row
-from rksp.confirm.trainee import Trainee, check_trainable, rehearse
+from rksp.confirm.trainee import Trainee, check_trainable, rehearse, trial_row
 from rksp.confirm.trial import sum_up
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import read_own_rows
@@ -31,9 +29,9 @@ from rksp.ground.files import digest
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.own_runs.learning import learn
 from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
+from rksp.run import Question, Run
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
@@ -80,7 +78,7 @@ def confirm(
         monitors: Lines for the registry of monitors.
         options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
             data are also those that the runs train on.
-        threshold: The threshold of the prediction; see `rksp.assessment.pipeline.evaluate`.
+        threshold: The threshold of the prediction; see `rksp.assessment.risk.Terms`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
@@ -130,15 +128,15 @@ def confirm(
     )
     settings = runs.settings()
     judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
-    classifier = None
-    if past_runs:
-        classifier, read = learn(past_runs, source, trained)
-        judged["runs"] = digest(read.model_dump_json())
+    run = Run(target=source.target, recipe=trained)
+    question = Question(run=run, source=source, bars={"threshold": threshold}).learning(past_runs)
+    if question.own_runs is not None:
+        judged["runs"] = digest(question.own_runs.model_dump_json())
     finished = FinishedRuns(folder, settings)
     with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, threshold, classifier)
+        prediction = runs.prediction(predictions, options, question)
         if arms is None:
             usual = default_arms(recipe.learning_rate, prediction.start_here)
             runs = replace(runs, arms=usual)
@@ -184,11 +182,7 @@ class _Runs:
         }
 
     def prediction(
-        self,
-        finished: FinishedRuns,
-        options: MeasureOptions,
-        threshold: float,
-        classifier: EdgePredictor | None = None,
+        self, finished: FinishedRuns, options: MeasureOptions, question: Question
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
@@ -201,16 +195,8 @@ class _Runs:
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
-            evaluation = evaluate(
-                self.trainee.source,
-                self.trainee.recipe,
-                at_seed,
-                threshold=threshold,
-                classifier=classifier,
-                store=self.store,
-            )
-            evaluations.append(evaluation)
-        prediction = mean_prediction(evaluations, threshold)
+            evaluations.append(question.evaluated(at_seed, self.store))
+        prediction = mean_prediction(evaluations, question.bars["threshold"])
         finished.keep_prediction(prediction)
         return prediction
 

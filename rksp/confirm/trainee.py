@@ -1,9 +1,10 @@
-"""The model that confirm and calibrate train, how each of its runs starts, and what is refused."""
+"""The model that confirm and calibrate train: its start, one run of it, and that run's record."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData, label_entropy, training_data, trivial_loss
 from rksp.confirm.trial import HeldOut, in_precision, train_arm
 from rksp.datasets.own_rows import OwnRows
+from rksp.documents.confirm import TrialReport
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.optimizers import make_optimizer
+from rksp.outcome import Outcome
+from rksp.own_runs.labels import Ended
+from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.training.runner import RunRecord
@@ -140,3 +145,27 @@ def rehearse(
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer)
+
+
+def trial_row(
+    trainee: Trainee, arm: Arm, trial: TrialReport, shape: Shape | None = None, **more: object
+) -> Row:
+    """Return the record of a run without interventions: with one it is none of its recipe.
+
+    Args:
+        trainee: The model and the recipe that the arm changes.
+        arm: What the run changed.
+        trial: What it left behind.
+        shape: Of the model; default what its configuration declares.
+        **more: Further columns.
+    """
+    trained, source = arm.recipe(trainee.recipe), trainee.source
+    judged = trial.final_loss if trial.untrained_loss is None else trial.held_out_loss
+    final = math.nan if judged is None else judged
+    state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
+    declared = shape_of(source.config, source.task, trained, is_trained=source.holds_trained)
+    known = shape or declared
+    if known is not None and (entropy := trainee.entropy) is not None:
+        known = replace(known, entropy=entropy)
+    name = f"{source.target} {arm.label} seed {trial.seed}"
+    return row_of(name, trained, known, final_loss=final, state=state, seed=trial.seed, **more)

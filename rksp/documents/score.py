@@ -444,9 +444,8 @@ class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
-        launch: yes; no where P(failed) reaches the bar, a finding has level error, or the verdict
-            is caution and the learning rate above `do_not_exceed` (or the highest published one);
-            unknown where rksp cannot tell, or no learning rate was given.
+        launch: yes; no where P(failed) reaches the bar or a finding has level error; unknown where
+            rksp cannot tell, no learning rate was given, or published runs alone answer.
         why: One sentence.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rksp.checks.registry import blamed_field
-from rksp.checks.selection import left_out, select_findings
+from rksp.checks.registry import blamed_field, left_out, select_findings
 from rksp.documents.score import NotRunReport, ScoreReport
 from rksp.documents.verdict import combined
 from rksp.ground.text import one_line

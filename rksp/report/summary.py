@@ -58,20 +58,12 @@ def render(report: ScoreReport) -> str:
 
 
 def _launch(report: ScoreReport) -> str:
-    """Answer yes or no where P(failed), or published runs, were told; else it is not known.
-
-    Above the rate not to exceed a doubtful run is not launched, though its P(failed) is below the
-    bar: a lower rate costs little.
-    """
-    gate, risk, rate = report.gate, deciding(report).risk, report.recipe.learning_rate
+    gate, risk = report.gate, deciding(report).risk
     is_held = gate is not None and gate.failed and not gate.only_unknown
     if is_held or report.risk_verdict == "risk" or _errors(report):
         return "no"
-    if risk is None or rate is None or report.risk_verdict in _UNKNOWN:
-        return "unknown"
-    most = risk.do_not_exceed if risk.published is None else risk.published.highest
-    is_high = most is not None and rate > most
-    return "no" if is_high and report.risk_verdict == "caution" else "yes"
+    has_answer = risk is not None and risk.probability_failed is not None
+    return "yes" if has_answer and report.risk_verdict not in _UNKNOWN else "unknown"
 
 
 def _errors(report: ScoreReport) -> list[str]:
@@ -83,6 +75,6 @@ def _why(report: ScoreReport, launch: str) -> str:
     if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
         start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
         return f"No learning rate was given{start}."
-    if launch == "yes" and risk is not None:
+    if risk is not None and (launch == "yes" or (launch == "unknown" and risk.published)):
         return f"{words.answer(report, risk)}."
     return next((one.message for one in issues(report)), report.verdict)

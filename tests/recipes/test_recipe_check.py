@@ -6,8 +6,14 @@ import pytest
 from support.check_evidence import found, healthy
 
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.registry import CHECKS, blamed_field, not_run, run_checks, setting_line
-from rksp.checks.selection import select_findings
+from rksp.checks.registry import (
+    CHECKS,
+    blamed_field,
+    not_run,
+    run_checks,
+    select_findings,
+    setting_line,
+)
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared

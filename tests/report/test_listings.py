@@ -13,8 +13,7 @@ from support.places import SCHEMAS
 from support.reports import finding, scored, with_findings
 from support.run_pages import confirmation_report
 
-from rksp.checks.registry import CHECKS
-from rksp.checks.selection import left_out
+from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
 from rksp.report.formats import render
 from rksp.report.machines.annotations import from_root

@@ -21,10 +21,7 @@ CONFIG = ["--evidence", "config"]
     [
         (["gpt2", "--lr", "6e-4", "--warmup-steps", "100"], "yes"),
         (["gpt2", "--lr", "0.3"], "no"),
-        (["gpt2", "--lr", "2e-3", "--warmup-steps", "100"], "no"),  # P(failed) 27%, three times X
         (["gpt2"], "unknown"),
-        (["llama", "--pretrained", "--lr", "5e-7", "--objective", "dpo"], "yes"),  # as published
-        (["llama", "--pretrained", "--lr", "5e-5", "--objective", "dpo"], "no"),  # above them all
         (["gpt2", "--lr", "1e-6", "--objective", "dpo"], "unknown"),
     ],
 )
@@ -40,6 +37,13 @@ def test_the_summary_says_whether_to_launch(asked, launch, capsys):
     left_with(["score", *asked, *CONFIG, "--format", "brief"])
     brief = json.loads(capsys.readouterr().out)
     assert list(brief)[:2] == ["launch", "why"] and brief["launch"] == launch
+
+
+def test_where_published_runs_answer_the_reason_names_them(capsys):
+    asked = ["llama", "--pretrained", "--lr", "5e-7", "--objective", "dpo", *CONFIG]
+    left_with(["score", *asked, "--format", "brief"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["launch"] == "unknown" and "published runs of DPO" in summary["why"]
 
 
 def test_a_gate_that_never_fails_does_not_make_a_launch(capsys):

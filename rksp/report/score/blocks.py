@@ -317,5 +317,4 @@ def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Secti
     digests = {"configuration": report.target.config_hash}
     digests["classifier’s data"] = None if seed.risk is None else seed.risk.classifier_data
     more += [[name, Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
-    more += [[one.op, one.implementation, "", one.reason] for one in report.kernels]
     return provenance(report, Numbers(report), *more)
