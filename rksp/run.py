@@ -320,6 +320,7 @@ class Question:
         unlearned: Why the past runs move nothing, a clause; empty where they do.
         software: The known faults of the software that trains; None where it is not known.
         bars: `threshold` and `risk` of `rksp.assessment.pipeline.judge`, where they are given.
+        store: Where measurements are kept; None keeps none.
     """
 
     run: Run
@@ -329,6 +330,7 @@ class Question:
     unlearned: str = ""
     software: Audit | None = None
     bars: Mapping[str, float] = field(default_factory=dict)
+    store: MeasurementStore | None = None
 
     @classmethod
     def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
@@ -400,28 +402,31 @@ class Question:
         found, said = audited(self.run.read_file, self.source.config, env, gpu)
         return replace(self, software=found), said
 
+    def keeping(self, place: bool | str | Path) -> Question:
+        """Return the question whose measurements are kept; see `MeasurementStore.of`."""
+        from rksp.assessment.store import MeasurementStore
+
+        return replace(self, store=MeasurementStore.of(place))
+
     def evaluated(
         self,
         options: MeasureOptions,
-        store: MeasurementStore | None = None,
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
         from rksp.assessment.gathering import gather
         from rksp.assessment.pipeline import judge
 
-        evidence = gather(self.source, options, store=store, progress=progress)
+        evidence = gather(self.source, options, store=self.store, progress=progress)
         return judge(evidence, self.run.recipe, **self._asked, progress=progress)
 
-    def known(
-        self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
-    ) -> ScoreReport | None:
+    def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
         from rksp.assessment.gathering import known
         from rksp.assessment.pipeline import judge
 
         recipe = self.run.recipe
-        found = [known(self.source, options, recipe, store) for options in seeds]
+        found = [known(self.source, options, recipe, self.store) for options in seeds]
         evidence = [one for one in found if one is not None]
         if len(evidence) < len(found):
             return None

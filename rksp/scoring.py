@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from rksp.assessment.store import MeasurementStore
 from rksp.ground.errors import InputError, check_kind
 from rksp.ground.flags import checked, field_of
 from rksp.models.resolve import resolve
@@ -132,9 +131,9 @@ def score(
     run = replace(run, is_pretrained=is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed)).learning([Path(path) for path in paths])
-    question, store = question.applying(apply).audited()[0], MeasurementStore.of(cache)
+    question = question.applying(apply).audited()[0].keeping(cache)
     with _left_as_found(source.model):
-        evaluations = [question.evaluated(one, store) for one in options.at_seeds(seeds)]
+        evaluations = [question.evaluated(one) for one in options.at_seeds(seeds)]
     older = baseline.report if isinstance(baseline, Result) else baseline
     report = question.reported(evaluations)
     return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), older)[0])

@@ -21,7 +21,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData
 from rksp.confirm.ranks import Ranks
-from rksp.confirm.trainee import Trainee, trial_row
+from rksp.confirm.trainee import Trainee, check_trainable, trial_row
 from rksp.confirm.trial import sum_up
 from rksp.datasets.own_rows import OwnRows
 from rksp.ground.errors import InputError
@@ -102,12 +102,7 @@ def make_ladder(
     Raises:
         InputError: It cannot be trained, or its trained weights are not at hand.
     """
-    source.check_size()
-    if source.config is None and source.batch is None:
-        raise InputError(
-            f"{source.target} comes without a batch, so it cannot be trained; return (model, "
-            "batch) from the factory."
-        )
+    check_trainable(source)
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
     trainee = Trainee(source=source, recipe=trained, text=text, data=data, device=device)

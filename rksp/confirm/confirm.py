@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rksp.assessment.pipeline import Evaluation
-from rksp.assessment.store import MeasurementStore
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, trivial_loss
@@ -63,7 +62,7 @@ def confirm(
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
     record: Path | None = None,
-    store: MeasurementStore | None = None,
+    cache: bool | Path = False,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -87,14 +86,16 @@ def confirm(
         past_runs: Files and folders of past runs that the prediction learns from.
         record: A file of runs to append every run to that differs from the recipe in the rate
             alone, for `past_runs` of a later call.
-        store: Where the prediction's measurements are kept; see `rksp.assessment.store`.
+        cache: Where the prediction's measurements are kept; see `Question.keeping`.
         progress: Called with the progress.
 
     Raises:
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
-    check_trainable(source, recipe)
+    if recipe.learning_rate is None:
+        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
+    check_trainable(source)
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
@@ -123,13 +124,13 @@ def confirm(
         faults=faults,
         monitors=monitors,
         record=record,
-        store=store,
         progress=progress,
     )
     settings = runs.settings()
     judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, bars={"threshold": threshold}).learning(past_runs)
+    question = Question(run=run, source=source, bars={"threshold": threshold})
+    question = question.learning(past_runs).keeping(cache)
     if question.own_runs is not None:
         judged["runs"] = digest(question.own_runs.model_dump_json())
     finished = FinishedRuns(folder, settings)
@@ -166,7 +167,6 @@ class _Runs:
     faults: Sequence[str]
     monitors: Sequence[str]
     record: Path | None
-    store: MeasurementStore | None
     progress: ConfirmProgress
 
     @property
@@ -195,7 +195,7 @@ class _Runs:
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
-            evaluations.append(question.evaluated(at_seed, self.store))
+            evaluations.append(question.evaluated(at_seed))
         prediction = mean_prediction(evaluations, question.bars["threshold"])
         finished.keep_prediction(prediction)
         return prediction

@@ -107,19 +107,17 @@ class Trainee:
         return record, HeldOut(before=before, after=mean_loss(model, held)) if held else None
 
 
-def check_trainable(source: ModelSource, recipe: Recipe) -> None:
-    """Refuse what cannot be trained, or would be trained as something else.
+def check_trainable(source: ModelSource) -> None:
+    """Refuse what cannot be trained.
 
     Raises:
-        InputError: There is no rate, or neither a model of transformers nor a batch of its own.
+        InputError: It is too large, or neither a model of transformers nor with a batch of its own.
     """
-    if recipe.learning_rate is None:
-        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
     if source.config is None and source.batch is None:
         raise InputError(
-            f"{source.target} comes without a batch, and rksp confirm has only text and images of "
-            "its own; return (model, batches) from the factory."
+            f"{source.target} comes without a batch, and rksp has only text and images of its own "
+            "to train on; return (model, batches) from the factory."
         )
 
 
