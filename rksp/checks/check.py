@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
-from rksp.ground.sizes import count
+from rksp.ground.flags import count
 from rksp.ground.text import short
 
 

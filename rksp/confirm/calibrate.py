@@ -31,8 +31,8 @@ from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.outcome import Curves, OutcomePolicy
-from rksp.outcome import Ladder as Judged
+from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Ladder as Judged
 from rksp.own_runs.record import Row, Shape, append_row, read_record, shape_of
 from rksp.recipe import Recipe
 

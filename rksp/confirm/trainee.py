@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from rksp.batch import mean_loss
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData, label_entropy, training_data, trivial_loss
 from rksp.confirm.trial import HeldOut, in_precision, train_arm
+from rksp.datasets.batch import mean_loss
 from rksp.datasets.own_rows import OwnRows
 from rksp.documents.confirm import TrialReport
 from rksp.ground.errors import InputError
@@ -22,9 +22,8 @@ from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.optimizers import make_optimizer
-from rksp.outcome import Outcome
-from rksp.own_runs.labels import Ended
+from rksp.optimizers.table import make_optimizer
+from rksp.own_runs.outcome import Ended, Outcome
 from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault

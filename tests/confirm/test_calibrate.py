@@ -23,10 +23,10 @@ from rksp.confirm.calibrate import calibrate, make_ladder
 from rksp.confirm.ranks import Ranks
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.outcome import OutcomePolicy
-from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.history import read_history
+from rksp.own_runs.observed import Tuned
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.own_runs.record import append_row, read_record, row_of
-from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
 RECIPE = Recipe(batch_size=2, sequence_length=16, max_steps=4)
@@ -62,7 +62,7 @@ def test_a_ladder_is_trained_and_read_back_as_one(tmp_path):
     record = tmp_path / "runs.jsonl"
     rows = calibrate(ladder(), record)
     assert len(rows) >= 8 and len(read_record(record)) == len(rows)
-    found = read_history([record], Question(source=None, recipe=Recipe()))
+    found = read_history([record], None, Recipe())
     (one,) = found.ladders
     assert len(one.runs) == len(rows)
     shape = one.runs[0].shape
@@ -117,7 +117,7 @@ def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_pat
     assert rate == pytest.approx(said.start_here / 30, rel=0.01)
     rows = calibrate(made, record)
     assert {row["rksp.is_trained"] for row in rows} == {True}
-    found = read_history([record], Question(source=source, recipe=recipe))
+    found = read_history([record], source, recipe)
     (one,) = found.ladders
     asked = fine_tuning_inputs(source.config, source.task, None, recipe)
     assert asked.parameters == made.inputs.parameters  # or the ladder would be another model's
@@ -194,8 +194,9 @@ def test_a_damaged_shape_leaves_its_run_out(tmp_path):
     path = tmp_path / "runs.jsonl"
     for row in (*rows, rows[0] | {"name": "odd", "rksp.width": "wide"}):
         append_row(path, row)
-    found = read_history([path], Question(source=resolve("gpt2", counts=False), recipe=Recipe()))
-    assert [one.name for one in found.left_out] == ["odd"] and found.runs == 2
+    found = read_history([path], resolve("gpt2", counts=False), Recipe())
+    assert [one.name for one in found.left_out] == ["odd"]
+    assert sum(len(ladder.runs) for ladder in found.ladders) == 2
 
 
 def test_the_command_trains_and_answers(tmp_path, monkeypatch):
@@ -257,7 +258,7 @@ def test_a_task_of_few_classes_has_a_smaller_margin(tmp_path):
         fields = RECIPE.model_copy(update={"learning_rate": rate})
         row = row_of(f"{rate}", fields, shape, final_loss=loss, state="finished", seed=0)
         append_row(tmp_path / "runs.jsonl", row)
-    found = read_history([tmp_path / "runs.jsonl"], Question(source=None, recipe=Recipe()))
+    found = read_history([tmp_path / "runs.jsonl"], None, Recipe())
     assert [one.label for one in found.ladders[0].labels] == ["healthy", "healthy", "failed"]
 
 
