@@ -115,7 +115,8 @@ def judge(
     """
     response = response_of(evidence, recipe, progress)
     answers = _Answers(evidence, response, classifier, {"threshold": threshold, "risk": risk})
-    missing, assessment, others, configured = None, None, (), None
+    missing, assessment, configured = None, None, None
+    others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
         with suppress(ArtifactError, NotCovered):

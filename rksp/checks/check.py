@@ -144,7 +144,9 @@ class _Thresholds(string.Formatter):
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         """Return the value as text where a conversion is named."""
-        return value if conversion is None else {"c": count, "n": short}[conversion](value)
+        if conversion == "c":
+            return count(value)
+        return short(value) if conversion == "n" else value
 
 
 @cache

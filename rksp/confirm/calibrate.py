@@ -170,8 +170,8 @@ def calibrate(
     known = {r["learning_rate"]: r for r in read_record(record) if _is_of(r, ladder)}
     rows = _by_rate(ranks.told({str(rate): row for rate, row in known.items()})[:1])
     planned = ladder.first_rates()
-    place = ranks.place(ladder.trainee.device)
-    here = replace(ladder, trainee=replace(ladder.trainee, device=place))
+    device = ranks.place(ladder.trainee.device)
+    here = replace(ladder, trainee=replace(ladder.trainee, device=device))
     data = None
     while True:
         missing = [rate for rate in planned if rate not in rows]
