@@ -156,7 +156,7 @@ class Terms:
             **more: The fields that only one of the models knows.
         """
         start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(self.risk))
-        here: dict[str, float] = {}
+        here: dict[str, float | None] = {}
         verdict, rate = Verdict.OK, self.learning_rate
         if rate is not None:
             failed, (low, high) = estimate.failed(rate), estimate.interval(rate)
