@@ -81,7 +81,7 @@ OPTIONS = {
     "--select --set --strict --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
-    + "--task --allow-hub --evidence --format --max-params --offline --recipe --runs --set "
+    + "--task --allow-hub --format --max-params --offline --recipe --runs --set "
     "--strict --trust-remote-code --help-all",
 }
 

@@ -40,7 +40,8 @@ def _numbers(part: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _command(*words: str) -> dict:
-    done = run_rksp(*words, "--evidence", "config", "--format", "json")
+    evidence = [] if words[0] == "transfer" else ["--evidence", "config"]
+    done = run_rksp(*words, *evidence, "--format", "json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
