@@ -66,16 +66,19 @@ class JsonLines(Sink):
         """Append the records."""
         lines = [_line("reading", reading) for reading in readings]
         lines += [_line("alarm", alarm) for alarm in alarms]
-        data = "".join(lines).encode()
+        self._append("".join(lines))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, text: str) -> None:
+        data = text.encode()
         try:
             while data:  # a disk that is almost full takes a part
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise write_failure(self.path, error) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def _repair(self, from_step: int | None) -> None:
         if not self.path.exists():
@@ -97,19 +100,30 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
     readings, alarms = [], []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         try:
-            record = json.loads(line)
-            kind = record.pop("kind")
-            if kind == "reading":
-                readings.append(_reading(record))
+            record = record_of(json.loads(line))
+            if isinstance(record, Reading):
+                readings.append(record)
             else:
-                record["severity"] = Severity(record["severity"])
-                alarms.append(Alarm(**{k: _number(k, v) for k, v in record.items()}))
+                alarms.append(record)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ArtifactError(
                 f"Line {number} of {path} is not a record of a monitor log ({error}); "
                 "the file was changed, or another program wrote it."
             ) from error
     return readings, alarms
+
+
+def record_of(line: dict[str, Any]) -> Reading | Alarm:
+    """Return the reading or the alarm of a line that `JsonLines` wrote.
+
+    Raises:
+        ValueError, TypeError, LookupError: It is neither.
+    """
+    known = {name: value for name, value in line.items() if name != "kind"}
+    if line["kind"] == "reading":
+        return _reading(known)
+    known["severity"] = Severity(known["severity"])
+    return Alarm(**{name: _number(name, value) for name, value in known.items()})
 
 
 def _line(kind: str, record: Reading | Alarm) -> str:
