@@ -187,7 +187,7 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
     kept |= {"verdict": answer.verdict, "probability_failed": risk, "rates": answer.rates()}
     with Path(asked["log"]).open("a", encoding="utf-8") as log:
         log.write(json.dumps(kept) + "\n")  # whole, behind the lines that the run has by now
-    for line in kept["text"]:
+    for line in kept["text"][:3]:  # the report has all of them
         _say(line)
 
 

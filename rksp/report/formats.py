@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rksp.documents.base import Document
 
-KINDS = ("score", "confirm", "grid", "diff", "runs")
+KINDS = ("score", "confirm", "grid", "diff", "runs", "watch")
 LISTED = ("score", "confirm", "grid")  # those with issues; see rksp.report.machines.listing
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
@@ -48,6 +48,7 @@ FORMATS = (
             "grid": "rksp.report.grid.terminal:render",
             "diff": "rksp.report.score.terminal:render_comparison",
             "runs": "rksp.report.own_runs.terminal:render",
+            "watch": "rksp.report.watch.terminal:render",
         },
     ),
     Format(name="full", renderings={"score": "rksp.report.score.terminal:render"}),
@@ -89,6 +90,7 @@ FORMATS = (
             "score": "rksp.report.score.html:render",
             "confirm": "rksp.report.confirm.html:render",
             "grid": "rksp.report.grid.html:render",
+            "watch": "rksp.report.watch.html:render",
         },
     ),
     Format(name="brief", renderings={"score": "rksp.report.summary:render"}),

@@ -99,11 +99,12 @@ def profiles(trials: Sequence[TrialReport], hues: dict[str, int]) -> list[tuple[
     for name, title in PROFILED.items():
         curves = [(t.arm, t.profiles[name]) for t in trials if len(t.profiles.get(name, ())) > 1]
         if curves:
-            drawn.append((title, _profile(title, curves, hues)))
+            drawn.append((title, profile(title, curves, hues)))
     return drawn
 
 
-def _profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int]) -> Markup:
+def profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int]) -> Markup:
+    """Draw the curves of one quantity, an arm each."""
     width, height = 350, 220
     values = [value for _, curve in curves for _, value in curve]
     spare = 0.05 * (max(values) - min(values)) or 0.05 * abs(max(values)) or 0.5

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
@@ -57,7 +58,7 @@ class Finder:
         self._expected: set[Optimizer] = set()
         self._stepped: set[Optimizer] = set()
         self._entry: nn.Module | None = None
-        self._entry_trains = True
+        self._has_mode = False  # the script puts the model into training mode
         self._handles: list[Any] = []
 
     @classmethod
@@ -74,6 +75,8 @@ class Finder:
             self.session.close()
 
     def _hook(self) -> None:
+        # Of torch.compile, about the one global hook, which is gone before anything is compiled.
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
         self._handles = [
             hooks.register_module_forward_pre_hook(self._before_any_forward),
             optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
@@ -113,20 +116,23 @@ class Finder:
     # What the script calls
 
     def _before_any_forward(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
-            return
+        # An evaluation counts: the hooks must be gone before torch.compile sees a module.
         key = (id(module), len(self._made))
-        if self._made and key not in self._refused:
-            self._refused.add(key)
-            self._guarded(self._meet, module)
-            if self.session is not None:  # its own hook comes too late for this pass
-                self._guarded(self._begin, args, {})
+        if torch.compiler.is_compiling() or self._depth or not self._made or key in self._refused:
+            return
+        self._refused.add(key)
+        self._guarded(self._meet, module)
+        if self.session is not None:  # its own hook comes too late for this pass
+            self._before_entry(module, args, {})
 
     def _before_entry(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
             return
-        if module.training == self._entry_trains:
+        if module.training or not self._has_mode:
+            self._has_mode |= module.training
+            known = set(module._forward_pre_hooks)
             self._guarded(self._begin, args, kwargs)
+            self._guarded(_run_new, module, known, args, kwargs)
 
     def _around_backward(self, backward: Callable[..., Any], tensors: Any, *args, **kwargs) -> Any:
         self._depth += 1
@@ -207,7 +213,7 @@ class Finder:
         self._expected = set(met)
         self.session = Session(root, module, met, self.options)
         if module is not None:
-            self._entry, self._entry_trains = module, module.training
+            self._entry = module
             hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
             self._handles.insert(0, hook)
 
@@ -235,6 +241,9 @@ class Finder:
         if self.session is None:
             self._meet(None, optimizer)
         if self._takes_part(optimizer):
+            if self._phase is _Phase.BETWEEN and self._entry is not None:
+                self._entry = None  # it is not called in training: steps begin with backward
+                self._handles.pop(0).remove()
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, still in there
             self._read(1.0 if scale is None else float(scale))
 
@@ -293,6 +302,14 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
         return around(original, *args, **kwargs)
 
     setattr(owner, name, wrapped)
+
+
+def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Run the hooks that another hook of the same call registered, since torch would not."""
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if key not in known:
+            more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
+            hook(module, args, *more)
 
 
 def _ids(optimizer: Optimizer) -> set[int]:

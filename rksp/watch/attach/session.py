@@ -71,7 +71,7 @@ class Session:
         self.rank = group.get_rank() if is_group else int(os.environ.get("RANK", "0"))
         self.is_shared = self.ranks > 1 and _takes_equal_steps(self.model, called, self.ranks)
         self._is_heard = self.rank == 0 or not self.is_shared  # speaks for its ranks
-        self._is_compiled = any(map(_is_compiled, (called or model).modules()))
+        self._is_compiled = any(map(_is_compiled, (model if called is None else called).modules()))
         self._said_at, self._began = time.monotonic(), time.monotonic()
         self._loss: float | None = None
         self._rate = -1.0
@@ -93,9 +93,14 @@ class Session:
             command=options.get("command", ""),
             rksp=version("rksp"),
             torch=torch.__version__,
-            silent=self._beside.watch.silent,
+            silent=self.watch.silent,
         )
         self._leave("log", str(self._log.path))
+
+    @property
+    def watch(self) -> Watch:
+        """Readings, alarms, costs and silent monitors."""
+        return self._beside.watch
 
     # Moments of a step
 
@@ -111,7 +116,7 @@ class Session:
     def end_micro_batch(self) -> None:
         """End a backward pass."""
         self._passes += 1
-        self._beside.watch.end_forward_backward()
+        self.watch.end_forward_backward()
 
     def after_backward(
         self, losses: Sequence[Tensor | float], *, scale: float, limit: float | None
@@ -160,7 +165,9 @@ class Session:
     def _companion(self) -> Beside:
         action = self.options["on_alarm"]
         if action == "shape" and (self._is_compiled or (self.ranks > 1 and not self.is_shared)):
-            self.say("step clip cannot act here (a compiled model, or ranks apart); alarms are logged")
+            self.say(
+                "step clip cannot act here (a compiled model, or ranks apart); alarms are logged"
+            )
             action = "log"
         monitors = self._monitors()
         trackers, missing = opened_sinks(self.options["to"] if self._is_heard else ())
@@ -211,7 +218,7 @@ class Session:
     def _end_warm_up(self) -> None:
         """Let baselines begin once the rate no longer rises: nobody tells its schedule."""
         rate = self._moment.learning_rate or 0.0
-        watch = self._beside.watch
+        watch = self.watch
         if not self._is_warm and rate <= self._rate:
             self._is_warm = True
             watch.rules = replace(watch.rules, warmup_steps=self.step)
@@ -224,17 +231,16 @@ class Session:
             return
         sizes = {**sizes, "passes": self._passes, "ranks": self.ranks, "limit": self._limit}
         recipe = found_recipe(self.model, self.optimizers, sizes)
-        config = getattr(self.model, "config", None)
-        if hasattr(config, "to_dict"):
+        described = next(filter(_has_config, self.model.modules()), self.model)
+        if _has_config(described):
+            config: Any = described.config
             words, loss = getattr(config, "vocab_size", None), self._loss
             is_trained = bool(words and loss is not None and loss < math.log(words) - LEARNED)
             asked = {"config": config.to_dict(), "recipe": recipe, "is_trained": is_trained}
-            asked |= {"model": type(self.model).__name__, "log": str(self._log.path)}
+            asked |= {"model": type(described).__name__, "log": str(self._log.path)}
             self._leave("forecast", json.dumps(asked, default=str))
         if self.options["record"]:
-            self._recorded = Recorded(
-                self.options["record"], self.model, self.optimizers[0], recipe
-            )
+            self._recorded = Recorded(self.options["record"], described, self.optimizers[0], recipe)
             self._recorded.note(self._loss)
 
     # What is said
@@ -264,8 +270,10 @@ class Session:
             self._said_at = now
             loss = "" if self._loss is None else f", loss {self._loss:.4g}"
             first = self._first
-            alarms = "no alarm" if first is None else f"{self._count} alarms, first " + (
-                f"{first.monitor} at step {first.step}"
+            alarms = (
+                "no alarm"
+                if first is None
+                else f"{self._count} alarms, first " + (f"{first.monitor} at step {first.step}")
             )
             self.say(f"step {self.step}{loss}, {alarms}")
 
@@ -305,9 +313,18 @@ class _ClipFromAlarm(StepClip):
 
 def _bare(model: nn.Module) -> nn.Module:
     """Return the module inside of the wrappers of torch.compile and of DDP."""
-    while hasattr(model, "_orig_mod") or isinstance(model, DistributedDataParallel):
-        model = getattr(model, "_orig_mod", None) or model.module
-    return model
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def _has_config(module: nn.Module) -> bool:
+    """Tell whether a module has a configuration of transformers."""
+    return hasattr(getattr(module, "config", None), "to_dict")
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -363,13 +363,14 @@ class Latest(Sink):
         for reading in readings:
             new.setdefault(f"rksp/{reading.monitor}/{reading.quantity}", []).append(reading)
         for tag, group in new.items():
-            self.values[tag] = _worst(group)
+            self.values[tag] = worst(group)
         self._alarms += len(alarms)
         if self.values:
             self.values["rksp/alarms"] = float(self._alarms)
 
 
-def _worst(readings: Sequence[Reading]) -> float:
+def worst(readings: Sequence[Reading]) -> float:
+    """Return the value of the whole model, or else the worst of its layers."""
     values = [r.value for r in readings if not r.layer] or [r.value for r in readings]
     bad = next((value for value in values if not math.isfinite(value)), None)
     if bad is not None:
