@@ -198,7 +198,8 @@ def _concluded(code: int, folder: Path) -> int:
         _say(found["stop"][0].read_text(encoding="utf-8"))
         code = _STOPPED
     if found["log"]:
-        log = Path(found["log"][0].read_text(encoding="utf-8"))
+        logs = [file.read_text(encoding="utf-8") for file in found["log"]]
+        log = Path(min(logs, key=len))  # that of rank 0
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
     elif found["torch"]:

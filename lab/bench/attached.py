@@ -62,7 +62,7 @@ def watched_cost(
                 "status": 0,
             }
         )
-        finder._hook()
+        finder.hook()
         torch.manual_seed(0)
         model = GPT2LMHeadModel(GPT2Config(**sizes or {}))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -137,7 +137,7 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
                 if key in _BOUNDED or key in _AT_LEAST_ONE | _ABOVE_ZERO | _NOT_NEGATIVE:
                     raise InputError(f"The configuration sets {prefix}{key} to {number}.")
                 continue
-            if number < 0 and key in _NOT_NEGATIVE or number <= 0 and key in _ABOVE_ZERO:
+            if (number < 0 and key in _NOT_NEGATIVE) or (number <= 0 and key in _ABOVE_ZERO):
                 raise InputError(
                     f"The configuration sets {prefix}{key} to {number}; it must be "
                     f"{'at least' if key in _NOT_NEGATIVE else 'above'} 0."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import json
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
-from torch.optim import Optimizer, optimizer as optimizer_hooks
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_hooks
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -60,21 +62,29 @@ class Finder:
         self._entry: nn.Module | None = None
         self._has_mode = False  # the script puts the model into training mode
         self._handles: list[Any] = []
+        self._wrapped: list[tuple[Any, str, Any]] = []
 
     @classmethod
     def attach(cls) -> None:
         """Attach to this process, once torch is imported."""
         finder = cls(json.loads(os.environ["RKSP_WATCH"]))
-        finder._hook()
+        finder.hook()
         atexit.register(finder.close)
 
     def close(self) -> None:
-        """End the watch, as the process ends."""
-        if self.session is not None and not self._is_over and os.getpid() == self._process:
-            self._is_over = True
+        """End the watch, and leave torch as it was."""
+        if self._is_over or os.getpid() != self._process:
+            return
+        self._is_over = True
+        for handle in self._handles:
+            handle.remove()
+        for owner, name, original in reversed(self._wrapped):
+            setattr(owner, name, original)
+        if self.session is not None:
             self.session.close()
 
-    def _hook(self) -> None:
+    def hook(self) -> None:
+        """Register with torch."""
         # Of torch.compile, about the one global hook, which is gone before anything is compiled.
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
         self._handles = [
@@ -82,13 +92,13 @@ class Finder:
             optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
             optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
         ]
-        _wrap(torch.autograd, "backward", self._around_backward)
-        _wrap(Optimizer, "__init__", self._around_making)
+        self._wrap(torch.autograd, "backward", self._around_backward)
+        self._wrap(Optimizer, "__init__", self._around_making)
         for name in _CLIPS:
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
-                _wrap(place, name, self._around_clip)
-        _wrap(torch.amp.GradScaler, "scale", self._around_scale)
-        _wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
+                self._wrap(place, name, self._around_clip)
+        self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
+        self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
@@ -105,13 +115,10 @@ class Finder:
             self._is_busy = False
 
     def _detach(self, why: str) -> None:
-        self._is_over = True
-        for handle in self._handles:
-            handle.remove()
         if os.environ.get("RANK", "0") == "0":
             print(f"rksp watch: detached, the script runs on ({why})", file=sys.stderr, flush=True)
-        if self.session is not None:
-            self.session.close()
+        with contextlib.suppress(Exception):
+            self.close()
 
     # What the script calls
 
@@ -186,6 +193,21 @@ class Finder:
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling():
             self._guarded(self._after_update, optimizer)
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
+        original = getattr(owner, name, None)
+        if original is None:  # an older torch
+            return
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            return around(original, *args, **kwargs)
+
+        self._wrapped.append((owner, name, original))
+        setattr(owner, name, wrapped)
 
     # What that means
 
@@ -287,21 +309,6 @@ class Finder:
                 return False
             self.session.optimizers.append(optimizer)
         return True
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace `owner.name` by what calls `around` with it; a compiler sees the original alone."""
-    original = getattr(owner, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        return around(original, *args, **kwargs)
-
-    setattr(owner, name, wrapped)
 
 
 def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:

@@ -79,9 +79,10 @@ class Session:
         self._limit: float | None = None
         self._passes = 0
         self._first: Alarm | None = None
+        self._saved: Path | None = None
         self._count = 0
         self._recorded: Recorded | None = None
-        self._log = RunLog(_path_of_rank(Path(options["log"]), self.rank))
+        self._log = RunLog(self._path())
         self._beside = self._companion()
         self._log.note(
             "run",
@@ -143,11 +144,15 @@ class Session:
         with unscaled(self.model, scale):
             self._beside.after_backward(self._moment)
             self._hear()
-            self._beside.before_update(self._moment)
+            if self.options["on_alarm"] == "shape" and not math.isfinite(loss or 0.0):
+                self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
+            else:
+                self._beside.before_update(self._moment)
 
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
         self._beside.after_update(self._moment)
+        self._say_what_was_saved()
         self._hear()
         self._show()
 
@@ -191,7 +196,8 @@ class Session:
         return beside
 
     def _monitors(self) -> list[Monitor]:
-        monitors = make_monitors(self.options["monitors"])
+        always = ("loss", "non-finite")  # without which a log tells of no run
+        monitors = make_monitors([*always, *self.options["monitors"]])
         if not self.is_shared:
             monitors = [m for m in monitors if m.name != "silent-corruption"]
         if self._is_compiled:  # a hook inside of it would be compiled too
@@ -263,6 +269,15 @@ class Session:
             self._leave("stop", reason)
             raise SystemExit(STOPPED)
 
+    def _say_what_was_saved(self) -> None:
+        kept = self._beside.checkpoints
+        if kept is not None and kept.written is not None and kept.written != self._saved:
+            self._saved = kept.written
+            self.say(
+                f"the state from before the alarm is in {kept.written}; load it with "
+                "safetensors.torch.load_file: model.NAME is a weight, optimizer.NAME.KEY a state"
+            )
+
     def _show(self) -> None:
         """Say where the run is, every so often."""
         every, now = self.options["status"], time.monotonic()
@@ -282,6 +297,15 @@ class Session:
         if self._is_heard:
             which = f"rank {self.rank}: " if self.rank else ""
             print(f"rksp watch: {which}{text}", file=sys.stderr, flush=True)
+
+    def _path(self) -> Path:
+        """Return the log of this rank; a second process of the same rank has one of its own."""
+        path, rank = Path(self.options["log"]), f".rank{self.rank}" if self.rank else ""
+        try:
+            Path(self.options["folder"], f"rank{self.rank}").touch(exist_ok=False)
+        except FileExistsError:
+            rank = f".{os.getpid()}"
+        return path.with_name(f"{path.stem}{rank}{path.suffix}")
 
     def _leave(self, event: str, text: str) -> None:
         """Leave a file for `rksp watch`, whole or not at all."""
@@ -338,7 +362,3 @@ def _takes_equal_steps(model: nn.Module, called: nn.Module | None, ranks: int) -
             return module.process_group.size() == ranks
     sharded = [p for p in model.parameters() if isinstance(p, DTensor)]
     return bool(sharded) and all(p.device_mesh.size() == ranks for p in sharded)
-
-
-def _path_of_rank(path: Path, rank: int) -> Path:
-    return path if not rank else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")

@@ -4,6 +4,7 @@ It runs on any Python that the command starts, with or without rksp, so it impor
 standard library. It then loads the `sitecustomize` that it stands in front of.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -17,10 +18,8 @@ _FOLDER = json.loads(os.environ.get("RKSP_WATCH") or "{}").get("folder", "")
 
 def _note(event):
     """Leave a file that tells `rksp watch` what this process came to."""
-    try:
+    with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
         Path(_FOLDER, f"{os.getpid()}.{event}").touch()
-    except OSError:  # the command has outlived `rksp watch`
-        pass
 
 
 class _Torch:
