@@ -83,7 +83,7 @@ def _reported(
         readings=tuple(readings),
         alarms=tuple(alarms),
         actions=(),
-        silent=run.get("silent", {}),
+        silent=end.get("silent", run.get("silent", {})),
         undone=(),
         monitor_seconds={},
         seconds=seconds,

@@ -355,7 +355,8 @@ def test_a_python_without_rksp_runs_the_command(tmp_path):
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "rksp").mkdir()
     (tmp_path / "rksp" / "__init__.py").write_text("raise ImportError('not here')")
-    (tmp_path / "script.py").write_text("import torch; print(torch.__name__)")
+    asks_first = "import importlib.util; importlib.util.find_spec('torch')\n"  # as transformers
+    (tmp_path / "script.py").write_text(asks_first + "import torch; print(torch.__name__)")
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rksp.cli import main; main()"
     line = [sys.executable, "-I", "-c", program, "watch", "--", sys.executable, "script.py"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import json
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
+
+from rksp.watch.attach.living import owner_of
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -226,7 +227,7 @@ class Finder:
             return
         root = module
         if root is None or not trained <= own:
-            root = _owner(trained) or module
+            root = owner_of(trained) or module
         if root is None:
             self._refuse("no module holds what the optimizer trains")
         self._handles.pop(0).remove()
@@ -321,15 +322,3 @@ def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, 
 
 def _ids(optimizer: Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
-
-
-def living(*kinds: type) -> Iterator[Any]:
-    """Yield the objects of these kinds in this process."""
-    return (found for found in gc.get_objects() if issubclass(type(found), kinds))
-
-
-def _owner(trained: set[int]) -> nn.Module | None:
-    """Return the smallest module that holds all of these parameters."""
-    sizes = ((sum(1 for _ in m.modules()), m) for m in living(nn.Module))
-    holders = [(n, m) for n, m in sizes if trained <= {id(p) for p in m.parameters()}]
-    return min(holders, key=lambda pair: pair[0])[1] if holders else None

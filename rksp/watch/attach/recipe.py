@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from rksp.models.module_facts import adapters_of, precision_of
 from rksp.recipe import fields_of
 from rksp.recipe_files.table.names import schedule_of
-from rksp.watch.attach.finder import living
+from rksp.watch.attach.living import living
 
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 

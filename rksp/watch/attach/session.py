@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -97,6 +98,9 @@ class Session:
             silent=self.watch.silent,
         )
         self._leave("log", str(self._log.path))
+        own = set(self.model.parameters())
+        if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
+            self.say(f"only {type(self.model).__name__} is watched of what the optimizer trains")
 
     @property
     def watch(self) -> Watch:
@@ -160,7 +164,8 @@ class Session:
         """Write the end of the run."""
         crash = getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
-        self._log.note("end", steps=self.step + 1, seconds=seconds, crash=crash and summary(crash))
+        end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
+        self._log.note("end", **end, crash=crash and summary(crash))
         self._beside.close()
         if self._recorded is not None:
             self._recorded.write()
@@ -308,11 +313,12 @@ class Session:
         return path.with_name(f"{path.stem}{rank}{path.suffix}")
 
     def _leave(self, event: str, text: str) -> None:
-        """Leave a file for `rksp watch`, whole or not at all."""
+        """Leave a file for `rksp watch`, whole or not at all; it may have ended before."""
         path = Path(self.options["folder"], f"{os.getpid()}.{event}")
-        part = path.with_suffix(".part")
-        part.write_text(text, encoding="utf-8")
-        part.rename(path)
+        with contextlib.suppress(OSError):
+            part = path.with_suffix(".part")
+            part.write_text(text, encoding="utf-8")
+            part.rename(path)
 
 
 class _ClipFromAlarm(StepClip):

@@ -25,12 +25,17 @@ def _note(event):
 class _Torch:
     """Finds torch where Python would, and attaches once torch is imported."""
 
+    is_asking = False
+
     def find_spec(self, name, path=None, target=None):
-        """Return the spec of torch; None for any other module."""
-        if name != "torch":
+        """Return the spec of torch, to whoever only asks for it too; None for other modules."""
+        if name != "torch" or self.is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_asking = False
         loader = None if spec is None else spec.loader
         if hasattr(loader, "exec_module"):
             run = loader.exec_module
@@ -38,6 +43,7 @@ class _Torch:
             def exec_module(module):
                 run(module)
                 del loader.exec_module
+                sys.meta_path.remove(self)
                 _attach()
 
             loader.exec_module = exec_module
