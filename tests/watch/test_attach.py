@@ -239,6 +239,16 @@ def test_an_error_of_ours_never_reaches_the_script(attached, monkeypatch, capsys
     assert capsys.readouterr().err.count("detached, the script runs on (ValueError: ours)") == 1
 
 
+def test_a_tracker_reads_along_and_one_that_is_missing_is_said(attached, tmp_path, capsys):
+    finder = attached(to=[f"csv={tmp_path / 'watch.csv'}", "csv", "wandb"], status=1e-9)
+    seeded(plain)
+    finder.close()
+    assert (tmp_path / "watch.csv").read_text().count(",loss,loss,") == STEPS
+    said = capsys.readouterr().err
+    assert "--to csv: " in said and "--to wandb: " in said
+    assert f"step {STEPS - 1}, loss " in said
+
+
 def test_a_critical_alarm_stops_before_the_weights_move(attached, tmp_path):
     finder = attached(on_alarm="stop")
     with pytest.raises(SystemExit) as ended:

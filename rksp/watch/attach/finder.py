@@ -73,16 +73,15 @@ class Finder:
         atexit.register(finder.close)
 
     def close(self) -> None:
-        """End the watch, and leave torch as it was."""
-        if self._is_over or os.getpid() != self._process:
+        """End the watch, and leave torch as it was; not to be called inside of a hook."""
+        if os.getpid() != self._process:
             return
-        self._is_over = True
         for handle in self._handles:
             handle.remove()
         for owner, name, original in reversed(self._wrapped):
             setattr(owner, name, original)
-        if self.session is not None:
-            self.session.close()
+        self._wrapped.clear()
+        self._end()
 
     def hook(self) -> None:
         """Register with torch."""
@@ -119,7 +118,12 @@ class Finder:
         if os.environ.get("RANK", "0") == "0":
             print(f"rksp watch: detached, the script runs on ({why})", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):
-            self.close()
+            self._end()  # the hooks stay: torch goes through them now
+
+    def _end(self) -> None:
+        was_over, self._is_over = self._is_over, True
+        if self.session is not None and not was_over:
+            self.session.close()
 
     # What the script calls
 

@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rksp.ground.errors import InputError, RkspError
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import (
     Csv,
     JsonLines,
     MLflow,
-    Sink,
     TensorBoard,
     Trackio,
     WeightsAndBiases,
@@ -20,13 +18,12 @@ from rksp.watch.monitors.sinks import (
 
 _DENSE = 1000  # steps with all readings of layers
 _SPARSE = 20  # after them, every how many steps
-# name -> (its sink, whether it takes a path)
-SINKS: dict[str, tuple[Any, bool]] = {
-    "csv": (Csv, True),
-    "tensorboard": (TensorBoard, True),
-    "wandb": (WeightsAndBiases, False),
-    "mlflow": (MLflow, False),
-    "trackio": (Trackio, False),
+TRACKERS = {
+    "csv": Csv,
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+    "trackio": Trackio,
 }
 
 
@@ -46,32 +43,3 @@ class RunLog(JsonLines):
         if readings and not alarms and readings[0].step > _DENSE and readings[0].step % _SPARSE:
             readings = [reading for reading in readings if not reading.layer]
         super().write(readings, alarms)
-
-
-def check_sink(line: str) -> tuple[str, str]:
-    """Return the name and the path of a line, such as `csv=watch.csv` or `wandb`.
-
-    Raises:
-        InputError: There is no such sink, or it needs a path.
-    """
-    name, _, path = line.partition("=")
-    if name not in SINKS:
-        raise InputError(f"--to {line!r} is unknown; use one of {', '.join(SINKS)}.")
-    if SINKS[name][1] != bool(path):
-        raise InputError(
-            f"--to {line!r} should be {name}=PATH." if SINKS[name][1] else f"{name} takes no path."
-        )
-    return name, path
-
-
-def opened_sinks(lines: Sequence[str]) -> tuple[list[Sink], list[str]]:
-    """Return the sinks of these lines, and why others cannot be had."""
-    found: list[Sink] = []
-    missing: list[str] = []
-    for line in lines:
-        name, path = check_sink(line)
-        try:
-            found.append(SINKS[name][0](*([path] if path else [])))
-        except RkspError as error:
-            missing.append(f"--to {line}: {error}")
-    return found, missing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from rksp.batch import tensors
 from rksp.models.module_facts import adapters_of, precision_of
 from rksp.recipe import fields_of
 from rksp.recipe_files.table.names import schedule_of
@@ -28,7 +29,7 @@ def sizes_of(inputs: Any, model: nn.Module) -> dict[str, Any]:
         model: The model.
     """
     found: dict[str, Any] = {}
-    first = next((t for t in _tensors(inputs) if t.dim() >= 2), None)
+    first = next((t for t in tensors(inputs) if t.dim() >= 2), None)
     if first is not None:
         found["examples"] = len(first)
         if not first.is_floating_point():
@@ -107,11 +108,3 @@ def _of_trainer(model: nn.Module) -> dict[str, object]:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)

@@ -23,9 +23,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from rksp.assessment.evidence import LEARNED
-from rksp.ground.errors import summary
+from rksp.ground.errors import RkspError, summary
+from rksp.ground.option_lines import build
 from rksp.ground.versions import version
-from rksp.watch.attach.log import RunLog, opened_sinks
+from rksp.watch.attach.log import TRACKERS, RunLog
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
@@ -179,10 +180,12 @@ class Session:
                 "step clip cannot act here (a compiled model, or ranks apart); alarms are logged"
             )
             action = "log"
-        monitors = self._monitors()
-        trackers, missing = opened_sinks(self.options["to"] if self._is_heard else ())
-        for why in missing:
-            self.say(why)
+        monitors, trackers = self._monitors(), []
+        for line in self.options["to"] if self._is_heard else ():
+            try:
+                trackers.append(build(TRACKERS, line, noun="tracker"))
+            except (RkspError, TypeError) as error:  # the script goes before it
+                self.say(f"--to {line}: {error}")
         rules = Rules(warmup_steps=2**31)  # until the rate no longer rises
         watch = Watch(monitors, rules, [self._log, *trackers], keep=_KEEP)
         folder = Path(self.options["log"]).with_suffix("") / f"rank{self.rank}"
@@ -289,12 +292,9 @@ class Session:
         if every and now - self._said_at >= every:
             self._said_at = now
             loss = "" if self._loss is None else f", loss {self._loss:.4g}"
-            first = self._first
-            alarms = (
-                "no alarm"
-                if first is None
-                else f"{self._count} alarms, first " + (f"{first.monitor} at step {first.step}")
-            )
+            first, alarms = self._first, "no alarm"
+            if first is not None:
+                alarms = f"alarms: {self._count}, first {first.monitor} at step {first.step}"
             self.say(f"step {self.step}{loss}, {alarms}")
 
     def say(self, text: str) -> None:
