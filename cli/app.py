@@ -159,7 +159,8 @@ def _no_number(arguments: list[str], names: Sequence[str]) -> str:
     pairs = [one.split("=", 1) for one in arguments if "=" in one] + list(pairwise(arguments))
     value = next((value for name, value in pairs if name in names), "")
     several = f"for several values use rksp grid TARGET {names[0].lstrip('-')}={value}"
-    return f"{one_line(value, 60)!r} is no number; {several if ',' in value else 'write it as 6e-4 or 0.0006'}."
+    what = several if "," in value else "write it as 6e-4 or 0.0006"
+    return f"{one_line(value, 60)!r} is no number; {what}."
 
 
 def _said(sentence: str) -> str:

@@ -251,7 +251,7 @@ def _ready(
     with collector_paused():
         with_threads(measure)
         quiet_transformers()
-        from rksp.models.streaming.opening import should_stream
+        from rksp.models.streaming.memory import should_stream
 
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)

@@ -59,8 +59,8 @@ class WatchOptions(Finite):
         list[str],
         Flag(
             "--to",
-            "Also send readings and alarms to csv=FILE or tensorboard=FOLDER, or to the run that "
-            "the script opens in wandb, mlflow or trackio; repeatable.",
+            "Also send readings and alarms to tensorboard=FOLDER, or to the run that the script "
+            "opens in wandb, mlflow or trackio; repeatable.",
             unit="tracker",
         ),
     ] = []

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from rksp.datasets.hugging_face import hugging_face_datasets
 from rksp.ground.errors import ArtifactError, InputError, summary
+from rksp.ground.files import with_home
 
 _MOST_ROWS = 20_000  # of a file that may hold billions
 _MOST_CLASSES = 10_000
@@ -86,7 +87,7 @@ def read_own_rows(path: Path) -> OwnRows:
         InputError: The library is missing, there is no such file, or its columns are not known.
         ArtifactError: The file cannot be read.
     """
-    path = Path(path).expanduser()
+    path = with_home(path)
     files = _files(path)
     stats = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return _read(path, stats)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
+    from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
     from rksp.options import MeasureOptions
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile

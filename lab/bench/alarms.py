@@ -124,11 +124,7 @@ def false_alarms(runs: Sequence[HealthyRun]) -> Iterator[dict[str, object]]:
 def _lines(densest: int | None) -> list[str]:
     if densest is None:
         return ["all"]
-    sparser = {"jacobian-alignment": 3 * densest}
-    return [
-        f"{name}:every={min(kind.default_every, sparser.get(name, densest))}"
-        for name, kind in MONITORS.items()
-    ]
+    return [f"{name}:every={min(kind.default_every, densest)}" for name, kind in MONITORS.items()]
 
 
 def main(

@@ -30,9 +30,9 @@ from rksp.spectra.features import UNMEASURED, Features, Tier, extract
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
+    from rksp.ground.model import Progress
     from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
     from rksp.spectra.model_profile import Profile
 
 

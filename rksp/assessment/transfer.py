@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
-from rksp.ground.model import definite
+from rksp.ground.model import Progress, definite
 from rksp.models.source import ModelSource
-from rksp.models.streaming.meter import Progress
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract

@@ -117,7 +117,7 @@ def sum_up(
         **seen(record.alarms, start, since=fault_step),
         silent=dict(record.silent),
         actions=dict(Counter(action.intervention for action in record.actions)),
-        action_seconds=sum(action.seconds for action in record.actions),
+        action_seconds=record.action_seconds,
         monitor_seconds=sum(record.monitor_seconds.values()),
         seconds=record.seconds,
         step_seconds=record.step_seconds,

@@ -85,6 +85,7 @@ def _reported(
         actions=(),
         silent=end.get("silent", run.get("silent", {})),
         undone=(),
+        action_seconds=0.0,
         monitor_seconds={},
         seconds=seconds,
         step_seconds=seconds / steps,

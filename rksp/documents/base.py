@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
 
-SCHEMA_VERSION = "4.4"
+SCHEMA_VERSION = "4.5"
 _PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
 UNKNOWN = 4  # the exit code where rksp cannot tell and `--fail-on unknown` was given
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults

@@ -37,6 +37,11 @@ def digest(content: str | bytes, *, length: int = 16) -> str:
     return hashlib.sha256(data).hexdigest()[:length]
 
 
+def with_home(name: str | Path) -> Path:
+    """Return a path with `~` as the home folder; `./~x` and the `~` of no user stay as they are."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 - pathlib reads ./~x as somebody's home
+
+
 def read_head(path: Path, most: int) -> bytes:
     """Read the first `most` bytes of a regular file, which is not waited for.
 

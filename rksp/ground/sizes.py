@@ -58,7 +58,7 @@ def _number(text: str) -> int | float:
 
 def count(number: float) -> str:
     """Format a count with three digits and a letter: `124 M`."""
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {letter}"
     return f"{number:g}"

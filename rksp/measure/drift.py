@@ -14,7 +14,7 @@ from rksp.ground.model import definite
 from rksp.measure.gradient import without_gradients
 from rksp.measure.response import first_direction, moving
 from rksp.models.as_found import evaluating
-from rksp.models.streaming.scales import square_sum
+from rksp.models.streaming.supply import square_sum
 from rksp.recipe import Recipe
 
 DRIFT_RATE = 1e-3  # at which the drift is told

@@ -22,7 +22,7 @@ from rksp.measure.response_profile import (
 )
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks, size_of
-from rksp.models.streaming.scales import as_real, square_sum
+from rksp.models.streaming.supply import as_real, square_sum
 from rksp.optimizers import make_optimizer, optimizer_of_class
 from rksp.optimizers.rows import RowRule
 from rksp.recipe import Recipe

@@ -15,7 +15,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
-from rksp.models.overrides import dropouts, merge
+from rksp.models.overrides import ModelSettings
 from rksp.models.refusals import refusals, refused
 from rksp.models.table_config import TableConfig, has_parts, table_config
 from rksp.models.type_table import type_names
@@ -196,28 +196,23 @@ def _merged(
     config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
     """Apply overrides to the settings that a configuration was made of."""
-    known, renamed = known_settings(config), other_names(config)
-    merged = merge(settings, overrides, known=known, renamed=renamed)
+    merged = settable(config).merged(settings, overrides)
     check_sizes(merged)
     return merged
 
 
-def known_settings(config: Any) -> dict[str, Any]:
+def settable(config: Any) -> ModelSettings:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
-    return hidden | config.to_dict()
-
-
-def other_names(config: Any) -> Mapping[str, str]:
-    """Return other names of settings, such as `hidden_size` for GPT-2's `n_embd`."""
-    return getattr(config, "attribute_map", {})
+    renamed = getattr(config, "attribute_map", {})
+    return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
 def dropout_notes(config: Any, overrides: Mapping[str, Any]) -> list[str]:
     """Say which settings `--set dropout` changes in a type that has several or names it else."""
-    names = dropouts(known_settings(config), other_names(config))
-    return [f"dropout sets {', '.join(names)}."] if "dropout" in overrides and names else []
+    names = settable(config).dropouts if "dropout" in overrides else ()
+    return [f"dropout sets {', '.join(names)}."] if names else []
 
 
 def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[str]:
@@ -229,7 +224,7 @@ def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
     decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]
-    encoder = other_names(config).get("num_hidden_layers")
+    encoder = getattr(config, "attribute_map", {}).get("num_hidden_layers")
     if not decoder:
         return []
     encoder_depth = getattr(config, encoder or "encoder_layers", None)

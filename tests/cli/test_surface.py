@@ -33,7 +33,7 @@ RECIPE = (
     "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
+    "--blocks --evidence --max-memory --probe --rank --snapshots --spectra --stream "
     "--threads "
     "--variant "
 )
@@ -88,7 +88,7 @@ OPTIONS = {
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
+    "assumed baseline findings gate kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
     "summary target timings unread verdict"
 )

@@ -227,6 +227,18 @@ def test_other_files_are_no_stores(tmp_path):
         GridStore(tmp_path / "other.db")
 
 
+def test_text_that_is_not_utf8_is_damage(tmp_path):
+    path = tmp_path / "grid.db"
+    with GridStore(path) as store:
+        store.fill(cells("good", 1), Options())
+    base = sqlite3.connect(path)
+    base.execute("UPDATE meta SET value = CAST(x'ff22' AS TEXT) WHERE name = 'made_by'")
+    base.commit()
+    base.close()
+    with pytest.raises(ArtifactError, match="damaged"):
+        read_grid(path)
+
+
 def test_jobs_write_events_and_failures_are_the_same(tmp_path):
     pytest.importorskip("submitit")
     plan = [*cells("good", 3), *cells("dies", 2, die_at=1), *cells("wrong", 1, invalid=True)]

@@ -16,7 +16,7 @@ from rksp.cli.output_options import ConfirmOutput, ScoreOutput
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, flags_of
 from rksp.ground.sizes import whole
-from rksp.models.streaming.opening import Streaming
+from rksp.models.streaming.memory import Streaming
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file

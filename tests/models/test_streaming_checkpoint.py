@@ -15,7 +15,7 @@ from rksp.ground.errors import InputError
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units
-from rksp.models.streaming.opening import open_stream
+from rksp.models.streaming.stream import open_stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

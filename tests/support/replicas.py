@@ -20,8 +20,8 @@ from lab.zoo import ZooConfig, ZooTransformer, build_member
 from rksp.batch import Batch
 from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
-from rksp.watch.faults.hardware import ReplicaCorruption
-from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.faults.computation import ReplicaCorruption
+from rksp.watch.interventions.recovery import RepeatStep
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors

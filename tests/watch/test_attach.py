@@ -22,7 +22,9 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.own_runs.record import read_record
 from rksp.report.formats import render
 from rksp.watch.attach.finder import Finder
+from rksp.watch.attach.log import TRACKERS
 from rksp.watch.attach.session import STOPPED, Session
+from rksp.watch.monitors.sinks import JsonLines, read_log
 
 SCRIPTS = ROOT / "tests" / "support" / "attached"
 STEPS = 12
@@ -239,13 +241,18 @@ def test_an_error_of_ours_never_reaches_the_script(attached, monkeypatch, capsys
     assert capsys.readouterr().err.count("detached, the script runs on (ValueError: ours)") == 1
 
 
-def test_a_tracker_reads_along_and_one_that_is_missing_is_said(attached, tmp_path, capsys):
-    finder = attached(to=[f"csv={tmp_path / 'watch.csv'}", "csv", "wandb"], status=1e-9)
+def test_a_tracker_reads_along_and_one_that_is_missing_is_said(
+    attached, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(TRACKERS, "file", JsonLines)
+    finder = attached(to=[f"file={tmp_path / 'copy.jsonl'}", "file", "wandb"], status=1e-9)
     seeded(plain)
     finder.close()
-    assert (tmp_path / "watch.csv").read_text().count(",loss,loss,") == STEPS
+    assert [r.step for r in read_log(tmp_path / "copy.jsonl")[0] if r.quantity == "loss"] == list(
+        range(STEPS)
+    )
     said = capsys.readouterr().err
-    assert "--to csv: " in said and "--to wandb: " in said
+    assert "--to file: " in said and "--to wandb: " in said
     assert f"step {STEPS - 1}, loss " in said
 
 

@@ -20,7 +20,7 @@ from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.rate_backoff import RateBackoff
+from rksp.watch.interventions.recovery import RateBackoff
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors

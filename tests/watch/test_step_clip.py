@@ -14,8 +14,7 @@ from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.optimizers import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
-from rksp.watch.interventions.step_clip import StepClip
-from rksp.watch.interventions.updates import Updates
+from rksp.watch.interventions.step_clip import StepClip, Updates
 from rksp.watch.moment import Moment
 from rksp.watch.training import run
 
@@ -341,7 +340,7 @@ def test_delta_follows_the_rate():
 
 
 def test_what_it_refuses():
-    with pytest.raises(InputError, match="delta > 0"):
+    with pytest.raises(InputError, match="delta=0"):
         StepClip(delta=0.0)
     frozen = small_member().requires_grad_(False)
     with pytest.raises(NotCovered, match="matrix"):

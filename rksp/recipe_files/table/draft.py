@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
@@ -334,8 +335,8 @@ def _is_absent(name: str) -> bool:
     """Tell whether a name is a path, and there is nothing at it."""
     is_path = name.startswith(("/", "./", "../", "~", "\\")) or name[1:3] in (":\\", ":/")
     try:
-        return is_path and not Path(name).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # a name that no file system takes
+        return is_path and not with_home(name).exists()
+    except (OSError, ValueError):  # a name that no file system takes
         return False
 
 

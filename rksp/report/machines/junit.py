@@ -11,8 +11,12 @@ from xml.etree import ElementTree
 from rksp.checks.registry import CHECKS
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.finding import Finding
+from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
+from rksp.grid.table import ANSWERS
 from rksp.report import words
+from rksp.report.blocks import PERCENT, written
+from rksp.report.grid.blocks import Settings
 from rksp.report.issues import RISK, UNDECIDED, deciding, issues
 
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
@@ -79,6 +83,29 @@ def confirmation(report: ConfirmReport) -> str:
         message = f"{arm.failed} of {arm.runs} runs failed, {arm.saved} saved"
         cases.append(Case(name=f"arm {arm.arm}", outcome="passed", message=message))
     return suite(report.target.name, cases, sum(report.timings.values()))
+
+
+def grid(report: GridReport) -> str:
+    """Render one test per cell.
+
+    It fails if it fails the gate, is an error if it could not run, and skipped if rksp could not
+    tell or the cell is not done.
+    """
+    setting = Settings(report)
+    return suite("grid", [_cell(report, cell, setting(cell)) for cell in report.cells], 0.0)
+
+
+def _cell(report: GridReport, cell: Record, name: str) -> Case:
+    verdict = str(cell["verdict"])
+    chance = written(cell["probability_failed"], PERCENT)
+    message = str(cell["message"] or cell["reasons"] or f"P(failed) {chance}")
+    outcome: Outcome = "passed" if verdict in ANSWERS else "skipped"
+    if verdict == FAILED:
+        outcome = "error"
+    elif report.fails(cell):
+        outcome = "failure"
+    text, kind = f"{verdict}: {message}", str(cell["failure"] or verdict)
+    return Case(name=name, outcome=outcome, message=message, text=text, kind=kind)
 
 
 def suite(name: str, cases: Sequence[Case], seconds: float) -> str:

@@ -22,8 +22,8 @@ from rksp.ground.text import short
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import flag_of
 from rksp.report import words
+from rksp.report.html import framed
 from rksp.report.issues import deciding
-from rksp.report.score.html import framed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,7 +140,7 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return framed(self.report)
+        return framed(self.report, self.report.target.name)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw P(failed) against the learning rate, with its interval and the named rates.

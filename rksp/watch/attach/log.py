@@ -8,7 +8,6 @@ from typing import Any
 
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import (
-    Csv,
     JsonLines,
     MLflow,
     TensorBoard,
@@ -19,7 +18,6 @@ from rksp.watch.monitors.sinks import (
 _DENSE = 1000  # steps with all readings of layers
 _SPARSE = 20  # after them, every how many steps
 TRACKERS = {
-    "csv": Csv,
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,

@@ -24,7 +24,8 @@ class Fault(ABC):
     `after_update` after the optimizer's step and before monitors read the weights.
 
     Attributes:
-        name: Unique name in tables and on the command line (`--fault bitflip:step=50`).
+        name: Unique name in tables and on the command line (`--fault bitflip:step=50`), where the
+            options are checked.
     """
 
     name: ClassVar[str]

@@ -85,7 +85,6 @@ class RouterEntropy(RouterMonitor):
     """
 
     name = "router-entropy"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("router_entropy", "router_entropy_sigmoid")
     source = "arXiv 2606.28116"
@@ -125,7 +124,6 @@ class RouterLoad(RouterMonitor):
     """
 
     name = "router-load"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("router_max_vio", "router_dead_experts")
     source = "arXiv 2408.15664"

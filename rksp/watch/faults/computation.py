@@ -1,23 +1,33 @@
-"""Faults of hardware: flipped bits, wrong products of matrices, replicas that differ."""
+"""Faults of computation: flipped bits, wrong products, replicas that differ, too few bits."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    AttentionTap,
+    fused_attention,
+    visible_logits,
+)
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.faults.base import Fault, striking_places, with_first_tensor
 from rksp.watch.groups import local
 from rksp.watch.moment import Moment
 
+Bit = Annotated[int, Field(ge=0, lt=64)]
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-Where = Literal["weights", "gradients", "activations"]
 
 
 class BitFlip(Fault):
@@ -41,21 +51,12 @@ class BitFlip(Fault):
 
     def __init__(
         self,
-        step: int = 10,
-        where: Where = "weights",
-        bit: int | None = None,
+        step: NonNegativeInt = 10,
+        where: Literal["weights", "gradients", "activations"] = "weights",
+        bit: Bit | None = None,
         name: str = "",
-        element: int | None = None,
+        element: NonNegativeInt | None = None,
     ) -> None:
-        if where not in ("weights", "gradients", "activations"):
-            raise InputError(
-                "Fault 'bitflip' needs where=weights, gradients or activations, got "
-                f"where={where!r}."
-            )
-        if step < 0 or (bit is not None and not 0 <= bit < 64):
-            raise InputError(
-                f"Fault 'bitflip' needs step >= 0 and 0 <= bit < 64, got step={step}, bit={bit}."
-            )
         self.step, self.where, self.bit, self.part, self.element = step, where, bit, name, element
         self.struck = ""
         self._path = ""
@@ -110,6 +111,11 @@ class BitFlip(Fault):
         self.struck = f"{self._path}[{index}] bit {bit}"
 
 
+def steps_of(first: int, count: int | None) -> range:
+    """Return the steps from the first on: so many, or the rest of the run."""
+    return range(first, sys.maxsize if count is None else first + count)
+
+
 @torch.no_grad()
 def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
     """Flip a bit of one element in place; a second flip restores it.
@@ -138,10 +144,6 @@ def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
     place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))
 
 
-Product = Literal["output", "input_gradient", "weight_gradient"]
-_PRODUCTS = ("output", "input_gradient", "weight_gradient")
-
-
 class MatmulCorruption(Fault):
     """Flips one bit of every number in one column of a product of a linear layer, from a step on.
 
@@ -164,24 +166,14 @@ class MatmulCorruption(Fault):
 
     def __init__(
         self,
-        step: int = 10,
-        steps: int | None = None,
-        product: Product = "output",
-        bit: int | None = None,
+        step: NonNegativeInt = 10,
+        steps: PositiveInt | None = None,
+        product: Literal["output", "input_gradient", "weight_gradient"] = "output",
+        bit: Bit | None = None,
         name: str = "",
     ) -> None:
-        if product not in _PRODUCTS:
-            raise InputError(
-                f"Fault 'matmul' needs product={', '.join(_PRODUCTS[:2])} or {_PRODUCTS[2]}, "
-                f"got product={product!r}."
-            )
-        if step < 0 or (steps is not None and steps < 1) or (bit is not None and not 0 <= bit < 64):
-            raise InputError(
-                "Fault 'matmul' needs step >= 0, steps >= 1 and 0 <= bit < 64, got "
-                f"step={step}, steps={steps}, bit={bit}."
-            )
-        self.step, self.product, self.bit, self.part = step, product, bit, name
-        self.last = None if steps is None else step + steps - 1
+        self.steps = steps_of(step, steps)
+        self.product, self.bit, self.part = product, bit, name
         self._layer: nn.Linear | None = None
         self._draw = 0.0
 
@@ -207,7 +199,7 @@ class MatmulCorruption(Fault):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return a hook on the layer's output or on the gradient of its input."""
-        if not self._is_on(moment.step) or self.product == "weight_gradient":
+        if moment.step not in self.steps or self.product == "weight_gradient":
             return ()
         if self.product == "output":
 
@@ -228,12 +220,9 @@ class MatmulCorruption(Fault):
     def after_backward(self, moment: Moment) -> None:
         """Corrupt the gradient of the layer's weight."""
         gradient = definite(self._layer).weight.grad
-        if self.product == "weight_gradient" and self._is_on(moment.step) and gradient is not None:
+        if self.product == "weight_gradient" and moment.step in self.steps and gradient is not None:
             held = local(gradient)
             held.copy_(self._flipped(held))
-
-    def _is_on(self, step: int) -> bool:
-        return step >= self.step and (self.last is None or step <= self.last)
 
     def _flipped(self, product: Tensor) -> Tensor:
         """Return the product with the bit flipped in its column; gradients pass unchanged."""
@@ -247,9 +236,6 @@ class MatmulCorruption(Fault):
         change = torch.zeros_like(product)
         change[..., column : column + 1] = flipped.view(product.dtype) - part
         return product + change
-
-
-ReplicaPlace = Literal["activations", "gradients"]
 
 
 class ReplicaCorruption(Fault):
@@ -273,24 +259,15 @@ class ReplicaCorruption(Fault):
 
     def __init__(
         self,
-        rank: int = 1,
-        step: int = 10,
-        steps: int | None = None,
-        where: ReplicaPlace = "activations",
-        scale: float = 0.5,
+        rank: NonNegativeInt = 1,
+        step: NonNegativeInt = 10,
+        steps: PositiveInt | None = None,
+        where: Literal["activations", "gradients"] = "activations",
+        scale: PositiveFloat = 0.5,
         name: str = "",
     ) -> None:
-        if where not in ("activations", "gradients"):
-            raise InputError(
-                f"Fault 'replica' needs where=activations or gradients, got where={where!r}."
-            )
-        if rank < 0 or step < 0 or not scale > 0:
-            raise InputError(
-                "Fault 'replica' needs rank >= 0, step >= 0 and scale > 0, got "
-                f"rank={rank}, step={step}, scale={scale}."
-            )
-        self.rank, self.step, self.where, self.scale, self.part = rank, step, where, scale, name
-        self.last = None if steps is None else step + steps - 1
+        self.steps = steps_of(step, steps)
+        self.rank, self.where, self.scale, self.part = rank, where, scale, name
         self._module: nn.Module | None = None
         self._path = ""
         self._is_faulty = False
@@ -316,7 +293,7 @@ class ReplicaCorruption(Fault):
         self._module = model.get_submodule(self._path) if self.where == "activations" else None
 
     def _is_on(self, step: int) -> bool:
-        return self._is_faulty and step >= self.step and (self.last is None or step <= self.last)
+        return self._is_faulty and step in self.steps
 
     def _factors(self, like: Tensor) -> Tensor:
         noise = torch.randn(like.shape, generator=self._generator)
@@ -341,3 +318,133 @@ class ReplicaCorruption(Fault):
         if gradient is not None:
             held = local(gradient)
             held.mul_(self._factors(held))
+
+
+@dataclass(eq=False)
+class LowPrecisionAttention(Fault):
+    """Corrupts δ = rowsum(dO ∘ O) in the backward pass of attention; the forward pass is untouched.
+
+    Kinds:
+        truncate: O and dO are taken in bfloat16 with their lowest `bits` bits cleared, the
+            injection of arXiv 2606.28116. The bias is large, because truncation only shrinks.
+        round: The same bits are lost by rounding to nearest, which has no bias.
+        bf16: O is recomputed with unnormalized probabilities exp(s − max), values and sums in
+            bfloat16, the natural failure of arXiv 2510.04212: rows with several maximal keys
+            round to one side. `bits` is not used. Blocks of keys are summed in float32 and
+            rounded once, so the error is smaller than that of a kernel that rounds every block.
+
+    The fault affects every attention call through `scaled_dot_product_attention`: those of rksp's
+    own zoo, and those of transformers with `attn_implementation="sdpa"`, the default. A torch
+    function mode replaces the calls between `arm` and the removal of the handle. Dropout must be
+    off.
+
+    Args:
+        bits: How many of bfloat16's lowest bits are lost; 7 is the whole mantissa.
+        kind: `truncate`, `round` or `bf16`.
+        step: The first step.
+    """
+
+    name = "low_precision_attention"
+    bits: Annotated[int, Field(ge=0, le=8)] = 7
+    kind: Literal["truncate", "round", "bf16"] = "truncate"
+    step: NonNegativeInt = 0
+    _calls: int | None = field(init=False, default=None)  # of the step; None before `step`
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Check that the model calls `scaled_dot_product_attention`.
+
+        Raises:
+            NotCovered: The model uses another attention function.
+        """
+        config = getattr(model, "config", None)
+        written = getattr(config, "_attn_implementation", None)
+        if written not in (None, "sdpa"):
+            raise NotCovered(
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                f"model uses {written!r}; build it with attn_implementation='sdpa'."
+            )
+
+    def arm(self, moment: Moment) -> Sequence[Any]:
+        """Replace the step's attention calls."""
+        if moment.step < self.step:
+            return ()
+        self._calls = 0
+        return [AttentionTap(self._strike).open()]
+
+    def after_backward(self, moment: Moment) -> None:
+        """Check that the step made an attention call.
+
+        Raises:
+            NotCovered: It made none.
+        """
+        calls, self._calls = self._calls, None
+        if calls == 0:
+            raise NotCovered(
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                "model never calls it; choose another fault."
+            )
+
+    def _strike(self, call: AttentionCall) -> Tensor:
+        self._calls = definite(self._calls) + 1
+        if call.dropout:
+            raise NotCovered(
+                "Fault 'low_precision_attention' recomputes attention and cannot repeat its "
+                f"dropout of {call.dropout}; set attention dropout to 0."
+            )
+        return _Attention.apply(call.query, call.key, call.value, call, self)
+
+    def spoil(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in float32 without its low bits."""
+        raw = tensor.to(torch.bfloat16).view(torch.int16)
+        if self.kind == "round" and self.bits:
+            raw = raw + (1 << (self.bits - 1))  # sign and magnitude: away from zero at a tie
+        return (raw & (-1 << self.bits)).view(torch.bfloat16).float()
+
+
+class _Attention(torch.autograd.Function):
+    """Attention with torch's own forward pass and a corrupted FlashAttention backward pass.
+
+    dV = Pᵀ dO;  dS = P ∘ (dO Vᵀ − δ);  dQ = scale dS K;  dK = scale dSᵀ Q (Dao et al., 2022,
+    algorithm 4), in float32 (or float64 for float64 inputs) except for δ.
+    """
+
+    @staticmethod
+    def forward(ctx, query, key, value, call, fault):
+        """Compute the output and save the inputs."""
+        output = fused_attention(replace(call, query=query, key=key, value=value))
+        ctx.save_for_backward(query, key, value, call.mask, output)
+        ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Compute the gradients with a corrupted δ."""
+        query, key, value, mask, output = ctx.saved_tensors
+        q, k, v, g = map(at_least_float, (query, key, value, grad))
+        groups = q.shape[-3] // k.shape[-3]
+        k, v = (part.repeat_interleave(groups, dim=-3) for part in (k, v))
+        call = AttentionCall(query=q, key=k, mask=mask, is_causal=ctx.is_causal, scale=ctx.scale)
+        scores, visible = visible_logits(call)
+        p = scores.softmax(-1).where(visible.any(-1, keepdim=True), 0.0)
+        fault = ctx.fault
+        if fault.kind == "bf16":
+            low, spoiled = _low_precision_output(scores, v), g
+        else:
+            low, spoiled = fault.spoil(output), fault.spoil(g)
+        delta = (low.to(g) * spoiled.to(g)).sum(-1, keepdim=True)
+        dv = p.mT @ g
+        ds = p * (g @ v.mT - delta) * call.factor
+        dq, dk = ds @ k, ds.mT @ q
+        dk, dv = (_fold(part, groups) for part in (dk, dv))
+        return dq.to(query), dk.to(key), dv.to(value), None, None
+
+
+def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return (weights.bfloat16() @ v.bfloat16()).to(scores) / total
+
+
+def _fold(gradient: Tensor, groups: int) -> Tensor:
+    """Sum the gradients of query heads that share a key head."""
+    return gradient if groups == 1 else gradient.unflatten(-3, (-1, groups)).sum(-3)

@@ -1,27 +1,30 @@
-"""QK-clip: scale query and key weights down where a head's attention logits grow too large."""
+"""Interventions on queries and keys: QK-clip and QK-norm."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, visible_logits
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
 
 _QUERIES = 512  # query positions multiplied at a time
 
 
+@dataclass(eq=False)
 class QKClip(Intervention):
     """Scales a head's W_q and W_k so that its largest logit of the step would have been τ.
 
@@ -45,16 +48,14 @@ class QKClip(Intervention):
     """
 
     name = "qk_clip"
+    tau: PositiveFloat = 100.0
+    every: PositiveInt = 1
 
-    def __init__(self, tau: float = 100.0, every: int = 1) -> None:
-        super().__init__()
-        if not tau > 0 or every < 1:
-            raise InputError(f"QK-clip needs tau > 0 and every >= 1, got tau={tau}, every={every}.")
-        self.tau, self.every = tau, every
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._layers: list[AttentionLayer] = []
         self._running: AttentionLayer | None = None
         self._largest: dict[str, Tensor] = {}
-        self._seconds = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the attention layers without QK-norm.
@@ -92,26 +93,18 @@ class QKClip(Intervention):
         self._running = None
 
     def _look(self, call: AttentionCall) -> None:
-        layer = self._running
-        if (
-            layer is None
-            or definite(call.query).dim() != 4
-            or definite(call.query).shape[1] != layer.heads
-        ):
+        layer, query = self._running, definite(call.query)
+        if layer is None or query.dim() != 4 or query.shape[1] != layer.heads:
             return
-        start = time.perf_counter()
         found = largest_logits(call)
         before = self._largest.get(layer.path)
         self._largest[layer.path] = found if before is None else torch.maximum(before, found)
-        self._seconds += time.perf_counter() - start
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
         """Scale the weights of the heads whose logits exceeded τ."""
         if not self._largest:
             return
-        start = time.perf_counter() - self._seconds
-        self._seconds = 0.0
         layers = [layer for layer in self._layers if layer.path in self._largest]
         found = torch.cat([self._largest[layer.path] for layer in layers])
         self._largest.clear()
@@ -123,12 +116,9 @@ class QKClip(Intervention):
         for layer, largest in zip(layers, found.split([n.heads for n in layers]), strict=True):
             if bool((largest > self.tau).any()):
                 self._clip(layer, largest)
-        what = "scaled queries and keys of heads with large logits"
-        record(
-            self,
+        self.record(
             moment,
-            what,
-            since=start,
+            "scaled queries and keys of heads with large logits",
             moved_weights=True,
             heads=float(heads),
             largest=float(found.max()),
@@ -146,6 +136,83 @@ class QKClip(Intervention):
 @torch.no_grad()
 def largest_logits(call: AttentionCall) -> Tensor:
     """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
-    positions = torch.arange(definite(call.query).shape[-2], device=definite(call.query).device)
+    query = definite(call.query)
+    positions = torch.arange(query.shape[-2], device=query.device)
     parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
     return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
+
+
+@dataclass(eq=False)
+class QKNorm(Intervention):
+    """Adds an RMS norm with a learned gain to every head's queries and keys, before positions.
+
+    Source: Henry et al. (2020) and Dehghani et al. (2023), in the RMS form of Qwen3: the gain has
+    the width of a head and is shared by a layer's heads. A scaled logit is then at most
+    √width · max|gain_q| · max|gain_k|, whatever the weights are.
+
+    The intervention changes the architecture once, when it is bound. The norms are hooks on the
+    projections, and their gains are the projections' parameters `q_norm_gain` and `k_norm_gain`.
+    Checkpoints contain the gains, but the plain architecture cannot load them. Bind before sharding
+    or compiling.
+
+    Args:
+        epsilon: Added to the mean square.
+    """
+
+    name = "qk_norm"
+    epsilon: PositiveFloat = 1e-6
+
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Add the norms and give their gains to the optimizer.
+
+        Raises:
+            NotCovered: The model has no known projections, has QK-norm already, or uses latent
+                attention.
+        """
+        layers = find_anatomy(model).attention
+        if not layers:
+            raise NotCovered(
+                "QK-norm found no query and key projections of a known layout; choose another "
+                "intervention."
+            )
+        if any(layer.has_qk_norm for layer in layers):
+            raise NotCovered("QK-norm: this model already normalizes its queries and keys.")
+        if any(layer.key_down is not None for layer in layers):
+            raise NotCovered(
+                "QK-norm does not work with latent attention, which never forms its keys; "
+                "choose qk_clip."
+            )
+        owners = {id(getattr(module, "weight", None)): module for module in model.modules()}
+        gains = []
+        for layer in layers:
+            for matrix, name in ((layer.query, "q_norm_gain"), (layer.key, "k_norm_gain")):
+                gains.append(self._insert(owners[id(matrix.parameter)], matrix, name))
+        if optimizer is not None:
+            _add(optimizer, gains)
+        moment, count = Moment(step=0, model=model), float(len(layers))
+        self.record(moment, "put norms on queries and keys", layers=count)
+
+    def _insert(self, module: nn.Module, matrix: Matrix, name: str) -> nn.Parameter:
+        width = matrix.shape[0] // matrix.heads
+        gain = nn.Parameter(torch.ones_like(matrix.parameter[0, :1]).repeat(width))
+        module.register_parameter(name, gain)
+        start, stop = matrix.start, matrix.stop
+
+        def normalize(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
+            groups = output.unflatten(-1, (matrix.groups, -1))
+            heads = groups[..., start:stop].flatten(-2).unflatten(-1, (matrix.heads, width))
+            scale = getattr(module, name).to(output.dtype)
+            normed = F.rms_norm(heads, (width,), scale, self.epsilon)
+            part = normed.flatten(-2).unflatten(-1, (matrix.groups, -1))
+            return torch.cat([groups[..., :start], part, groups[..., stop:]], -1).flatten(-2)
+
+        module.register_forward_hook(normalize)
+        return gain
+
+
+def _add(optimizer: Optimizer, gains: list[nn.Parameter]) -> None:
+    """Add the gains to the optimizer of the vectors, at the common rate and without decay."""
+    part = getattr(optimizer, "parts", (optimizer,))[-1]
+    part.add_param_group({"params": gains, "weight_decay": 0.0})
+    if part is not optimizer:  # the optimizer is a pair that steps as one
+        optimizer.param_groups.append(part.param_groups[-1])
