@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rksp.confirm.onset import first_alarms
 from rksp.confirm.trial import CURVE_POINTS, sum_up
-from rksp.documents.confirm import TrialReport
-from rksp.documents.watch import AlarmReport, CurveReport, ForecastReport, WatchReport
+from rksp.documents.confirm import Curve, TrialReport
+from rksp.documents.watch import AlarmReport, ForecastReport, WatchReport
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import short
 from rksp.outcome import Curves, OutcomePolicy
@@ -90,7 +89,7 @@ def _reported(
         seconds=seconds,
         step_seconds=seconds / steps,
     )
-    trial = sum_up(record, "the run", 0)
+    trial = sum_up(record, "the run", 0).model_copy(update={"profiles": _curves(readings)})
     forecast = None if asked is None else ForecastReport(**_of(ForecastReport, asked))
     return WatchReport(
         verdict="failed" if outcome.is_failure else "alarmed" if alarms else "quiet",
@@ -106,7 +105,6 @@ def _reported(
             AlarmReport.of(alarm, severity=alarm.severity.value, text=sentence(alarm))
             for alarm in alarms
         ],
-        curves=_curves(readings, alarms),
         provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
     ).finite()
 
@@ -160,25 +158,18 @@ def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarra
     return found
 
 
-def _curves(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> list[CurveReport]:
-    """Return the curve of every quantity, those with an alarm first, by its step."""
-    groups: dict[tuple[str, str], dict[int, list[Reading]]] = {}
-    for reading in readings:
-        if math.isfinite(reading.value):
-            steps = groups.setdefault((reading.monitor, reading.quantity), {})
-            steps.setdefault(reading.step, []).append(reading)
-    curves = []
-    for (monitor, quantity), steps in groups.items():
-        chosen = [sorted(steps)[i] for i in _spread(len(steps))]
-        first = first_alarms([a for a in alarms if a.quantity == quantity]).get(monitor)
-        points = [(step, worst(steps[step])) for step in chosen]
-        curves.append(
-            CurveReport(monitor=monitor, quantity=quantity, points=points, first_alarm=first)
-        )
-    return sorted(curves, key=lambda c: math.inf if c.first_alarm is None else c.first_alarm)
+def _curves(readings: Sequence[Reading]) -> dict[str, Curve]:
+    """Return the curve of every quantity by the names of its monitor and its own."""
+    groups: dict[str, dict[int, list[Reading]]] = {}
+    for one in readings:
+        if math.isfinite(one.value):
+            steps = groups.setdefault(f"{one.monitor}: {one.quantity}", {})
+            steps.setdefault(one.step, []).append(one)
+    return {
+        name: [(step, worst(steps[step])) for step in sorted(steps)[:: _stride(len(steps))]]
+        for name, steps in groups.items()
+    }
 
 
-def _spread(count: int) -> list[int]:
-    return (
-        np.unique(np.linspace(0, count - 1, min(CURVE_POINTS, count)).round()).astype(int).tolist()
-    )
+def _stride(count: int) -> int:
+    return -(-count // CURVE_POINTS)

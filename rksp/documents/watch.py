@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rksp.documents.base import Document, Part
-from rksp.documents.confirm import Curve, TrialReport
+from rksp.documents.confirm import TrialReport
 
 
 class ForecastReport(Part):
@@ -42,21 +42,6 @@ class AlarmReport(Part):
     advice: str
 
 
-class CurveReport(Part):
-    """A quantity over the run: of the whole model, or else of the worst layer.
-
-    Attributes:
-        monitor, quantity: Which.
-        points: (step, value), at most 200.
-        first_alarm: Step of its first alarm.
-    """
-
-    monitor: str
-    quantity: str
-    points: Curve
-    first_alarm: int | None = None
-
-
 class WatchReport(Document):
     """One run in the log of `rksp watch`.
 
@@ -68,9 +53,9 @@ class WatchReport(Document):
         ended: How the run ended, a clause.
         conclusions: What happened and what to do, a sentence each.
         forecast: The answer before the run; None where the model had no configuration.
-        trial: The run in numbers, as in a report of `rksp confirm`.
+        trial: The run in numbers, as in a report of `rksp confirm`; its profiles are those of all
+            quantities, of the worst layer where a layer has one.
         alarms: The alarms, in order.
-        curves: The quantities, those with an alarm first.
     """
 
     kind: Literal["watch"] = "watch"
@@ -84,5 +69,4 @@ class WatchReport(Document):
     forecast: ForecastReport | None
     trial: TrialReport
     alarms: list[AlarmReport]
-    curves: list[CurveReport]
     provenance: dict[str, str] = Field(default_factory=dict)

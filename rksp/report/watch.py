@@ -75,12 +75,9 @@ def _curves(report: WatchReport) -> Iterator[Block]:
         ("narrow", loss_curves([report.trial], hues, width=350, height=290)),
     )
     yield Figure(title="Loss", hint=_LOSS, drawing=drawn)
-    parts = [
-        (f"{c.monitor}: {c.quantity}", profile(c.quantity, [(report.trial.arm, c.points)], hues))
-        for c in report.curves
-        if len(c.points) > 1
-    ]
-    hint = "Of the whole model, or of its worst layer; those that raised an alarm first."
+    curves = report.trial.profiles.items()
+    parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
+    hint = "Of the whole model, or of its worst layer at each step."
     yield Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
     silent = [f"{name} did not measure: {why}" for name, why in report.trial.silent.items()]
     if silent:
