@@ -27,7 +27,7 @@ from rksp.watch.training.beside import Beside
 STEPS, STRIKES = 100, 60
 # What is planted -> its fault; the healthy run has none.
 PLANTED = {
-    "healthy": "",
+    "nothing": "",
     "rate × 100": f"large_rate:factor=100,step={STRIKES}",
     "repeated token": f"bad_batches:step={STRIKES},steps=5,kind=repeated",
     "noise in labels": f"bad_batches:step={STRIKES},steps=5,kind=labels",

@@ -256,6 +256,33 @@ def test_a_tracker_reads_along_and_one_that_is_missing_is_said(
     assert f"step {STEPS - 1}, loss " in said
 
 
+def test_a_sink_that_fails_ends_no_watch(attached, monkeypatch, capsys):
+    def fails(*args: object) -> None:
+        raise OSError("the disk is full")
+
+    finder = attached()
+    monkeypatch.setattr(JsonLines, "write", fails)
+    seeded(plain)
+    assert finder.session.step == STEPS - 1
+    assert capsys.readouterr().err.count("RunLog gets nothing more: the disk is full") == 1
+
+
+def test_an_overflow_skips_a_step_and_is_named(attached):
+    finder = attached(monitors=["non-finite"])
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for _ in range(2):
+        scaler.scale(loss_of(model, batch()) * 1e3).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    readings = finder.session.watch.readings
+    bad = [r.step for r in readings if r.quantity == "non_finite_gradients" and r.value]
+    losses = [r.value for r in readings if r.quantity == "loss"]
+    assert bad == [0, 1] and losses == pytest.approx([3.5e3] * 2, rel=0.2)
+
+
 def test_a_critical_alarm_stops_before_the_weights_move(attached, tmp_path):
     finder = attached(on_alarm="stop")
     with pytest.raises(SystemExit) as ended:

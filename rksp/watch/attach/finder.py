@@ -54,10 +54,11 @@ class Finder:
         self._made: list[weakref.ref[Optimizer]] = []
         self._refused: set[tuple[int, int]] = set()  # (module, number of optimizers): nothing to it
         self._phase = _Phase.BETWEEN
-        self._losses: list[Tensor | float] = []
-        self._scale = 1.0  # of the loss that a loss scaler returned last
+        self._losses: list[Tensor] = []
+        self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
         self._depth = 0  # of backward passes
         self._is_busy = self._is_over = False
+        self._known: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._expected: set[Optimizer] = set()
         self._stepped: set[Optimizer] = set()
         self._entry: nn.Module | None = None
@@ -167,14 +168,15 @@ class Finder:
 
     def _around_scale(self, scale: Callable[..., Any], scaler: Any, *args, **kwargs) -> Any:
         scaled = scale(scaler, *args, **kwargs)
-        self._scale = scaler.get_scale()
+        if isinstance(scaled, Tensor):
+            self._scaled = (id(scaled), args[0].detach())
         return scaled
 
     def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
         before = set(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
         if self._phase is not _Phase.BETWEEN and self._stepped == before:
-            self._guarded(self._skip)
+            self._guarded(self._skip, optimizer)
         return done
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -254,11 +256,11 @@ class Finder:
 
     def _after_backward(self, tensors: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        scale, self._scale = self._scale, 1.0
+        scaled, loss = self._scaled
         is_other = self._entry is not None and self._phase is not _Phase.PASSES
         if is_other or any(part.numel() != 1 for part in parts):
             return
-        self._losses += [part.detach() / scale for part in parts]
+        self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
         if len(self._losses) > _MOST_PASSES:
             self._refuse(f"no optimizer stepped in {_MOST_PASSES} backward passes")
         if self.session is not None:
@@ -299,21 +301,22 @@ class Finder:
         if self.session is not None:
             self.session.after_update()
 
-    def _skip(self) -> None:
+    def _skip(self, optimizer: Optimizer) -> None:
         """End a step that a loss scaler skipped because of an overflow."""
-        self._read(1.0)
-        self._phase = _Phase.BETWEEN
+        if self._takes_part(optimizer):
+            self._read(1.0)
+            self._phase = _Phase.BETWEEN
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves the watched model; it may have been made later."""
         if self.session is None:
             return False
-        if optimizer not in self.session.optimizers:
+        if optimizer not in self._known:
             own = {id(p) for p in self.session.model.parameters()}
-            if own.isdisjoint(_ids(optimizer)):
-                return False
-            self.session.optimizers.append(optimizer)
-        return True
+            self._known[optimizer] = not own.isdisjoint(_ids(optimizer))
+            if self._known[optimizer] and optimizer not in self.session.optimizers:
+                self.session.optimizers.append(optimizer)
+        return self._known[optimizer]
 
 
 def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:

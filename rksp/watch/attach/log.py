@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import (
     JsonLines,
     MLflow,
+    Sink,
     TensorBoard,
     Trackio,
     WeightsAndBiases,
@@ -41,3 +43,37 @@ class RunLog(JsonLines):
         if readings and not alarms and readings[0].step > _DENSE and readings[0].step % _SPARSE:
             readings = [reading for reading in readings if not reading.layer]
         super().write(readings, alarms)
+
+
+class Careful(Sink):
+    """Passes on to a sink until it fails once: a full disk or a lost tracker ends no watch.
+
+    Were a rank to detach, the others would wait for it where ranks exchange numbers.
+
+    Args:
+        sink: The sink.
+        say: Prints a line.
+    """
+
+    def __init__(self, sink: Sink, say: Callable[[str], None]) -> None:
+        self._sink: Sink | None = sink
+        self._say = say
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Write, or do nothing once that failed."""
+        self._pass_on(lambda sink: sink.write(readings, alarms))
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._pass_on(lambda sink: sink.close())
+
+    def _pass_on(self, call: Callable[[Sink], None]) -> None:
+        if self._sink is None:
+            return
+        try:
+            call(self._sink)
+        except Exception as error:
+            failed, self._sink = self._sink, None
+            self._say(f"{type(failed).__name__} gets nothing more: {error}")
+            with contextlib.suppress(Exception):
+                failed.close()

@@ -26,7 +26,7 @@ from rksp.assessment.evidence import LEARNED
 from rksp.ground.errors import RkspError, summary
 from rksp.ground.option_lines import build
 from rksp.ground.versions import version
-from rksp.watch.attach.log import TRACKERS, RunLog
+from rksp.watch.attach.log import TRACKERS, Careful, RunLog
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
@@ -86,7 +86,7 @@ class Session:
         self._recorded: Recorded | None = None
         self._log = RunLog(self._path())
         self._beside = self._companion()
-        self._log.note(
+        self._note(
             "run",
             model=type(self.model).__name__,
             parameters=sum(p.numel() for p in self.model.parameters()),
@@ -125,7 +125,7 @@ class Session:
         self.watch.end_forward_backward()
 
     def after_backward(
-        self, losses: Sequence[Tensor | float], *, scale: float, limit: float | None
+        self, losses: Sequence[Tensor], *, scale: float, limit: float | None
     ) -> None:
         """Read the gradients of a step whose backward passes are over.
 
@@ -166,7 +166,7 @@ class Session:
         crash = getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
-        self._log.note("end", **end, crash=crash and summary(crash))
+        self._note("end", **end, crash=crash and summary(crash))
         self._beside.close()
         if self._recorded is not None:
             self._recorded.write()
@@ -187,7 +187,8 @@ class Session:
             except (RkspError, TypeError) as error:  # the script goes before it
                 self.say(f"--to {line}: {error}")
         rules = Rules(warmup_steps=2**31)  # until the rate no longer rises
-        watch = Watch(monitors, rules, [self._log, *trackers], keep=_KEEP)
+        sinks = [Careful(sink, self.say) for sink in (self._log, *trackers)]
+        watch = Watch(monitors, rules, sinks, keep=_KEEP)
         folder = Path(self.options["log"]).with_suffix("") / f"rank{self.rank}"
         beside = Beside(
             watch,
@@ -273,7 +274,7 @@ class Session:
         critical = next((a for a in heard if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options["on_alarm"] == "stop":
             reason = f"stopped at step {critical.step}: {sentence(critical)}"
-            self._log.note("stop", step=critical.step, reason=reason)
+            self._note("stop", step=critical.step, reason=reason)
             self._leave("stop", reason)
             raise SystemExit(STOPPED)
 
@@ -301,7 +302,12 @@ class Session:
         """Print a line on stderr, for all ranks that this one speaks for."""
         if self._is_heard:
             which = f"rank {self.rank}: " if self.rank else ""
-            print(f"rksp watch: {which}{text}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError, ValueError):  # the script closed it
+                print(f"rksp watch: {which}{text}", file=sys.stderr, flush=True)
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        with contextlib.suppress(RkspError, ValueError):  # of which `Careful` tells
+            self._log.note(kind, **facts)
 
     def _path(self) -> Path:
         """Return the log of this rank; a second process of the same rank has one of its own."""
