@@ -182,7 +182,7 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
     report = definite(question.known([MeasureOptions(evidence="config")], None))
     answer = Result(question.run.written_in(report))
     recipe = question.run.recipe.model_dump(mode="json", exclude_unset=True)
-    kept = {"kind": "forecast", "text": str(answer).splitlines(), "recipe": recipe}
+    kept: dict[str, Any] = {"kind": "forecast", "text": str(answer).splitlines(), "recipe": recipe}
     risk = answer.probability_failed
     kept |= {"verdict": answer.verdict, "probability_failed": risk, "rates": answer.rates()}
     with Path(asked["log"]).open("a", encoding="utf-8") as log:

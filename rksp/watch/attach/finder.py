@@ -52,7 +52,9 @@ class Finder:
         self.session: Session | None = None
         self._process = os.getpid()
         self._made: list[weakref.ref[Optimizer]] = []
-        self._refused: set[tuple[int, int]] = set()  # (module, number of optimizers): nothing to it
+        self._passed: set[tuple[int, int]] = (
+            set()
+        )  # (module, number of optimizers) that were looked at
         self._phase = _Phase.BETWEEN
         self._losses: list[Tensor] = []
         self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
@@ -131,9 +133,9 @@ class Finder:
     def _before_any_forward(self, module: nn.Module, args: Any) -> None:
         # An evaluation counts: the hooks must be gone before torch.compile sees a module.
         key = (id(module), len(self._made))
-        if torch.compiler.is_compiling() or self._depth or not self._made or key in self._refused:
+        if torch.compiler.is_compiling() or self._depth or not self._made or key in self._passed:
             return
-        self._refused.add(key)
+        self._passed.add(key)
         self._guarded(self._meet, module)
         if self.session is not None:  # its own hook comes too late for this pass
             self._before_entry(module, args, {})
@@ -168,8 +170,9 @@ class Finder:
 
     def _around_scale(self, scale: Callable[..., Any], scaler: Any, *args, **kwargs) -> Any:
         scaled = scale(scaler, *args, **kwargs)
-        if isinstance(scaled, Tensor):
-            self._scaled = (id(scaled), args[0].detach())
+        outputs = kwargs.get("outputs", args[0] if args else None)
+        if isinstance(outputs, Tensor):
+            self._scaled = (id(scaled), outputs.detach())
         return scaled
 
     def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
@@ -226,16 +229,16 @@ class Finder:
 
     def _meet(self, module: nn.Module | None, stepping: Optimizer | None = None) -> None:
         """Take a module that is called first, or an optimizer that steps, for what is trained."""
-        own = {} if module is None else {id(p) for p in module.parameters()}
+        own = set() if module is None else {id(p) for p in module.parameters()}
         met = [o for o in self._optimizers() if o is stepping or not own.isdisjoint(_ids(o))]
-        trained = set().union(*map(_ids, met))
+        trained: set[int] = set().union(*map(_ids, met))
         if not trained:
             return
         root = module
         if root is None or not trained <= own:
             root = owner_of(trained) or module
         if root is None:
-            self._refuse("no module holds what the optimizer trains")
+            raise LookupError("no module holds what the optimizer trains")
         self._handles.pop(0).remove()
         from rksp.watch.attach.session import Session
 
@@ -256,7 +259,7 @@ class Finder:
 
     def _after_backward(self, tensors: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        scaled, loss = self._scaled
+        (scaled, loss), self._scaled = self._scaled, (0, None)
         is_other = self._entry is not None and self._phase is not _Phase.PASSES
         if is_other or any(part.numel() != 1 for part in parts):
             return

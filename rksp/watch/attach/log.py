@@ -19,7 +19,7 @@ from rksp.watch.monitors.sinks import (
 
 _DENSE = 1000  # steps with all readings of layers
 _SPARSE = 20  # after them, every how many steps
-TRACKERS = {
+TRACKERS: dict[str, type[Sink]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,

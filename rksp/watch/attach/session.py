@@ -33,7 +33,7 @@ from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import sentence
+from rksp.watch.monitors.sinks import Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.callbacks.plain import unscaled
@@ -180,7 +180,8 @@ class Session:
                 "step clip cannot act here (a compiled model, or ranks apart); alarms are logged"
             )
             action = "log"
-        monitors, trackers = self._monitors(), []
+        monitors = self._monitors()
+        trackers: list[Sink] = []
         for line in self.options["to"] if self._is_heard else ():
             try:
                 trackers.append(build(TRACKERS, line, noun="tracker"))
@@ -349,13 +350,10 @@ class _ClipFromAlarm(StepClip):
 
 def _bare(model: nn.Module) -> nn.Module:
     """Return the module inside of the wrappers of torch.compile and of DDP."""
-    while True:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        else:
-            return model
+    inner: Any = model
+    while isinstance(inner, DistributedDataParallel) or hasattr(inner, "_orig_mod"):
+        inner = inner.module if isinstance(inner, DistributedDataParallel) else inner._orig_mod
+    return inner
 
 
 def _has_config(module: nn.Module) -> bool:
