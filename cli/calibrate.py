@@ -19,8 +19,7 @@ from rksp.cli.run_options import RunOptions, learned, say
 from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
-from rksp.ground.flags import Flag
-from rksp.ground.sizes import count
+from rksp.ground.flags import Flag, count
 from rksp.ground.text import one_line, short
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe

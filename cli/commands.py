@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from rksp.ground.collector import loading
+from rksp.ground.allocator import loading
 from rksp.ground.errors import InputError
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.

@@ -14,7 +14,7 @@ from rksp.cli.explain_lever import lever_rows
 from rksp.cli.options import TextOrJson
 from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
-from rksp.recipe_files.said.table_text import shown
+from rksp.recipe_files.said.origin import shown
 
 Rows = list[tuple[str, str]]
 

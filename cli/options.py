@@ -23,8 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError
-from rksp.ground.flags import COUNT, Flag, checked, flags_of
-from rksp.ground.sizes import whole
+from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])

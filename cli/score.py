@@ -28,9 +28,8 @@ from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
-from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading
-from rksp.ground.collector import collector_paused, loading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions

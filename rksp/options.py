@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rksp.ground.flags import Flag
+from rksp.ground.flags import Flag, parse_size
 from rksp.ground.model import Finite
-from rksp.ground.sizes import parse_size
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
 

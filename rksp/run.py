@@ -12,10 +12,10 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumptions, left_out, line_of, phrase
-from rksp.recipe_files.said.origin import Origin, OriginKind
+from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
 
 if TYPE_CHECKING:  # a run is read without what measures a model
+    from rksp.assessment.evidence import Evidence
     from rksp.assessment.pipeline import Evaluation
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.advisories import Audit
@@ -234,8 +234,7 @@ class Run:
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.score import OriginReport, UnreadReport
-        from rksp.recipe_files.said.own_words import in_own_words, settings_in
-        from rksp.recipe_files.said.table_text import in_full
+        from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
         edit = cache(self._text(report.recipe).edit)
         worded = lambda text: in_own_words(text, self.origins, self.keys)
@@ -320,7 +319,7 @@ class Question:
         if not paths:
             return replace(self, classifier=prior)
         from rksp.assessment.model_choice import choose_model
-        from rksp.own_runs.learning import learn
+        from rksp.own_runs.scorecard import learn
 
         model, read = learn(paths, self.source, self.run.recipe, prior)
         reasons = sorted({ladder.unused for ladder in read.ladders})
@@ -379,25 +378,29 @@ class Question:
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
         from rksp.assessment.gathering import gather
+
+        evidence = gather(self.source, options, store=store, progress=progress)
+        return self.judged(evidence, progress=progress)
+
+    def judged(self, evidence: Evidence, **more: Any) -> Evaluation:
+        """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import judge
 
-        asked = self._asked
-        evidence = gather(self.source, options, store=store, progress=progress)
-        return judge(evidence, self.run.recipe, **asked, progress=progress)
+        others = alternatives(self.run.recipe, self.run.origins)
+        more |= {"classifier": self.classifier, "alternatives": others, **self.bars}
+        return judge(evidence, self.run.recipe, **more)
 
     def known(
         self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
     ) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
         from rksp.assessment.gathering import known
-        from rksp.assessment.pipeline import judge
 
-        recipe = self.run.recipe
-        found = [known(self.source, options, recipe, store) for options in seeds]
+        found = [known(self.source, options, self.run.recipe, store) for options in seeds]
         evidence = [one for one in found if one is not None]
         if len(evidence) < len(found):
             return None
-        return self.reported([judge(one, recipe, **self._asked) for one in evidence])
+        return self.reported([self.judged(one) for one in evidence])
 
     def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
         """Return the document of the evaluations, one a seed."""
@@ -408,12 +411,6 @@ class Question:
         more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
         report = report.model_copy(update=more).finite()
         return self.run.written_in(report)
-
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """What is asked of the evidence beside the recipe."""
-        others = alternatives(self.run.recipe, self.run.origins)
-        return {"classifier": self.classifier, "alternatives": others, **self.bars}
 
 
 def refuse_unknown(read: RecipeFile) -> None:

@@ -13,7 +13,7 @@ import typer
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.ground.errors import RkspError
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 from rksp.recipe import Recipe
 from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.rules import Rules, replay

@@ -15,7 +15,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.ground.errors import InputError
-from rksp.ground.sizes import parse_size
+from rksp.ground.flags import parse_size
 
 _DRAWS = "random numbers drawn"
 _GRADIENT = "gradient, s"
@@ -208,7 +208,7 @@ def _draws(stream) -> int:
 def _batch(source, tokens: int):
     import torch
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(source.config.vocab_size, (2, tokens // 2), generator=generator)

@@ -19,7 +19,7 @@ from lab.experiments.tables import REFERENCE, markdown
 from lab.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.onset import LOSS
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 STEPS, WARMUP, STRUCK = 160, 20, 60
 # Slow signals have nothing to say in so few steps (see the cross-talk), and are dear.

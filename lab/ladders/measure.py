@@ -8,7 +8,7 @@ from typing import cast
 from lab.ladders.plan import LadderSpec
 from lab.tasks.tasks import Task, make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
 from rksp.spectra.dmd import SpectralAccumulator

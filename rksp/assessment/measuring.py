@@ -14,8 +14,8 @@ from torch import nn
 
 from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
-from rksp.batch import Batch
 from rksp.checks.facts import read_facts
+from rksp.datasets.batch import Batch
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe

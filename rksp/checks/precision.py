@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 
 _FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room

@@ -9,8 +9,8 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.documents.verdict import exceeds
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
 

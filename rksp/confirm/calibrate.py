@@ -16,7 +16,6 @@ from torch import nn
 from rksp.assessment.gathering import gather
 from rksp.assessment.measured import measured_inputs
 from rksp.assessment.risk import declared_inputs
-from rksp.batch import mean_loss
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
@@ -26,6 +25,7 @@ from rksp.confirm.data import TrainingData, training_data
 from rksp.confirm.ranks import Ranks
 from rksp.confirm.start import starting_model
 from rksp.confirm.trial import train_arm
+from rksp.datasets.batch import mean_loss
 from rksp.datasets.own_rows import OwnRows
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
@@ -33,7 +33,7 @@ from rksp.models.declared import Declared
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.own_runs.record import Row, Shape, append_row, read_record, row_of, shape_of
 from rksp.recipe import Recipe
 

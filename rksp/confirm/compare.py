@@ -12,7 +12,7 @@ from rksp.confirm.arms import BASELINE, parse_arm
 from rksp.confirm.onset import LOSS
 from rksp.documents.confirm import ArmReport, MonitorReport, PredictionReport, TrialReport
 from rksp.ground.model import definite
-from rksp.outcome import Outcome, OutcomePolicy
+from rksp.own_runs.outcome import Outcome, OutcomePolicy
 
 _MARGIN = OutcomePolicy().margin  # nats of final loss that count
 

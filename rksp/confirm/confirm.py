@@ -11,7 +11,6 @@ from typing import Any
 
 from rksp.assessment.pipeline import Evaluation, evaluate
 from rksp.assessment.store import MeasurementStore
-from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
@@ -21,6 +20,7 @@ from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.recorded import record_trial
 from rksp.confirm.start import check_trainable, rehearse, starting_model
 from rksp.confirm.trial import HeldOut, sum_up, train_arm
+from rksp.datasets.batch import mean_loss
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
@@ -32,7 +32,7 @@ from rksp.ground.versions import version
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.own_runs.learning import learn
+from rksp.own_runs.scorecard import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity

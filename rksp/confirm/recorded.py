@@ -8,8 +8,7 @@ from pathlib import Path
 from rksp.confirm.arms import Arm
 from rksp.documents.confirm import TrialReport
 from rksp.models.source import ModelSource
-from rksp.outcome import Outcome
-from rksp.own_runs.labels import Ended
+from rksp.own_runs.outcome import Ended, Outcome
 from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe
 

@@ -11,7 +11,7 @@ from rksp.confirm.trial import in_precision
 from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
 from rksp.models.source import ModelSource
-from rksp.optimizers import make_optimizer
+from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 

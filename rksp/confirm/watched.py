@@ -15,7 +15,7 @@ from rksp.documents.confirm import Curve, TrialReport
 from rksp.documents.watch import AlarmReport, ForecastReport, WatchReport
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import short
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import record_of, sentence, worst
 from rksp.watch.training.runner import RunRecord, judge_alone

@@ -19,7 +19,7 @@ from rksp.grid.engines.base import CellGroup, End, Engine, Event, Failure, Job
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
-from rksp.ground.collector import collector_paused
+from rksp.ground.allocator import collector_paused
 from rksp.ground.errors import ArtifactError, Incomplete
 from rksp.ground.factory import is_factory
 from rksp.ground.files import check_writable

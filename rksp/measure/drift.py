@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import Batch, run_pass
+from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.model import definite
 from rksp.measure.gradient import without_gradients
 from rksp.measure.response import first_direction, moving

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from rksp.batch import Batch, logits_of, run_pass
+from rksp.datasets.batch import Batch, logits_of, run_pass
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
 from rksp.ground.model import Progress, definite
 from rksp.kernels.cross_entropy import cross_entropy

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, run_pass
+from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
 from rksp.measure.gradient import without_cache, without_gradients
@@ -23,8 +23,8 @@ from rksp.measure.response_profile import (
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks, size_of
 from rksp.models.streaming.supply import as_real, square_sum
-from rksp.optimizers import make_optimizer, optimizer_of_class
-from rksp.optimizers.rows import RowRule
+from rksp.optimizers.makers import RowRule
+from rksp.optimizers.table import make_optimizer, optimizer_of_class
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate

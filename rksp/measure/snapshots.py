@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, Pass, tensors
+from rksp.datasets.batch import Batch, Pass, tensors
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.measure.forward import ForwardWatch, block_stats

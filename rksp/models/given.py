@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from rksp.batch import Batch, Objective, mapped
+from rksp.datasets.batch import Batch, Objective, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory

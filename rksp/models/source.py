@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.models.heads import Task as Task
 from rksp.models.refusals import refusals, refused
 
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
 

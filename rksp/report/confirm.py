@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from rksp.documents.confirm import PROFILED, ConfirmReport, Curve, TrialReport
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
-from rksp.recipe_files.said.table_text import shown
+from rksp.recipe_files.said.origin import shown
 from rksp.report import svg
 from rksp.report.blocks import (
     PERCENT,

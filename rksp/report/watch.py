@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.documents.watch import WatchReport
-from rksp.ground.sizes import count
+from rksp.ground.flags import count
 from rksp.report.blocks import (
     Block,
     Code,

@@ -21,8 +21,8 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.documents.verdict import decisive_finding, exceeds, worst
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe import LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent

@@ -14,7 +14,7 @@ from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 if TYPE_CHECKING:  # a stored profile is read without torch
     from torch import Tensor, nn
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
     from rksp.ground.model import Progress
     from rksp.measure.snapshots import Collected, LayerTransition
 
@@ -141,7 +141,7 @@ def profile(
         InputError: An option or the inputs cannot be used.
         NotCovered: The model has no residual stream of constant width.
     """
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
     from rksp.measure.snapshots import collect
     from rksp.spectra.dmd import SpectralAccumulator
 

@@ -21,9 +21,9 @@ from rksp.confirm.calibrate import calibrate, make_ladder
 from rksp.confirm.ranks import Ranks
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.history import read_history
+from rksp.own_runs.observed import Tuned
 from rksp.own_runs.record import append_row, read_record, row_of
-from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
 RECIPE = Recipe(batch_size=2, sequence_length=16, max_steps=4)
@@ -59,7 +59,7 @@ def test_a_ladder_is_trained_and_read_back_as_one(tmp_path):
     record = tmp_path / "runs.jsonl"
     rows = calibrate(ladder(), record)
     assert len(rows) >= 8 and len(read_record(record)) == len(rows)
-    found = read_history([record], Question(source=None, recipe=Recipe()))
+    found = read_history([record], None, Recipe())
     (one,) = found.ladders
     assert len(one.runs) == len(rows)
     shape = one.runs[0].shape
@@ -114,7 +114,7 @@ def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_pat
     assert 10**said.log_edge / 100 < rate < 10**said.log_edge
     rows = calibrate(made, record)
     assert {row["rksp.is_trained"] for row in rows} == {True}
-    found = read_history([record], Question(source=source, recipe=recipe))
+    found = read_history([record], source, recipe)
     (one,) = found.ladders
     assert isinstance(one.observed, Tuned) or "do not change" in one.unused
     assert one.observed is None or one.observed.inputs == made.inputs
@@ -189,8 +189,9 @@ def test_a_damaged_shape_leaves_its_run_out(tmp_path):
     path = tmp_path / "runs.jsonl"
     for row in (*rows, rows[0] | {"name": "odd", "rksp.width": "wide"}):
         append_row(path, row)
-    found = read_history([path], Question(source=resolve("gpt2", counts=False), recipe=Recipe()))
-    assert [one.name for one in found.left_out] == ["odd"] and found.runs == 2
+    found = read_history([path], resolve("gpt2", counts=False), Recipe())
+    assert [one.name for one in found.left_out] == ["odd"]
+    assert sum(len(ladder.runs) for ladder in found.ladders) == 2
 
 
 def test_the_command_trains_and_answers(tmp_path, monkeypatch):

@@ -231,17 +231,12 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
 def test_exports_hold_every_cell(worked, tmp_path):
     rows, _ = worked
     found = table.records(rows)
-    for suffix in ("csv", "jsonl", "parquet"):
+    for suffix in ("csv", "jsonl"):
         export(found, tmp_path / f"grid.{suffix}")
     assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
     first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
     words = " ".join(f"{part['code']} {part['level']}" for part in found[0]["findings"])
     assert first == json.loads(json.dumps(found[0] | {"findings": words}))
-    parquet = pytest.importorskip("pyarrow.parquet")
-    stored = parquet.read_table(tmp_path / "grid.parquet").to_pylist()
-    for name in ("probability_failed", "learning_rate", "max_steps", "verdict", "n_layer"):
-        assert [r[name] for r in stored] == [r.get(name) for r in found]
-    assert type(stored[0]["max_steps"]) is int
 
 
 @pytest.mark.parametrize("name", ["grid.xlsx", "nowhere/grid.csv"])
@@ -311,7 +306,9 @@ def fill_store(path: Path, *results: tuple[float, str]) -> None:
             store.claim(60.0)["cells"], results, strict=True
         ):
             answer = {"verdict": "ok", "probability_failed": probability}
-            assert store.finish(key, answer | {"findings": findings.split(", ")})
+            parts = [text.split(" ") for text in findings.split(", ") if text]
+            found = [{"code": code, "level": level} for code, level in parts]
+            assert store.finish(key, answer | {"findings": found})
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumptions
+from rksp.recipe_files.said.origin import assumptions
 from rksp.run import origins_of_flags
 from rksp.spectra.features import Tier
 

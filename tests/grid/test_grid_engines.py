@@ -28,8 +28,6 @@ from rksp.grid.engines.ray import RayEngine
 from rksp.grid.engines.slurm import SlurmEngine
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import TRIES, GridStore
-from rksp.grid.sweepers.optuna import prune_by_risk
-from rksp.grid.sweepers.ray_tune import risk_scheduler
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.recipe import Recipe
 
@@ -345,8 +343,6 @@ def test_without_slurm_that_is_said(tmp_path, monkeypatch):
     [
         ("ray", "ray", lambda folder: RayEngine()),
         ("submitit", "slurm", lambda folder: SlurmEngine(folder, 1)),
-        ("optuna", "optuna", lambda folder: prune_by_risk(None, None)),
-        ("ray.tune.schedulers", "tune", lambda folder: risk_scheduler(None)),
     ],
 )
 def test_a_missing_package_is_one_sentence(module, extra, use, tmp_path, monkeypatch):

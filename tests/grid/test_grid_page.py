@@ -22,7 +22,8 @@ from rksp.report.formats import render
 from rksp.report.gate import Gate
 from rksp.report.grid.report import grid_report
 
-WARNED, FAULTY = ["RKSP505 warning"], ["RKSP304 error"]
+WARNED = [{"code": "RKSP505", "level": "warning"}]
+FAULTY = [{"code": "RKSP304", "level": "error"}]
 
 
 def filled(tmp_path: Path, grid: dict, answer) -> Path:

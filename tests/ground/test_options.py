@@ -14,8 +14,7 @@ from support.commands import left_with
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.flags import Flag, flags_of
-from rksp.ground.sizes import whole
+from rksp.ground.flags import Flag, flags_of, whole
 from rksp.models.streaming.memory import Streaming
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.measure.forward import ForwardWatch, _spread, attention_stats, block_stats, router_stats
 from rksp.measure.snapshots import collect

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny

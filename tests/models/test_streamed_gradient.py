@@ -11,8 +11,8 @@ from support.places import CONFIGS
 from support.streams import FAMILIES, batch_for, halves
 
 from rksp.assessment.pipeline import evaluate
-from rksp.batch import task_loss
 from rksp.checks.facts import read_facts
+from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
 from rksp.measure.response_profile import ResponseProfile

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import collect

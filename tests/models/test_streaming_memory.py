@@ -11,7 +11,7 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.ground.errors import InputError
-from rksp.ground.sizes import parse_size
+from rksp.ground.flags import parse_size
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource

@@ -13,7 +13,7 @@ from rksp.cli.fix import scored
 from rksp.documents.finding import Edit
 from rksp.ground.errors import InputError
 from rksp.recipe_files.said.edits import RunText, applied
-from rksp.recipe_files.said.own_words import settings_in
+from rksp.recipe_files.said.origin import settings_in
 
 TRAINER = """\
 # a comment that stays

@@ -21,8 +21,7 @@ from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import assumed_line
-from rksp.recipe_files.said.origin import OriginKind
+from rksp.recipe_files.said.origin import OriginKind, assumed_line
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering

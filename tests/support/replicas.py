@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
 
 from lab.tasks.tasks import make_task
 from lab.zoo import ZooConfig, ZooTransformer, build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
 from rksp.watch.faults.computation import ReplicaCorruption

@@ -49,13 +49,17 @@ CHECKS = (*CHECKS, Check(code="RKSP999", name="toy", level=Level.NOTE, title="A 
 """
 _READER = '''
 """A toy."""
-from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.reader import Row, reader
 
-READER = Reader(
-    name="toy", title="Toy", version="1", source="none", marks=(Marks(all="toy toy_rate"),),
-    steps=(Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77)),
-)
+READER = reader("toy", Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77))
 '''
+_TRAINER = """
+[toy]
+title = "Toy"
+version = "1"
+source = "none"
+marks = [{ all = "toy toy_rate" }]
+"""
 _PAST_READER = '''
 """A toy."""
 from rksp.own_runs.run import RawRun, RunReader
@@ -66,7 +70,7 @@ def _read(path):
         yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)},
             finals={"loss": float(loss)})
 
-READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
+READER = RunReader(matches=lambda path: path.suffix == ".toy", read=_read)
 '''
 _OPTIMIZER = """
 OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),
@@ -155,6 +159,7 @@ TOYS = {
     "a recipe reader": Toy(
         {
             "rksp/recipe_files/readers/toy.py": _READER,
+            "rksp/recipe_files/keys.toml": _TRAINER,
             "rksp/recipe_files/registry.py": "\nfrom rksp.recipe_files.readers import toy\n"
             "READERS = (*READERS, toy.READER)\n",
         },

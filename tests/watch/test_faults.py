@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lab.tasks.tasks import associative_recall
-from rksp.batch import Batch, task_loss
+from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe

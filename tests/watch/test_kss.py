@@ -12,9 +12,9 @@ from torch import nn
 
 from lab.tasks.tasks import associative_recall
 from lab.zoo import ZooConfig, ZooTransformer
-from rksp.batch import task_loss
+from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.optimizers import make_optimizer
+from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.penalties import (
     KSS,

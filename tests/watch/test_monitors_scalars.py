@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.zoo import ZooConfig, ZooTransformer
-from rksp.batch import Batch, run_pass
+from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.errors import NotCovered
 from rksp.kernels import cross_entropy, wide_output
 from rksp.spectra.dmd import fit

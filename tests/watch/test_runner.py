@@ -14,9 +14,9 @@ from torch import nn
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention

@@ -6,7 +6,7 @@ from torch import nn
 
 from lab.ladders.fine_tuning.model import OldAbility
 from lab.ladders.fine_tuning.spec import FineTuningSpec
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.measure.drift import measure_drift
 from rksp.measure.response import measure_response
 

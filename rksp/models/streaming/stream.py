@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import UnmadeOutputs

@@ -9,7 +9,7 @@ from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.grid.table import ANSWERS, to_csv
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
-from rksp.recipe_files.said.assumptions import line_of
+from rksp.recipe_files.said.origin import line_of
 from rksp.report.blocks import (
     MISSING,
     PERCENT,

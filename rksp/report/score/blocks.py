@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from rksp.documents.score import LayerReport, RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.model import definite
-from rksp.recipe_files.said.table_text import recipe_rows, shown
+from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import words
 from rksp.report.blocks import (
     PERCENT,

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
-from rksp.ground.sizes import count
+from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
 from rksp.report.issues import deciding

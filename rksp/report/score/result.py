@@ -20,7 +20,7 @@ from rksp.documents.score import (
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import flag_of
+from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
 from rksp.report.html import framed
 from rksp.report.issues import deciding

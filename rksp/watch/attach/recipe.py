@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
 
-from rksp.batch import tensors
 from rksp.models.module_facts import adapters_of, precision_of
 from rksp.recipe import fields_of
 from rksp.recipe_files.table.names import schedule_of
@@ -29,7 +29,8 @@ def sizes_of(inputs: Any, model: nn.Module) -> dict[str, Any]:
         model: The model.
     """
     found: dict[str, Any] = {}
-    first = next((t for t in tensors(inputs) if t.dim() >= 2), None)
+    tensors = (leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
+    first = next((tensor for tensor in tensors if tensor.dim() >= 2), None)
     if first is not None:
         found["examples"] = len(first)
         if not first.is_floating_point():

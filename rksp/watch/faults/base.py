@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.chains import first_tensor
 from rksp.recipe import Recipe

@@ -11,7 +11,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from rksp.batch import IGNORED, Batch
+from rksp.datasets.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.ground.text import words

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rksp.batch import Batch
-from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.datasets.batch import Batch
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Action, Intervention
