@@ -442,7 +442,7 @@ def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
         pytest.importorskip(library)
     script, words = REAL[name]
     line = (str(SCRIPTS / script), *words)
-    told = ("--record", "runs.jsonl", "--status", "1", "--", *line)
+    told = ("--record", "runs.jsonl", "--status", "0.001", "--", *line)
     alone, watched = run(*line, cwd=tmp_path), watch(*told, cwd=tmp_path)
     assert alone.returncode == watched.returncode == 0, watched.stderr
     kept = [
