@@ -365,10 +365,11 @@ function openAt(low, high, edge) {
   ];
 }
 
-// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them.
+// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them;
+// a rate up to a tenth above both is not above them, as `exceeds` says.
 function verdictAt(bar, failed, high, rate, start, ceiling) {
   if (failed >= bar) return "risk";
   const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));
   const bounds = held.flatMap((line) => [line, Number(line.toExponential(1))]);
-  return high >= bar || rate > Math.max(...bounds) ? "caution" : "ok";
+  return high >= bar || rate > 1.1 * Math.max(...bounds) ? "caution" : "ok";
 }

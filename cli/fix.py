@@ -68,7 +68,7 @@ def fixed(file: str, options: list[str]) -> tuple[str, str, ScoreReport]:
         InputError: The file cannot be scored.
     """
     from rksp.recipe_files.said.edits import applied
-    from rksp.report.summary import edits_of
+    from rksp.report.finish import edits_of
 
     name, mark, part = file.partition("::")
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.first_answer import FirstAnswerStands, standing, terminal_of_stdout
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
@@ -25,7 +24,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import live_progress
+from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
@@ -72,6 +71,12 @@ Apply = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+_STEPS = {  # of a measurement, in words
+    "build": "building the model",
+    "forward and spectra": "measuring the forward pass",
+    "gradient": "measuring the first gradient",
+    "response": "measuring the first gradient and update",
+}
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -166,9 +171,8 @@ def _finished(
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.report.finish import finished
+    from rksp.report.finish import finished, summarized
     from rksp.report.gate import Gate
-    from rksp.report.summary import summarized
 
     levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
@@ -194,7 +198,7 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
 
 
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
-    report(f"{title}: {step}", done, total)
+    report(f"{title}: {_STEPS.get(step, step)}", done, total)
 
 
 def _scored(

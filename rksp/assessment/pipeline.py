@@ -314,7 +314,7 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
 
         doubts += loss_doubts(evidence.profile)
     if model is not None and recipe.peft == "none":
-        from rksp.models.module_facts import is_partly_frozen
+        from rksp.models.adapters import is_partly_frozen
 
         if is_partly_frozen(model):
             doubts.append("the runs of fine-tuning train all weights or adapters, not some layers")

@@ -157,6 +157,11 @@ class Table:
     look: Literal["table", "cards", "figures", "bars", "map", "items"] = "table"
     narrow: Sequence[str] = ()
 
+    def is_number(self, place: int) -> bool:
+        """Tell whether a column holds numbers alone, which are aligned at their ends."""
+        cells = [row[place] for row in self.rows]
+        return place > 0 and all(isinstance(cell, Number) or cell == MISSING for cell in cells)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:

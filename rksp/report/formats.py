@@ -70,7 +70,7 @@ FORMATS = (
     Format(name="github", renderings={"score": "rksp.report.machines.annotations:github"}),
     Format(name="gitlab", renderings={"score": "rksp.report.machines.annotations:gitlab"}),
     Format(name="html", suffix=".html", renderings=dict.fromkeys(KINDS, "rksp.report.html:render")),
-    Format(name="brief", renderings={"score": "rksp.report.summary:render"}),
+    Format(name="brief", renderings={"score": "rksp.report.finish:render"}),
     Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.blocks:csv"}),
 )
 RENDERINGS = {

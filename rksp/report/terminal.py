@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as Grid
@@ -12,7 +13,6 @@ from rich.text import Text
 from rksp.documents.base import Document
 from rksp.ground.text import one_line
 from rksp.report.blocks import (
-    MISSING,
     Block,
     Command,
     Figure,
@@ -79,7 +79,8 @@ def _tabled(table: Table) -> Iterator[RenderableType]:
     elif table.look == "figures":
         for name, value, note in table.rows:
             rest = f" ({_text(note)})"
-            yield Text.assemble(f"{_text(name).lower()} ", (_text(value), "bold"), rest)
+            lower = _text(name)[:1].lower() + _text(name)[1:]
+            yield Text.assemble(f"{lower} ", (_text(value), "bold"), rest)
     else:
         yield Lines(_grid(table), width=_WIDEST)
 
@@ -89,9 +90,8 @@ def _grid(table: Table) -> Grid:
     made = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     is_map = table.look == "map"
     for place in shown:
-        column = [row[place] for row in table.rows]
-        is_number = place and all(isinstance(cell, Number) or cell == MISSING for cell in column)
-        made.add_column(table.head[place], justify="right" if is_number else "left", no_wrap=True)
+        side: Literal["left", "right"] = "right" if table.is_number(place) else "left"
+        made.add_column(table.head[place], justify=side, no_wrap=True)
     for row in table.rows:
         made.add_row(*(_shade(row[n]) if is_map and n else Text(_text(row[n])) for n in shown))
     return made

@@ -41,6 +41,7 @@ _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
+_NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
 
 
@@ -146,6 +147,21 @@ def diverging(risk: RiskAssessment) -> str:
 def reason(report: ScoreReport) -> Finding | None:
     """Return the finding that makes the verdict worse than P(failed) does, if one does."""
     return decisive_finding(report.risk_verdict, report.findings)
+
+
+def leading(report: ScoreReport) -> str:
+    """Say what a reader must know first: what decides the verdict, or a warm-up without an end."""
+    recipe, found = report.recipe, reason(report)
+    if found is not None:
+        return f"{found.level} {found.code} ({found.name})"
+    if recipe.warmup_steps > recipe.max_steps:
+        return f"the warm-up ({recipe.warmup_steps}) is longer than the run ({recipe.max_steps})"
+    return ""
+
+
+def ordered(report: ScoreReport) -> list[Finding]:
+    """Return the findings, the worst first, and before its equals a warm-up without an end."""
+    return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
 
 def rate(value: float | None) -> str:

@@ -67,7 +67,6 @@ OPTIONS = {
     + "--steps "
     + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
-    "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
     + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
@@ -145,7 +144,10 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("lab", "python -m lab"), ("bench", "lab bench"), ("reproduce", "lab.experiments")],
+)
 def test_what_left_the_package_says_where_it_went(capsys, name, place):
     assert left_with([name, "--help"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()

@@ -133,7 +133,7 @@ def blocks(report: GridReport) -> list[Block]:
     """Return the blocks of the page."""
     setting = Settings(report)
     everything = [*report.cells, *report.hidden]
-    parts = [
+    parts: list[Iterable[Block]] = [
         [_title(report, setting), _verdict(report)],
         [Sentence(line_of(report.assumed), "hint")] if report.assumed else [],
         _broken(setting, everything),

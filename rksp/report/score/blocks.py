@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from markupsafe import Markup
 
@@ -57,7 +57,7 @@ def blocks(report: ScoreReport) -> list[Block]:
     """Return the blocks of the page."""
     seed = deciding(report)
     number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
-    parts = [
+    parts: list[Iterable[Block]] = [
         [_title(report), _verdict(report, seed, number)],
         _around(report, seed),
         _curve(report, seed.risk),
@@ -102,8 +102,9 @@ def _gauge(risk: RiskAssessment) -> Markup:
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
-    if (finding := words.reason(report)) is not None:
-        return f"{finding.level} {finding.code} ({finding.name}): {finding.message}"
+    if leading := words.leading(report):
+        finding = words.reason(report)
+        return f"{leading}: {finding.message}" if finding else words.sentence(leading)
     if risk is None:
         return "The risk was not assessed"
     if words.can_not_tell(risk):
@@ -199,7 +200,7 @@ def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Block]:
 
 def _findings(report: ScoreReport) -> Iterator[Block]:
     rows: list[list[Words]] = []
-    for one in report.findings:
+    for one in words.ordered(report):
         stands = place(report, one)
         where = [one.layer, f"{from_root(stands[0])}:{stands[1]}" if stands else ""]
         small: list[str] = [part for name in filter(None, where) for part in (Code(name), " · ")]
@@ -317,5 +318,4 @@ def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Secti
     digests = {"configuration": report.target.config_hash}
     digests["classifier’s data"] = None if seed.risk is None else seed.risk.classifier_data
     more += [[name, Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
-    more += [[one.op, one.implementation, "", one.reason] for one in report.kernels]
     return provenance(report, Numbers(report), *more)

@@ -20,7 +20,6 @@ _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
 _BARS = "▁▂▃▄▅▆▇█"
 _SHOWN_CIRCLES = 24
-_RINGED = "background:var(--soft);opacity:.45;border-radius:2px"
 _FRAME = 2.5  # beyond it on either axis eigenvalues are drawn at the frame
 
 
@@ -211,13 +210,13 @@ def small_multiples(
         )
         for index, layer in enumerate(layers)
     ]
-    keys = [("background:var(--blue)", "inside the unit circle")]
-    keys.append(("background:var(--doubt)", "outside: grows with depth"))
+    keys = [("in", "inside the unit circle")]
+    keys.append(("out", "outside: grows with depth"))
     if any('class="eigen far"' in one for one in drawn):
-        keys.append(("background:var(--risk)", "beyond the frame"))
+        keys.append(("far", "beyond the frame"))
     if near_unit is not None:
-        keys.append((_RINGED, f"near-unit, {near_unit[0]:.2f} to {near_unit[1]:.2f}"))
-    legend = Markup().join(Markup('<span><i style="{}"></i>{}</span>').format(*k) for k in keys)
+        keys.append(("ringed", f"near-unit, {near_unit[0]:.2f} to {near_unit[1]:.2f}"))
+    legend = Markup().join(Markup('<span><i class="{}"></i>{}</span>').format(*k) for k in keys)
     step = max(1, -(-len(drawn) // _SHOWN_CIRCLES))
     shown = _circles(drawn[::step])
     if step > 1:

@@ -100,11 +100,11 @@ def render(report: ScoreReport) -> Page:
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     """Yield the verdict with its reason and its probability, or with what is missing."""
-    target, risk, finding = report.target, seed.risk, words.reason(report)
+    target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
     style = STYLES.get(report.verdict, DOUBTFUL)
     title = (words.TITLES[report.verdict], style)
-    because = f"  {finding.level} {finding.code} ({finding.name})" if finding else ""
+    because = f"  {leading}" if leading else ""
     if risk is None or words.can_not_tell(risk):
         first, *others = [seed.risk_missing] if risk is None else risk.reasons
         left = len(others) - 1
@@ -137,6 +137,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
             f"{odds} for {words.training(report, 'it')} {at}",
             f"{odds} {at} for {name}",
             f"{odds} {at}",
+            odds,
         )
     yield _line(*(Text.assemble(title, f"{start}{form}") for form in forms))
 
@@ -218,7 +219,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
     """Yield the finding that matters most, its fix, and how many more there are."""
     if not report.findings:
         return
-    first, *others = report.findings
+    first, *others = words.ordered(report)
     where = f" [{first.layer}]" if first.layer and first.layer not in first.message else ""
     said = f"  {first.level} {first.code} {first.message}"
     yield _line(*(Text(form, style=LEVEL_STYLES[first.level]) for form in (said + where, said)))
