@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
 
-from rksp.models.module_facts import adapters_of, precision_of
+from rksp.models.adapters import adapters_of, precision_of
 from rksp.recipe import fields_of
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.attach.living import living
