@@ -36,12 +36,13 @@ def run(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.db?mode=rwc", "50%25 off.db", "a#b.db", "ü &x=1.db"])
 def test_the_name_of_a_database_opens_no_other_file(run, tmp_path, name):
+    before = set(tmp_path.rglob("*"))
     with GridStore(Path(name)) as store:
         store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-4))], Options())
     with GridStore(Path(name), read_only=True) as store:
         assert [row.target for row in store.rows()] == ["gpt2"]
-    its_own = {name, f"{name}-wal", f"{name}-shm"}
-    assert {path.name for path in Path.cwd().iterdir()} <= its_own
+    made = {path.name for path in set(tmp_path.rglob("*")) - before}
+    assert name in made <= {name, f"{name}-wal", f"{name}-shm"}
 
 
 @links
