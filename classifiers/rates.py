@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any
 
-from rksp.classifiers.artifacts import number
+from rksp.classifiers.artifacts import Deviation
 
-SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
@@ -244,8 +242,8 @@ class Spread:
             value for each of `EdgeModel.weights`: quantiles of its posterior, ascending.
     """
 
-    within: float
-    between: Sequence[float]
+    within: Deviation
+    between: Sequence[Deviation]
 
     def mixed(self, other: Spread, share: float) -> Spread:
         """Return the spread between this one and another, at a share of the way."""
@@ -264,20 +262,3 @@ class Spread:
             location=location, within=self.within, between=between
         )
         return RateMixture(weights=tuple(weights), parts=tuple(map(part, self.between)))
-
-    @classmethod
-    def of_stored(cls, stored: Mapping[str, Any], weights: int) -> Spread:
-        """Rebuild a spread of an artifact, with so many values between sources.
-
-        Raises:
-            LookupError: A part is missing.
-            ValueError: A number is damaged.
-        """
-        within, between = number(stored["within"]), [number(x) for x in stored["between"]]
-        if len(between) != weights:
-            raise ValueError("the spreads do not stand at the weights")
-        if not min(within, *between) > 0:
-            raise ValueError("a spread is not positive")
-        if not max(within, *between) < SENSELESS:
-            raise ValueError("a spread is beyond all sense")
-        return cls(within=within, between=between)

@@ -22,6 +22,7 @@ from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
+from rksp.documents.verdict import Verdict
 from rksp.ground.errors import ArtifactError, NotCovered, check_kind
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -186,8 +187,9 @@ def _checked(
     names = ("start_here", "do_not_exceed", "likely_edge")
     rates = {name: getattr(trusted, name, None) for name in names}
     key = (recipe.but_for_rate, *rates.values())
+    is_doubtful = trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK)
     if key in evidence.checked:
-        return evidence.checked[key].at(recipe)
+        return evidence.checked[key].at(recipe, is_doubtful=is_doubtful)
     evidence.checked[key] = checked = CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
@@ -196,6 +198,7 @@ def _checked(
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
         **rates,
+        is_doubtful=is_doubtful,
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,

@@ -118,7 +118,7 @@ def told(
         low, high = estimate.interval(learning_rate)
         diverged = estimate.diverged(learning_rate)
         # By the rounded rates, as the checks and grids see them.
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        verdict = verdict_at(threshold, failed, learning_rate, start, ceiling)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],

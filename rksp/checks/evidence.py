@@ -87,6 +87,7 @@ class CheckEvidence:
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
+        is_doubtful: P(failed) at the recipe's rate is near the bar, or above it.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
         declared: What the configuration declares, if it was read before.
@@ -101,18 +102,19 @@ class CheckEvidence:
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
+    is_doubtful: bool = False
     is_pretrained: bool = False
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
 
-    def at(self, recipe: Recipe) -> CheckEvidence:
+    def at(self, recipe: Recipe, *, is_doubtful: bool) -> CheckEvidence:
         """Return the evidence of a recipe that differs in its learning rate alone.
 
         What was found of this one and depends on no rate is known of that one.
         """
         known = {k: v for k, v in self.__dict__.items() if k not in _OF_RATE}
         other = object.__new__(CheckEvidence)
-        other.__dict__.update(known, recipe=recipe)
+        other.__dict__.update(known, recipe=recipe, is_doubtful=is_doubtful)
         return other
 
     def has(self, need: Need) -> bool:

@@ -40,8 +40,9 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     elif start > ceiling:
         bound, name = start, "learning rate to start with,"
         rest = f", which is above the one not to exceed, {short(ceiling, 2)}, already"
+    level = Level.ERROR if is_over else Level.WARNING if evidence.is_doubtful else Level.NOTE
     yield Observation(
-        level=Level.ERROR if is_over else Level.WARNING,
+        level=level,
         message=(
             f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
             f"the {name} {short(bound, 2)}{rest}."
@@ -161,7 +162,8 @@ _OF_RATES = (
         source="measured on our runs (datasets/README.md) and on public ladders of learning rates",
         healthy=(
             "at most the learning rate not to exceed or the one to start with, whichever is "
-            "higher; a warning above it, an error above the edge"
+            "higher; a note above it, a warning where P(failed) reaches two fifths of the bar, an "
+            "error above the edge"
         ),
         fix="Lower the learning rate to the one to start with.",
         failing="rksp score gpt2 --lr 6e-2",

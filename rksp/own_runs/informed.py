@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import Asking, EdgeModel
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-from rksp.classifiers.line import Expected
 from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.labelled import learned_report
 from rksp.own_runs.likelihoods import Likelihoods
@@ -27,7 +25,7 @@ _USUAL_LOSS = 0.1  # nats below the best rate that the prior counts as, beside t
 
 
 @dataclass(frozen=True, kw_only=True)
-class InformedModel:
+class InformedModel(Asking):
     """The shipped model as the prior, and what a team's runs make of it.
 
     It answers as `EdgeModel` does.
@@ -43,20 +41,6 @@ class InformedModel:
     family: str
     seen: Sequence[Observed] = field(repr=False)
     tuned: Sequence[Tuned] = field(default=(), repr=False)
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What the prior was fitted on."""
-        return self.prior.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the prior's configuration lets measured columns be."""
-        return self.prior.expected
-
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the prior says."""
-        return self.prior.strangeness(measured)
 
     @cached_property
     def tuning(self) -> InformedTuning:
