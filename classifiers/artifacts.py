@@ -63,8 +63,8 @@ class Artifact:
                     f"The {self.noun} has schema {stored['schema']!r}, not {self.schema!r}; "
                     f"fit it again with {self.command}."
                 )
-            if not isinstance(stored["card"]["digest"], str):
-                raise TypeError("the digest of the card is not a text")
+            if not isinstance(stored.get("card", stored)["digest"], str):
+                raise TypeError("the digest of the data is not a text")
             return build(stored)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]

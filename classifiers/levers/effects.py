@@ -10,14 +10,13 @@ from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
-from rksp.ground.errors import ArtifactError
 from rksp.ground.model import Finite, definite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
@@ -132,17 +131,14 @@ class LeverTable(Finite):
         Raises:
             ArtifactError: The text is not an artifact of this schema, or names an unknown lever.
         """
-        try:
-            table = cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ArtifactError(
-                f"The table of levers is damaged: {where}: {first['msg']:.200}."
-            ) from None
+        return ARTIFACT.parse(text, cls._built)
+
+    @classmethod
+    def _built(cls, stored: Any) -> LeverTable:
+        table = cls.model_validate(stored)
         unknown = {name for sizes in table.sizes.values() for name in sizes} - BY_NAME.keys()
         if unknown:
-            raise ArtifactError(f"The table of levers names {min(unknown)!r}, which is no lever.")
+            raise ValueError(f"{min(unknown)!r} is no lever")
         return table
 
 
