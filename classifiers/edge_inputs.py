@@ -28,6 +28,7 @@ _TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best ra
 _SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text more
 _SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
+_LARGE_BATCH = 2**17  # tokens, beyond which the edge of public ladders rises no more with a step
 _MUON_WIDTH = 512  # of public ladders of Muon, from which its edge moves with the width
 _DEPTH = 4  # blocks, from which the depth counts apart where no branch is normalized before
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
@@ -154,7 +155,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     each adds is multiplied by the next. The memories of Adam's moments count where the first is
     long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the
     run, or outlasts the second. Where a run sees much text, its edge rises with the batch up to
-    `CRITICAL_BATCH`, as the noise of the gradient falls (McCandlish et al., 2018, 1812.06162). A
+    `_LARGE_BATCH`, as the noise of the gradient falls (McCandlish et al., 2018, 1812.06162). A
     step of Muon or Scion moves the outputs by its rate times √width in AdamW's scale, one of AdamW
     by its rate times the width, so a wider model lowers their edge less. The best rate follows the
     batch up to `CRITICAL_BATCH` in every run, and its length up to `LONG` steps. An initial
@@ -170,7 +171,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     looks_ahead = first is not None and spec.looks_ahead
     lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
     long = horizon_share(inputs.steps)
-    batch = min(max(inputs.batch_tokens, _SMALL_BATCH), CRITICAL_BATCH)
+    batch = min(max(inputs.batch_tokens, _SMALL_BATCH), _LARGE_BATCH)
     features = {
         "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
@@ -200,7 +201,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "masked": long * inputs.masks,
         "qk_norm": long * inputs.normalizes_qk,
         "small_batch": -inputs.lack_of_tokens,
-        "seen_batch": inputs.seen_share * math.log10(batch / CRITICAL_BATCH),
+        "seen_batch": inputs.seen_share * math.log10(batch / _LARGE_BATCH),
         "matched_width": inputs.seen_share
         * (math.log10(inputs.width / _MUON_WIDTH) if spec.has_scales else 0.0),
     }

@@ -11,6 +11,7 @@ const KEPT = 0.5; // share of what toy runs show of a kind of model that counts 
 const CRITICAL_BATCH = 1e6;
 const TOY_BATCH = 3e4;
 const SMALL_BATCH = 4000;
+const LARGE_BATCH = 2 ** 17;
 const MUON_WIDTH = 512;
 const SEEN = [3e6, 3e7]; // tokens of a run, from the lab's to public ones
 const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
@@ -187,7 +188,7 @@ function featuresOf(run, optimizers, measured) {
     masked: horizonShare(steps) * run.masks,
     qk_norm: horizonShare(steps) * run.normalizes_qk,
     small_batch: -lackOfTokens(run),
-    seen_batch: seenShare(run) * Math.log10(clip(batch, SMALL_BATCH, CRITICAL_BATCH) / CRITICAL_BATCH),
+    seen_batch: seenShare(run) * Math.log10(clip(batch, SMALL_BATCH, LARGE_BATCH) / LARGE_BATCH),
     matched_width: seenShare(run) * (spec.has_scales ? Math.log10(run.width / MUON_WIDTH) : 0),
     made_up: 0,
   };
