@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.ground.model import definite
-from rksp.optimizers.muon_scale import MuonScale, matched_rate
+from rksp.optimizers.makers import MuonScale, matched_rate
 from rksp.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.optimizers.table import optimizer_spec
 
@@ -24,7 +24,7 @@ SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real 
 _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in long runs
 _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
-_TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
+TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
 _SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text more
 _SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
@@ -179,9 +179,9 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "undecayed": inputs.late_share**2,
         "climbing": inputs.climbing,
         "length": horizon_share(inputs.steps),
-        "batch_tokens": math.log10(min(inputs.batch_tokens, _TOY_BATCH)),
+        "batch_tokens": math.log10(min(inputs.batch_tokens, TOY_BATCH)),
         "large_batch": math.log10(
-            min(max(inputs.batch_tokens, _TOY_BATCH), CRITICAL_BATCH) / _TOY_BATCH
+            min(max(inputs.batch_tokens, TOY_BATCH), CRITICAL_BATCH) / TOY_BATCH
         ),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),

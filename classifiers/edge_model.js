@@ -373,7 +373,8 @@ function openAt(low, high, edge) {
   ];
 }
 
-// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them.
+// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them;
+// a rate up to a tenth above both is not above them, as `exceeds` says.
 function verdictAt(bar, failed, rate, start, ceiling) {
   if (failed >= bar) return "risk";
   const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));

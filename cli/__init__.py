@@ -1,6 +1,6 @@
 """The command line: a command parses, calls the library, renders."""
 
-from rksp.ground.collector import loading
+from rksp.ground.allocator import loading
 
 with loading():
     from rksp.cli.app import app, main

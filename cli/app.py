@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import traceback
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rksp.cli import defaults
-from rksp.cli.commands import COMMANDS, CommandTable
+from rksp.cli.commands import CommandTable
 from rksp.cli.streams import own_streams
 from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
@@ -102,14 +99,10 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
     except (typer.Abort, KeyboardInterrupt):
         return 130, _said("interrupted")
     except _UsageError as error:
-        error.message = _plain(one_line(error.message))
-        names = getattr(getattr(error, "param", None), "opts", ())
-        if names and names[0].startswith("--"):
-            error.param_hint = f"'{names[0]}'"  # its own name, without those of one word
-            if "valid number" in error.message:
-                error.message = _no_number(arguments or sys.argv[1:], names)
-        error.show()
-        return error.exit_code, ""
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return error.exit_code, ""
+        return error.exit_code, _said(_complaint(error))
     except RkspError as error:
         if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
@@ -139,27 +132,21 @@ def _left_by_typer(error: SystemExit) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
 
 
-def _plain(message: str) -> str:
-    """Put a wrong value into rksp's own words, with the nearest of the known choices."""
-    said = message.replace("Value error, ", "").replace("Input should be", "it should be")
-    said = re.sub(r", unable to parse .*", "", said)
-    command = re.search(r"No such command '([^']*)'", said)
-    if command is not None and not nearest(command[1], [name for name, *_ in COMMANDS]):
-        return f"{said.rstrip('.')}; did you mean rksp score {command[1]}?"
-    choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
-    if choices is None:
-        return said
-    known = re.findall(r"'([^']*)'", choices[2])
-    hint = nearest(choices[1], known, count=1).lstrip("; ")
-    return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
-
-
-def _no_number(arguments: list[str], names: Sequence[str]) -> str:
-    """Say what was typed where a number should be, and how to write it."""
-    pairs = [one.split("=", 1) for one in arguments if "=" in one] + list(pairwise(arguments))
-    value = next((value for name, value in pairs if name in names), "")
-    several = f"for several values use rksp grid TARGET {names[0].lstrip('-')}={value}"
-    return f"{value!r} is no number; {several if ',' in value else 'write it as 6e-4 or 0.0006'}."
+def _complaint(error: Any) -> str:
+    """Say in one sentence what is wrong with an option or an argument; its fields say which."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    more = f"; {context.command_path} --help lists what there is." if context else "."
+    if hasattr(error, "possibilities"):  # of an option that is not there
+        known = [name for one in context.command.params for name in one.opts]
+        return f"There is no option {error.option_name}{nearest(error.option_name, known) or more}"
+    if parameter is None:
+        return f"{error.format_message().rstrip('.')}{more}"
+    is_option = parameter.param_type_name == "option"
+    name = parameter.opts[0] if is_option else parameter.name.upper()
+    if hasattr(error, "param_type"):  # of one that is missing
+        return f"{context.command_path} needs {name}{more}"
+    said = one_line(error.message)
+    return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
 
 
 def _said(sentence: str) -> str:

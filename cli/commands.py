@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from rksp.ground.collector import loading
-from rksp.ground.errors import InputError
+from rksp.ground.allocator import loading
+from rksp.ground.errors import InputError, nearest
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.
 _SUMMARIES = {
@@ -28,14 +28,13 @@ _SUMMARIES = {
     "and answer with it.",
     "runs": "Show what past runs say: their labels, their sweeps, and how well rksp predicts them.",
     "report": "Show a stored report in any format.",
-    "diff": "Show which issues are new, worse, better, fixed or unchanged.",
+    "report:diff": "Show which issues are new, worse, better, fixed or unchanged.",
     "audit": "Name the known faults of the software that trains; exit with 1 at one of level "
     "error.",
-    "checks": "List all checks with their codes, worst levels, names and titles.",
+    "explain:checks": "List all checks with their codes, worst levels, names and titles.",
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
     "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
-    "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
 }
 
@@ -47,10 +46,14 @@ def _placed(where: str) -> tuple[str, str]:
     return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
 
 
-_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
+_MOVED = {
+    "lab": "python -m lab",
+    "bench": "python -m lab bench",
+    "reproduce": "python -m lab.experiments",
+}
 # name, where it is, what it does
 COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
-AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
+AUTHORS = ("schema",)  # whoever only trains needs none of them
 
 
 class BriefCommand(typer.core.TyperCommand):
@@ -132,11 +135,15 @@ class CommandTable(typer.core.TyperGroup):
         """Find the command; those that left the package are named with where they went.
 
         Raises:
-            InputError: The command runs in a checkout alone.
+            InputError: There is no such command, or it runs in a checkout alone.
         """
-        if arguments[0] in _MOVED:
+        name = arguments[0]
+        if name in _MOVED:
             raise InputError(
-                f"rksp {arguments[0]} is not part of the package any more; in a checkout of "
-                f"rksp's repository, run {_MOVED[arguments[0]]}."
+                f"rksp {name} is not part of the package any more; in a checkout of rksp's "
+                f"repository, run {_MOVED[name]}."
             )
+        if name not in self.commands and not name.startswith("-"):
+            hint = nearest(name, self.commands) or f"; did you mean rksp score {name}?"
+            raise InputError(f"There is no command {name!r}{hint}")
         return super().resolve_command(context, arguments)

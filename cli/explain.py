@@ -1,20 +1,25 @@
-"""`rksp explain`: the meaning of any printed word."""
+"""`rksp explain` and `rksp checks`: the meaning of any printed word."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Iterator
-from typing import Annotated, get_args
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from rksp.cli.explain_lever import lever_rows
 from rksp.cli.options import TextOrJson
-from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
-from rksp.recipe_files.said.table_text import shown
+from rksp.ground.text import short
+from rksp.recipe_files.said.origin import shown
+
+if TYPE_CHECKING:
+    from rksp.classifiers.levers.catalogue import Lever
+    from rksp.report.glossary import Word
 
 Rows = list[tuple[str, str]]
 
@@ -34,11 +39,10 @@ def explain(
     from rich.console import Console
     from rich.table import Table
 
-    title, rows = explained(word)
     if output_format == "json":
-        told = {name.lower(): text for name, text in rows if text}
-        print(json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False))
+        sys.stdout.write(as_json(word))
         return 0
+    title, rows = explained(word)
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))
@@ -48,6 +52,36 @@ def explain(
         if text:
             table.add_row(name, text)
     console.print(table)
+    return 0
+
+
+def as_json(word: str) -> str:
+    """Return what there is to say about a word as JSON; raises as `explained`."""
+    title, rows = explained(word)
+    told = {name.lower(): text for name, text in rows if text}
+    return json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False) + "\n"
+
+
+def checks(
+    output_format: TextOrJson = "text",
+) -> int:
+    """List all checks with their codes, worst levels, names and titles."""
+    from rksp.checks.registry import CHECKS
+
+    if output_format == "json":
+        texts = ("title", "measures", "healthy", "fix", "source", "field")
+        rows = [
+            {name: getattr(check, name) for name in ("code", "level", "name")}
+            | {name: getattr(check.texts, name) for name in texts}
+            for check in CHECKS
+        ]
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        return 0
+    width = max(len(check.name) for check in CHECKS)
+    for check in CHECKS:
+        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.texts.title}")
+    sys.stdout.flush()  # a closed pipe ends the command here, before the hint
+    print("rksp explain CODE explains a check.", file=sys.stderr)
     return 0
 
 
@@ -63,54 +97,60 @@ def explained(word: str) -> tuple[str, Rows]:
     if word.upper().startswith("RKSA"):
         return _advisory(word)
     word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
-    for look_up in (
-        _check,
-        _status,
-        _glossary,
-        _option,
-        _monitor,
-        _part,
-        _experiment,
-        _lever,
-        _trainers,
-        _command,
-    ):
-        found = look_up(word)
-        if found is not None:
-            title, rows = found
-            return title, [*rows, *lever_rows(word)]
+    wanted = _key(word)
+    for names, told in _entries():
+        if wanted in map(_key, names):
+            title, rows = told()
+            return title, [*rows, *_lever_rows(wanted)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
-    hint = nearest(word, _known()) or "; rksp checks lists the checks."
-    raise InputError(f"rksp explain does not know the word {word!r}{hint}")
+    hint = nearest(word, [name for names, _ in _entries() for name in names])
+    raise InputError(
+        f"rksp explain does not know the word {word!r}{hint or '; rksp checks lists the checks.'}"
+    )
 
 
-def _command(word: str) -> tuple[str, Rows] | None:
+def _key(word: str) -> str:
+    return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
+
+
+Entry = tuple[Sequence[str], Callable[[], tuple[str, Rows]]]
+
+
+def _entries() -> Iterator[Entry]:
+    """Yield every word with its spellings, and what is told of it; of two the first counts."""
+    from rksp.checks.registry import CHECKS
     from rksp.cli.commands import COMMANDS
+    from rksp.report.glossary import words
+    from rksp.spectra.status import Status
 
-    name = word.strip().lower()
-    found = next((what for own, _, what in COMMANDS if own == name), None)
-    return None if found is None else (f"rksp {name}, a command", [("Does", found)])
+    for check in CHECKS:
+        title = f"{check.code} {check.name} (at worst: {check.level})\n{check.texts.title}\n"
+        yield (check.code, check.name), partial(_told, title, check.explanation)
+    for status in Status:
+        if status is not Status.OK:
+            title = f"{status.value.replace('_', ' ')}, a status of a block's spectrum"
+            yield (status.value,), partial(_told, title, [("Means", status.remedy)])
+    for word in words():
+        yield (word.name, *word.spellings), partial(_glossary, word)
+    yield from _options()
+    yield from _monitors()
+    yield from _parts()
+    yield from _levers()
+    yield ("trainers", "run files", "run file", "as"), _trainers
+    for name, _, summary in COMMANDS:
+        yield (name,), partial(_told, f"rksp {name}, a command", [("Does", summary)])
 
 
-def _trainers(word: str) -> tuple[str, Rows] | None:
-    if _key(word) not in ("trainers", "run_files", "run_file", "as"):
-        return None
+def _told(title: str, rows: Iterable[tuple[str, str]]) -> tuple[str, Rows]:
+    return title, list(rows)
+
+
+def _trainers() -> tuple[str, Rows]:
     from rksp.recipe_files.registry import READERS
 
     rows = [(reader.name, f"{reader.title} {reader.version}") for reader in READERS]
     return "The trainers whose run files rksp reads (--as NAME)", rows
-
-
-def _check(word: str) -> tuple[str, Rows] | None:
-    from rksp.checks.registry import find_check
-
-    try:
-        found = find_check(word)
-    except InputError:
-        return None
-    title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
-    return title, list(found.explanation)
 
 
 def _advisory(word: str) -> tuple[str, Rows]:
@@ -120,100 +160,105 @@ def _advisory(word: str) -> tuple[str, Rows]:
     return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
 
-def _glossary(word: str) -> tuple[str, Rows] | None:
-    from rksp.report.glossary import find_word
-
-    found = find_word(word)
-    if found is None:
-        return None
+def _glossary(found: Word) -> tuple[str, Rows]:
     range_ = found.range if found.is_quantity else found.healthy
     more = f"rksp explain {found.check}" if found.check else ""
     rows = [("Means", found.meaning), ("Healthy", range_), ("Source", found.source), ("See", more)]
     return found.name, rows
 
 
-def _option(word: str) -> tuple[str, Rows] | None:
+def _options() -> Iterator[Entry]:
     from rksp.ground.flags import flags_of
     from rksp.options import MeasureOptions
     from rksp.recipe import Recipe
 
-    wanted = _key(word)
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
-            if wanted not in map(_key, (name, *flag.options, *flag.names.split())):
-                continue
             field = model.model_fields[name]
             choices = [text for text in get_args(field.annotation) if isinstance(text, str)]
-            rows = [
-                ("Means", flag.help),
-                ("Unit", flag.unit),
-                ("Choices", ", ".join(choices)),
-                ("Default", shown(field.default)),
-            ]
-            return f"{name}, {noun} ({flag.name})", rows
-    return None
+            rows = [("Means", flag.help), ("Unit", flag.unit), ("Choices", ", ".join(choices))]
+            rows.append(("Default", shown(field.default)))
+            title = f"{name}, {noun} ({flag.name})"
+            yield (name, *flag.options, *flag.names.split()), partial(_told, title, rows)
 
 
-def _key(word: str) -> str:
-    return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
-
-
-def _status(word: str) -> tuple[str, Rows] | None:
-    from rksp.spectra.status import Status
-
-    wanted = word.strip().lower().replace(" ", "_").replace("-", "_")
-    if wanted == Status.OK or wanted not in set(Status):
-        return None
-    return f"{word}, a status of a block's spectrum", [("Means", Status(wanted).remedy)]
-
-
-def _experiment(word: str) -> tuple[str, Rows] | None:
-    name = word.strip().lower()
-    if name not in EXPERIMENTS:
-        return None
-    title, rows = _part(word) or (name, [])
-    found = [("Shows", EXPERIMENTS[name]), ("See", f"rksp reproduce {name} --stored")]
-    return f"{title}, an experiment of rksp reproduce", [*found, *rows]
-
-
-def _monitor(word: str) -> tuple[str, Rows] | None:
+def _monitors() -> Iterator[Entry]:
     from rksp.watch.monitors.registry import MONITORS
     from rksp.watch.monitors.rule_table import RULES
 
-    wanted = word.lower().replace("_", "-")
     for monitor in MONITORS.values():
-        quantities = {name.replace("_", "-"): name for name in monitor.quantities}
-        if wanted != monitor.name and wanted not in quantities:
-            continue
-        shown = monitor.quantities if wanted == monitor.name else (quantities[wanted],)
-        rows = [("Measures", _summary(monitor))]
-        for quantity in shown:
-            rule = RULES[quantity]
-            advice = f"; try {rule.advice}" if rule.advice else ""
-            rows.append((quantity, f"alarm: {rule}{advice}"))
-        rows.append(("Source", monitor.source))
-        return f"{monitor.name}, a monitor (every {monitor.default_every} steps)", rows
-    return None
+        title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
+        alarms = {}
+        for name in monitor.quantities:
+            advice = f"; try {RULES[name].advice}" if RULES[name].advice else ""
+            alarms[name] = (name, f"alarm: {RULES[name]}{advice}")
+        measures, source = ("Measures", _summary(monitor)), ("Source", monitor.source)
+        yield (monitor.name,), partial(_told, title, [measures, *alarms.values(), source])
+        for name, alarm in alarms.items():
+            yield (name,), partial(_told, title, [measures, alarm, source])
 
 
-def _part(word: str) -> tuple[str, Rows] | None:
+def _parts() -> Iterator[Entry]:
     from rksp.watch.faults.registry import FAULTS
     from rksp.watch.interventions.registry import INTERVENTIONS
 
-    wanted = word.lower().replace("-", "_")
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
-            if wanted == name.replace("-", "_"):
-                tried = EXPERIMENTS.get(wanted)
-                more = f"rksp reproduce {wanted} --stored: {tried}" if tried else ""
-                rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", more)]
-                return f"{name}, {noun}", rows
-    return None
+            rows = [("Does", _summary(kind)), *_arguments(kind)]
+            yield (name,), partial(_told, f"{name}, {noun}", rows)
 
 
-def _lever(word: str) -> tuple[str, Rows] | None:
-    rows = lever_rows(word)
-    return (f"{word.strip()}, a lever (rksp score --apply)", []) if rows else None
+def _levers() -> Iterator[Entry]:
+    from rksp.classifiers.levers.catalogue import LEVERS
+
+    for lever in LEVERS:
+        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
+
+
+def _lever_rows(wanted: str) -> Rows:
+    """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
+    from rksp.classifiers.levers.catalogue import BY_NAME
+
+    if wanted in ("lever", "levers"):
+        return [(name, lever.sentence) for name, lever in BY_NAME.items()]
+    return list(_lever_sizes(wanted)) if wanted in BY_NAME else []
+
+
+def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
+    from rksp.classifiers.levers.catalogue import BY_NAME
+    from rksp.classifiers.levers.effects import load_lever_table
+
+    lever, table = BY_NAME[name], load_lever_table()
+    yield "Lever", lever.sentence
+    for kind, sizes in sorted(table.sizes.items()):
+        size = sizes.get(name)
+        if size is None or size.pooled:
+            continue
+        ends = ""
+        if size.low is not None and size.high is not None:
+            ends = f" [{_times(size.low)}, {_times(size.high)}]"
+        loss = "most runs diverge with it" if size.loss is None else f"{size.loss:+.2f} nats"
+        yield (
+            f"In {kind}s",
+            f"the edge {_times(size.shift)}{ends}, {loss}, {size.cost:.2f} times the time a step; "
+            f"{size.pairs} pairs of {len(size.families)} families",
+        )
+        yield "Named", _lever_named(size.is_sound, lever)
+    yield "See", f"rksp score TARGET --apply {name}"
+
+
+def _times(decades: float) -> str:
+    return f"{short(10**decades, 2)}×"
+
+
+def _lever_named(is_sound: bool, lever: Lever) -> str:
+    if lever.held_back:
+        return f"on no page: {lever.held_back}"
+    if is_sound:
+        blocks = "of models without parallel blocks, " if lever.is_sequential else ""
+        steps = f"of runs of {lever.longest} steps at most, " if lever.longest else ""
+        return f"on pages {blocks}{steps}where it is not on already"
+    return "on no page: the pairs do not show that it raises the edge of another family cheaply"
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:
@@ -228,25 +273,3 @@ def _arguments(kind: type) -> Iterator[tuple[str, str]]:
 def _summary(kind: type) -> str:
     """Return the first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
-
-
-def _known() -> Iterator[str]:
-    from rksp.checks.registry import CHECKS
-    from rksp.classifiers.levers.catalogue import LEVERS
-    from rksp.ground.flags import flags_of
-    from rksp.recipe import Recipe
-    from rksp.report.glossary import words
-    from rksp.watch.faults.registry import FAULTS
-    from rksp.watch.interventions.registry import INTERVENTIONS
-    from rksp.watch.monitors.registry import MONITORS
-
-    for check in CHECKS:
-        yield from (check.code, check.name)
-    for word in words():
-        yield from (word.name, *word.spellings)
-    yield from flags_of(Recipe)
-    yield from EXPERIMENTS
-    yield from MONITORS
-    yield from INTERVENTIONS
-    yield from (lever.name for lever in LEVERS)
-    yield from FAULTS

@@ -82,7 +82,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 def _assumed(read: RecipeFile) -> str:
     """Return the line of assumptions; empty if the file gives no valid recipe."""
-    from rksp.recipe_files.said.assumptions import assumed_line
+    from rksp.recipe_files.said.origin import assumed_line
 
     try:
         return assumed_line(read.recipe(), read.origins())
@@ -91,7 +91,7 @@ def _assumed(read: RecipeFile) -> str:
 
 
 def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.said.table_text import in_full, recipe_table
+    from rksp.recipe_files.said.origin import in_full, recipe_table
 
     _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
     origins = {f.name: in_full(f.origin) for f in read.fields}
@@ -130,6 +130,6 @@ def _say(line: str) -> None:
 
 
 def _value(value: object) -> str:
-    from rksp.recipe_files.said.table_text import shown
+    from rksp.recipe_files.said.origin import shown
 
     return shown(value)

@@ -26,8 +26,8 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, say
+from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
-from rksp.ground.collector import collector_paused, loading
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head
 from rksp.ground.text import one_line
@@ -212,10 +212,10 @@ def _worked(
 
 def _check(view: ViewOptions) -> None:
     """Check the conditions and exports before the work starts."""
-    from rksp.grid.table import Condition, check_export
+    from rksp.grid.table import check_export, read_condition
 
     for condition in view.where:
-        Condition.parse(condition)
+        read_condition(condition)
     for path in view.export:
         check_export(path)
 
@@ -257,7 +257,7 @@ def _list(plan: GridPlan, options: Options) -> None:
     """
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
-    from rksp.recipe_files.said.assumptions import line_of
+    from rksp.recipe_files.said.origin import line_of
 
     notes = check_names(plan.cells)
     _announce(plan, options.model_copy(update={"allow_hub": False}))
@@ -324,8 +324,7 @@ def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
     """Write all cells as a table, or those that pass the gate as a sweep."""
-    from rksp.grid.sweeps import export_sweep
-    from rksp.grid.table import JUDGED, TABLES, export
+    from rksp.grid.table import JUDGED, TABLES, export, export_sweep
 
     found = result.records(gate.bar)
     if path.suffix in TABLES:

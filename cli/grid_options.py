@@ -92,7 +92,7 @@ class ViewOptions(Finite):
         list[Path],
         Flag(
             "--export",
-            "Also write all cells (.csv, .jsonl, .parquet), or those that pass as a sweep: W&B "
+            "Also write all cells (.csv, .jsonl), or those that pass as a sweep: W&B "
             "(.yaml), Hydra (.txt), Optuna (.json); repeatable.",
             unit="file",
         ),

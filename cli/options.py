@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
     Annotated,
@@ -22,9 +22,9 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rksp.ground.errors import InputError
-from rksp.ground.flags import COUNT, Flag, checked, flags_of
-from rksp.ground.sizes import whole
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
+from rksp.ground.text import one_line
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -44,12 +44,45 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
         try:
             number = whole(value)
         except ValueError as error:
-            raise typer.BadParameter(f"it is {value!r}; {error}") from None
+            raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {error}.") from None
         if least is not None and number < least:
-            raise typer.BadParameter(f"it is {number}; it should be {least} or more")
+            raise typer.BadParameter(f"is {number}; it should be {least} or more.")
         if most is not None and number > most:
-            raise typer.BadParameter(f"it is {number}; it should be at most {most}")
+            raise typer.BadParameter(f"is {number}; it should be at most {most}.")
         return number
+
+    return parse
+
+
+def as_choice(known: Sequence[str]) -> dict[str, Any]:
+    """Return what makes an option take one of these words, in capitals or not."""
+
+    def parse(value: str) -> str:
+        found = next((one for one in known if one.lower() == value.lower()), None)
+        if found is None:
+            hint = nearest(value, known, count=1) or "."
+            raise typer.BadParameter(
+                f"is {one_line(value, 60)!r}, which is unknown; use {', '.join(known)}{hint}"
+            )
+        return found
+
+    def complete(incomplete: str) -> list[str]:
+        return [one for one in known if one.startswith(incomplete)]
+
+    return {"parser": parse, "metavar": f"[{'|'.join(known)}]", "autocompletion": complete}
+
+
+def _as_number(name: str) -> Callable[[Any], float]:
+    """Return what parses an option that takes a number, such as `--lr 6e-4`."""
+
+    def parse(value: Any) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            several = f"for several values use rksp grid TARGET {name.lstrip('-')}={value[:60]}"
+            how = several if "," in value else "write it as 6e-4 or 0.0006"
+            said = f"is {one_line(value, 60)!r}, which is no number; {how}."
+            raise typer.BadParameter(said) from None
 
     return parse
 
@@ -63,7 +96,8 @@ NoCache = Annotated[
     ),
 ]
 TextOrJson = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="Format of the output on stdout.")
+    Literal["text", "json"],
+    typer.Option("--format", help="Format of the output on stdout.", **as_choice(("text", "json"))),
 ]
 
 
@@ -200,9 +234,7 @@ class _Group:
                 flag.name,
                 *others,
                 help=replace(flag, help=self.panel.helps.get(name, flag.help)).said,
-                metavar=flag.unit.upper() or None,
-                case_sensitive=False,
-                parser=as_count() if _is_count(definition) and not flag.is_text else None,
+                **{"metavar": flag.unit.upper() or None, **_parsing(flag, definition)},
                 show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )
@@ -221,9 +253,17 @@ class _Group:
         return checked(self.model, found, noun="command", sources=flag_names(self.model))
 
 
-def _is_count(field: FieldInfo) -> bool:
-    """Tell whether a field holds one whole number."""
-    return COUNT in field.metadata or int in (field.annotation, *get_args(field.annotation))
+def _parsing(flag: Flag, field: FieldInfo) -> dict[str, Any]:
+    """Return what reads an option, and says in rksp's words what it cannot read."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    choices = next((get_args(one) for one in kinds if get_origin(one) is Literal), ())
+    if flag.is_text:
+        return {}
+    if choices:
+        return as_choice(choices)
+    if COUNT in field.metadata or int in kinds:
+        return {"parser": as_count()}
+    return {"parser": _as_number(flag.name)} if float in kinds else {}
 
 
 def flag_names(model: type[BaseModel]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Called with what is done, the finished work, and all work in the same unit (0: unknown).
 Report = Callable[[str, float, float], None]
+_MEASURING = "  measuring… (this is what the configuration alone says)"
+_STANDS = "  not measured: this is what the configuration alone says"
 _SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
 _FEWEST = 3  # events of a step before its pace says something
 
@@ -67,13 +70,6 @@ def live_progress(
         yield report
 
 
-@contextmanager
-def counted(label: str, noun: str = "ladders") -> Iterator[Callable[[int, int], None]]:
-    """Yield `report(done, total)`, which draws `label: 3 of 9 ladders` and the remaining time."""
-    with live_progress() as report:
-        yield lambda done, total: report(f"{label}: {done} of {total} {noun}", done, total)
-
-
 def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -> Report:
     """Print what stays and the start of each step, and one other line every half minute."""
     said = float("-inf")
@@ -122,3 +118,46 @@ def _duration(minutes: float) -> str:
     """Format minutes: 5 min, 1 h 30 min."""
     whole = round(minutes)
     return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
+
+
+class FirstAnswerStands(KeyboardInterrupt):
+    """The measurement was interrupted; the configuration's answer is on the terminal."""
+
+
+@contextmanager
+def terminal_of_stdout(*, is_wanted: bool) -> Iterator[Console | None]:
+    """Yield a console on the terminal behind stdout, which works while stdout is not ours.
+
+    It is None where stdout is a file, a pipe or a terminal that cannot erase.
+    """
+    if not (is_wanted and sys.stdout.isatty()) or os.environ.get("TERM") in ("dumb", "unknown"):
+        yield None
+        return
+    from rich.console import Console
+
+    sys.stdout.flush()
+    again = os.dup(sys.stdout.fileno())
+    with os.fdopen(again, "w", encoding=sys.stdout.encoding) as terminal:
+        yield Console(file=terminal, highlight=False)
+
+
+@contextmanager
+def standing(page: Any, terminal: Console) -> Iterator[Report]:
+    """Show a page with live progress below it, and erase both at the end.
+
+    If the block is interrupted, the page stays and says that nothing was measured.
+
+    Args:
+        page: What to draw.
+        terminal: Where.
+
+    Raises:
+        FirstAnswerStands: The block was interrupted.
+    """
+    try:
+        with live_progress(console=terminal, above=(page, _MEASURING)) as report:
+            yield report
+    except KeyboardInterrupt:
+        terminal.print(page)
+        terminal.print(_STANDS, markup=False)
+        raise FirstAnswerStands from None

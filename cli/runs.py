@@ -24,7 +24,7 @@ from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.own_runs.history import Question
+    from rksp.models.source import ModelSource
 
 
 @brief(
@@ -39,7 +39,7 @@ def runs(
         typer.Argument(
             help=(
                 "Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
-                "TensorBoard, Lightning, MLflow, Optuna, Ray Tune, W&B, text logs, rksp's own."
+                "TensorBoard, Lightning, W&B, text logs, what rksp records."
             )
         ),
     ],
@@ -62,15 +62,15 @@ def runs(
     from rksp.own_runs.history import read_history
     from rksp.own_runs.scorecard import history_report, scorecard
 
-    question = _question(target, recipe, model, of)
+    source, asked = _question(target, recipe, model, of)
     shown = one_line(", ".join(map(str, paths)), 200)
     with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
-        history = read_history(paths, question, metric=metric)
+        history = read_history(paths, source, asked, metric=metric)
     edges = load_edge_model()
     report = RunsReport(
         verdict="doubtful" if history.doubt else "read",
         target=target,
-        recipe=question.recipe,
+        recipe=asked,
         history=history_report(history, edges),
         scorecard=scorecard(history, edges),
         provenance=made_with(context),
@@ -84,16 +84,14 @@ def _question(
     recipe: Given[Recipe],
     model: ModelOptions,
     of: RunOptions,
-) -> Question:
+) -> tuple[ModelSource | None, Recipe]:
     """Return the model and the recipe that fill in what the runs do not say."""
-    from rksp.own_runs.history import Question
-
     quiet_transformers()
     if target is None and of.recipe_file is None:
-        return Question(source=None, recipe=Recipe.parse(recipe.values, flag_names(Recipe)))
+        return None, Recipe.parse(recipe.values, flag_names(Recipe))
     run = of.run(target or "", recipe)
     if target is None:
-        return Question(source=None, recipe=run.recipe)
+        return None, run.recipe
     with stdout_for_us_alone():
         run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
-    return Question(source=source, recipe=run.recipe)
+    return source, run.recipe

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.first_answer import FirstAnswerStands, standing, terminal_of_stdout
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
@@ -25,12 +24,11 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import live_progress
+from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
-from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading
-from rksp.ground.collector import collector_paused, loading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
@@ -73,6 +71,12 @@ Apply = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+_STEPS = {  # of a measurement, in words
+    "build": "building the model",
+    "forward and spectra": "measuring the forward pass",
+    "gradient": "measuring the first gradient",
+    "response": "measuring the first gradient and update",
+}
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -99,7 +103,7 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     with loading():
-        from rksp.checks.selection import select_findings
+        from rksp.checks.registry import select_findings
         from rksp.report.gate import Gate
     with collector_paused():
         files = outputs(output.output_format, output.output)
@@ -167,9 +171,8 @@ def _finished(
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.report.finish import finished
+    from rksp.report.finish import finished, summarized
     from rksp.report.gate import Gate
-    from rksp.report.summary import summarized
 
     levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
@@ -195,7 +198,7 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
 
 
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
-    report(f"{title}: {step}", done, total)
+    report(f"{title}: {_STEPS.get(step, step)}", done, total)
 
 
 def _scored(
@@ -212,13 +215,10 @@ def _scored(
     On a terminal the configuration's answer stands there meanwhile.
     """
     first = seeds[0]
-    store = None
     if first.evidence != "config":
-        from rksp.assessment.store import MeasurementStore  # not for --help
-
-        store = MeasurementStore.of(is_cached)
+        question = question.keeping(is_cached)
     with collector_paused():
-        kept = question.known(seeds, store)
+        kept = question.known(seeds)
     if kept is not None:
         return kept
     page = None
@@ -233,7 +233,6 @@ def _scored(
             evaluations = [
                 question.evaluated(
                     options,
-                    store,
                     partial(_told, progress, f"{one_line(name, 60)} seed {options.seed}"),
                 )
                 for options in seeds
@@ -251,7 +250,7 @@ def _ready(
     with collector_paused():
         with_threads(measure)
         quiet_transformers()
-        from rksp.models.streaming.opening import should_stream
+        from rksp.models.streaming.memory import should_stream
 
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)

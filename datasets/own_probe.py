@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rksp.batch import IGNORED
+from rksp.datasets.batch import IGNORED
 from rksp.datasets.own_rows import OwnRows
 from rksp.datasets.probe import Probe, encoded, position_limit, spread_bytes, vocabulary_of
 from rksp.ground.errors import InputError, foreign

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from rksp.datasets.hugging_face import hugging_face_datasets
+from rksp.ground.budgets import PROBE
 from rksp.ground.errors import ArtifactError, InputError, summary
+from rksp.ground.files import read_head, read_text, with_home
 
 _MOST_ROWS = 20_000  # of a file that may hold billions
 _MOST_CLASSES = 10_000
 _MOST_CHARACTERS = 64 * 2**20
-# Ending → reader of the library, and its options.
-_READERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".jsonl": ("json", {}),
-    ".json": ("json", {}),
-    ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t"}),
-    ".parquet": ("parquet", {}),
-    ".txt": ("text", {}),
-}
-_SAVED = ("dataset_info.json", "dataset_dict.json")  # of `Dataset.save_to_disk`
+_ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")
+_SAVED = ("dataset_info.json", "dataset_dict.json")  # of `Dataset.save_to_disk`, with `*.arrow`
 _CHATS = ("messages", "conversations")
 _TEXTS = ("text", "content", "sentence")
 _PROMPTS = (("prompt", "completion"), ("instruction", "output"), ("instruction", "response"))
@@ -83,10 +75,10 @@ def read_own_rows(path: Path) -> OwnRows:
         The examples.
 
     Raises:
-        InputError: The library is missing, there is no such file, or its columns are not known.
+        InputError: pyarrow is missing, there is no such file, or its columns are not known.
         ArtifactError: The file cannot be read.
     """
-    path = Path(path).expanduser()
+    path = with_home(path)
     files = _files(path)
     stats = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return _read(path, stats)
@@ -95,24 +87,50 @@ def read_own_rows(path: Path) -> OwnRows:
 @lru_cache(maxsize=4)
 def _read(path: Path, stats: tuple[tuple[str, int, int], ...]) -> OwnRows:
     files = [Path(name) for name, *_ in stats]
-    with hugging_face_datasets() as library, TemporaryDirectory(prefix="rksp-data-") as cache:
-        library.disable_progress_bars()
-        try:
-            found = (
-                library.load_from_disk(str(path))
-                if _is_saved(path)
-                else _streamed(library, files, cache)
-            )
-            if hasattr(found, "keys"):  # of several parts the one to train on
-                found = found["train"] if "train" in found else next(iter(found.values()))
-            rows = [dict(row) for row in islice(iter(found), _MOST_ROWS + 1)]
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:  # of pandas, pyarrow, fsspec or the library itself
-            raise ArtifactError(f"{path} cannot be read ({summary(error)}).") from error
+    try:
+        rows = list(islice((row for file in files for row in _rows(file)), _MOST_ROWS + 1))
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # of pyarrow, JSON or the file system
+        raise ArtifactError(f"{path} cannot be read ({summary(error)}).") from error
     if not rows:
         raise InputError(f"{path} holds no rows; give a file with examples.")
     return _understood(path, rows)
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, of one as large as it may be."""
+    if file.suffix.lower() == ".txt":
+        yield from ({"text": line.rstrip("\n")} for line in _lines(file))
+    elif file.suffix.lower() in (".json", ".jsonl"):
+        if read_head(file, 64).lstrip().startswith(b"["):
+            yield from json.loads(read_text(file, PROBE))
+        else:
+            yield from (json.loads(line) for line in _lines(file) if line.strip())
+    else:
+        for batch in _batches(file):
+            yield from batch.to_pylist()
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open(encoding="utf-8-sig") as content:
+        yield from iter(lambda: content.readline(_MOST_CHARACTERS), "")
+
+
+def _batches(file: Path) -> Iterable[Any]:
+    """Return the record batches of CSV, Parquet or Arrow."""
+    try:
+        from pyarrow import csv, ipc, parquet
+    except ImportError:
+        raise InputError(f"{file} needs pyarrow; pip install 'rksp[data]'.") from None
+    kind = file.suffix.lower()
+    if kind == ".parquet":
+        return parquet.ParquetFile(file).iter_batches(1024)
+    if kind == ".arrow":
+        return ipc.open_stream(file)
+    mark = "\t" if kind == ".tsv" else ","
+    quoted = csv.ParseOptions(delimiter=mark, newlines_in_values=True)
+    return csv.open_csv(file, parse_options=quoted)
 
 
 def _files(path: Path) -> list[Path]:
@@ -121,16 +139,20 @@ def _files(path: Path) -> list[Path]:
     Raises:
         InputError: There are none, or of several kinds.
     """
-    endings = ", ".join(_READERS)
+    endings = ", ".join(_ENDINGS)
     if path.is_file():
-        if path.suffix.lower() not in _READERS:
+        if path.suffix.lower() not in _ENDINGS:
             raise InputError(f"--data {path} ends in none of {endings}; convert it to JSON Lines.")
         return [path]
     if not path.is_dir():
         raise InputError(f"There is no file or folder {path} to read data from.")
     if _is_saved(path):
-        return sorted(file for file in path.rglob("*") if file.is_file())
-    found = sorted(file for file in path.iterdir() if file.suffix.lower() in _READERS)
+        parts = {part.parent.name: part.parent for part in sorted(path.glob(f"*/{_SAVED[0]}"))}
+        home = parts.get(
+            "train", next(iter(parts.values()), path)
+        )  # of several the one to train on
+        return sorted(home.glob("*.arrow"))
+    found = sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
     kinds = sorted({file.suffix.lower() for file in found})
     if len(kinds) != 1:
         held = f"files of several kinds ({', '.join(kinds)})" if kinds else f"no file in {endings}"
@@ -142,20 +164,6 @@ def _is_saved(path: Path) -> bool:
     return any((path / name).is_file() for name in _SAVED)
 
 
-def _streamed(library: Any, files: Sequence[Path], cache: str) -> Any:
-    reader, options = _READERS[files[0].suffix.lower()]
-    # Patterns are expected, so a bracket in a name must not be one.
-    names = [glob.escape(str(file.resolve())) for file in files]
-    return library.load_dataset(
-        reader,
-        data_files={"train": names},
-        split="train",
-        streaming=True,
-        cache_dir=cache,
-        **options,
-    )
-
-
 def _understood(path: Path, rows: list[dict[str, Any]]) -> OwnRows:
     names = list(rows[0])
     is_cut, rows = len(rows) > _MOST_ROWS, _within(rows[:_MOST_ROWS])
@@ -165,11 +173,11 @@ def _understood(path: Path, rows: list[dict[str, Any]]) -> OwnRows:
     if not kept:
         raise InputError(f"The column {columns[0]} of {path} is empty; give a file with examples.")
     second = columns[1] if len(columns) > 1 else None
-    found = tuple((row[columns[0]], row[second] if second else None) for row in kept)
+    found = tuple((row[columns[0]], row.get(second) if second else None) for row in kept)
     if columns[0] == "instruction":  # Alpaca's third column is part of the question
         asked = [f"{row['instruction']}\n{row.get('input') or ''}".strip() for row in kept]
         found = tuple((q, a) for q, (_, a) in zip(asked, found, strict=True))
-    labels = tuple(_label(path, row[label]) for row in kept) if label and form == "text" else ()
+    labels = tuple(_label(path, row.get(label)) for row in kept) if label and form == "text" else ()
     return OwnRows(name=path.name, form=form, rows=found, labels=labels, is_cut=is_cut)
 
 

@@ -1,4 +1,4 @@
-"""Make the inputs of the forward pass: real text or images in the form the model takes."""
+"""The bundled data, and inputs of the forward pass made of them: text or images, as models take."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import subprocess
 import sys
 from array import array
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rksp.batch import Batch
 from rksp.datasets import encode
-from rksp.datasets.corpora import digit_images, shakespeare
+from rksp.datasets.batch import Batch
 from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
 from rksp.ground.budgets import ENCODER, ENCODING, PROBE, TOKENIZER
 from rksp.ground.errors import InputError
@@ -27,6 +29,25 @@ _MOST_IMAGES = 64
 _MOST_IMAGE_TOKENS = 131_072  # over all images, where eight images would have more
 # Settings that hold a model's maximum input length; ids beyond it have no position.
 _LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
+
+
+def shakespeare() -> bytes:
+    """Return the bundled text, 1.1 MB of plays in the public domain."""
+    return (files("rksp.datasets") / "text" / "shakespeare.txt").read_bytes()
+
+
+@cache
+def digit_images() -> tuple[Tensor, Tensor]:
+    """Return images `[1797, 1, 8, 8]` float32 of zero mean and unit variance, and labels `[1797]`.
+
+    Source: Alpaydin and Kaynak (1998), "Optical recognition of handwritten digits", the test set;
+    scikit-learn's `load_digits` returns the same images.
+    """
+    with (files("rksp.datasets") / "images" / "digits.npz").open("rb") as file:
+        stored = np.load(file, allow_pickle=False)
+        images = torch.tensor(stored["images"], dtype=torch.float32).unsqueeze(1)
+        labels = torch.tensor(stored["labels"], dtype=torch.int64)
+    return (images - images.mean()) / images.std(), labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,9 @@
 """Provide numerical kernels: one operation per file, in plain torch and in Triton.
 
-    newton_schulz       symmetric products and the polar factor (Polar Express)
+    newton_schulz       the polar factor (Polar Express), of symmetric products
     power_iteration     top singular triplets of many weights, warm-started
     row_cosine          cosines of rows with vectors: signs, moments, histogram
-    router_statistics   entropy, load and importance of a router
-    normal_fill         counter-based random fills, the same on any device and in any order
+    router_statistics   entropy and load of a router
     cross_entropy       of many logits, some rows at a time (plain torch alone)
     wide_output         a product that is made only when it is read (plain torch alone)
     dispatch            the choice between the two implementations, and its reason
@@ -16,7 +15,6 @@ __all__ = [
     "cross_entropy",
     "dispatch",
     "newton_schulz",
-    "normal_fill",
     "power_iteration",
     "router_statistics",
     "row_cosine",

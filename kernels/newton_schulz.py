@@ -28,34 +28,17 @@ _SAFETY = 1.01
 Product = Callable[[Tensor, float, float], Tensor]
 
 
-def symmetric_product(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """Compute `alpha A + beta A A'`; only one half is calculated.
+def symmetric_product_reference(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
+    """Compute `alpha A + beta A A'` in plain torch, on any device.
 
     Args:
-        a: Matrices, `[..., m, n]`, floating. With `alpha` nonzero they must be square and
-            symmetric, because the half above the diagonal is copied from below it.
+        a: Matrices, `[..., m, n]`, floating; square and symmetric if `alpha` is not zero.
         alpha: Factor of `A`.
         beta: Factor of `A A'`.
 
     Returns:
         `[..., m, m]` in the dtype of `a`, with float32 sums or better.
-
-    Raises:
-        InputError: `a` holds no matrices, is not floating, or is not square with nonzero `alpha`.
     """
-    _check(a, "symmetric_product")
-    if alpha != 0.0 and a.shape[-1] != a.shape[-2]:
-        raise InputError(
-            f"symmetric_product with alpha needs symmetric matrices, got {list(a.shape)}. "
-            "Set alpha to 0."
-        )
-    if dispatch.choose("symmetric_product", a).implementation == "triton":
-        return symmetric_product_triton(a, alpha, beta)
-    return symmetric_product_reference(a, alpha, beta)
-
-
-def symmetric_product_reference(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """Compute `symmetric_product` in plain torch, on any device."""
     # The CPU has no fast half-precision product, and some of its builds sum it in half.
     work = a.float() if a.device.type == "cpu" and a.dtype != torch.float64 else a
     product = beta * (work @ work.mT)
@@ -110,7 +93,7 @@ def _(a: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 def symmetric_product_triton(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """Compute `symmetric_product` in Triton: tiles on or below the diagonal, stored mirrored."""
+    """Compute `symmetric_product_reference` in Triton; one half is calculated, and copied."""
     return _operator(a, alpha, beta)
 
 
@@ -131,27 +114,22 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
     Raises:
         InputError: `x` holds no matrices, is not floating, or there is fewer than one step.
     """
-    _check(x, "polar_factor")
+    if x.ndim < 2 or not x.is_floating_point():
+        raise InputError(
+            f"polar_factor needs floating matrices [..., m, n], got {list(x.shape)} {x.dtype}. "
+            "Reshape a vector or a convolution to a matrix first."
+        )
     if steps < 1:
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
     # The matrices to multiply have the smaller dimension first.
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
-    if dispatch.choose("symmetric_product", wide).implementation == "triton":
-        return polar_factor_triton(x, steps)
-    return polar_factor_reference(x, steps)
+    if dispatch.takes_triton("symmetric_product", wide):
+        return polar_by(x, steps, symmetric_product_triton)
+    return polar_by(x, steps, symmetric_product_reference)
 
 
-def polar_factor_reference(x: Tensor, steps: int = 8) -> Tensor:
-    """Compute `polar_factor` in plain torch, on any device."""
-    return _polar(x, steps, symmetric_product_reference)
-
-
-def polar_factor_triton(x: Tensor, steps: int = 8) -> Tensor:
-    """Compute `polar_factor` with two of the three products of a step from the symmetric kernel."""
-    return _polar(x, steps, symmetric_product_triton)
-
-
-def _polar(x: Tensor, steps: int, product: Product) -> Tensor:
+def polar_by(x: Tensor, steps: int, product: Product) -> Tensor:
+    """Compute `polar_factor` with two of the three products of a step from `product`."""
     is_tall = x.shape[-2] > x.shape[-1]
     work = x.mT if is_tall else x
     if x.dtype != torch.float64:
@@ -177,11 +155,3 @@ def _coefficients(step: int) -> tuple[float, float, float]:
         return _COEFFICIENTS[-1]
     a, b, c = _COEFFICIENTS[step]
     return a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
-
-
-def _check(x: Tensor, op: str) -> None:
-    if x.ndim < 2 or not x.is_floating_point():
-        raise InputError(
-            f"{op} needs floating matrices [..., m, n], got {list(x.shape)} {x.dtype}. "
-            "Reshape a vector or a convolution to a matrix first."
-        )

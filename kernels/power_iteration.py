@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
-from rksp.kernels.normal_fill import normal_fill
 
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
@@ -76,8 +76,8 @@ def top_singular(
     if not weights:
         return top_singular_reference(weights, state, iterations=iterations, block=block)
     with torch.no_grad():  # trainable weights are fine: no gradient is ever returned
-        choice = dispatch.choose("top_singular", *weights)
-    if choice.implementation == "triton":
+        is_triton = dispatch.takes_triton("top_singular", *weights)
+    if is_triton:
         return top_singular_triton(weights, state, iterations=iterations, block=block)
     return top_singular_reference(weights, state, iterations=iterations, block=block)
 
@@ -264,8 +264,8 @@ def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
 
 def _first_basis(group: list[Tensor], block: int) -> Tensor:
     m, n = group[0].shape
-    start = torch.empty(n, min(block, m, n), device=group[0].device)
-    start = normal_fill(start, _SEED)
+    draw = np.random.Generator(np.random.Philox(_SEED)).standard_normal  # the same on every device
+    start = torch.from_numpy(draw((n, min(block, m, n)), np.float32)).to(group[0].device)
     return torch.linalg.qr(start).Q.expand(len(group), -1, -1)
 
 

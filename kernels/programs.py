@@ -197,10 +197,9 @@ def row_cosine(
     cosines = tl.where(valid[:, None], dots, 0.0) / norms[:, None]
     cosines = tl.minimum(tl.maximum(cosines, -1.0), 1.0)
     inside = which < VECTORS
-    out = moments + program * 3 * VECTORS + which
+    out = moments + program * 2 * VECTORS + which
     tl.store(out, tl.sum(cosines, axis=0), mask=inside)
     tl.store(out + VECTORS, tl.sum(cosines * cosines, axis=0), mask=inside)
-    tl.store(out + 2 * VECTORS, tl.max(tl.abs(cosines), axis=0), mask=inside)
     out = counts + program * 3 * VECTORS + which
     tl.store(out, tl.sum((cosines > 0).to(tl.int32), axis=0), mask=inside)
     tl.store(out + VECTORS, tl.sum((cosines < 0).to(tl.int32), axis=0), mask=inside)
@@ -217,20 +216,18 @@ def row_cosine(
 @triton.jit
 def router_statistics(
     logits,
-    per_token,
+    entropies,
     load,
-    importance,
     tokens,
     experts,
     stride_t,
     stride_e,
     TOP_K: tl.constexpr,
-    RANKS: tl.constexpr,
     SIGMOID: tl.constexpr,
     PAD: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Compute entropy, log-sum-exp, top probability and margin per token; load and importance."""
+    """Compute the entropy of each token, and how often each expert is chosen."""
     program = tl.program_id(0).to(tl.int64)
     token = program * BLOCK_M + tl.arange(0, BLOCK_M)
     expert = tl.arange(0, PAD)
@@ -255,59 +252,15 @@ def router_statistics(
     shifted = scores - largest[:, None]
     weights = tl.exp(shifted)
     total = tl.sum(weights, axis=1)
-    log_total = tl.log(total)
     shares = weights / total[:, None]
-    entropy = log_total - tl.sum(shares * tl.where(weights > 0, shifted, 0.0), axis=1)
+    entropy = tl.log(total) - tl.sum(shares * tl.where(weights > 0, shifted, 0.0), axis=1)
     remaining = scores
     chosen = tl.zeros((PAD,), tl.int32)
-    second = tl.zeros((BLOCK_M,), tl.float32)
     # The loop is not unrolled: eight copies of the argmax took ptxas half a minute.
-    for rank in range(0, RANKS):
-        top = tl.max(remaining, axis=1)
-        second = tl.where(rank == 1, tl.exp(top - largest) / total, second)
+    for _ in range(0, TOP_K):
         best = tl.argmax(remaining, axis=1)
         picked = (expert[None, :] == best[:, None]) & (remaining > float("-inf"))
-        chosen += tl.sum((picked & good[:, None] & (rank < TOP_K)).to(tl.int32), axis=0)
+        chosen += tl.sum((picked & good[:, None]).to(tl.int32), axis=0)
         remaining = tl.where(picked, float("-inf"), remaining)
-    nothing = float("nan")
-    here = token < tokens
-    tl.store(per_token + token, tl.where(good, entropy, nothing), mask=here)
-    tl.store(per_token + tokens + token, tl.where(good, largest + log_total, nothing), mask=here)
-    tl.store(per_token + 2 * tokens + token, tl.where(good, 1.0 / total, nothing), mask=here)
-    margin = 1.0 / total - second
-    tl.store(per_token + 3 * tokens + token, tl.where(good, margin, nothing), mask=here)
-    sums = tl.sum(tl.where(good[:, None], shares, 0.0), axis=0)
+    tl.store(entropies + token, tl.where(good, entropy, float("nan")), mask=token < tokens)
     tl.store(load + program * experts + expert, chosen, mask=expert < experts)
-    tl.store(importance + program * experts + expert, sums, mask=expert < experts)
-
-
-@triton.jit(do_not_specialize=["first_block", "seed", "skip"])
-def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.constexpr):
-    """Write four normals per Philox block; `first_block` starts `skip` elements too early."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    counter = index + first_block
-    zero = (counter * 0).to(tl.uint32)
-    a, b, c, d = tl.philox(
-        seed, (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32), zero, zero
-    )
-    n0, n1 = _box_muller(a, b)
-    n2, n3 = _box_muller(c, d)
-    at = index * 4 - skip
-    kind = out.dtype.element_ty
-    tl.store(out + at, (mean + std * n0).to(kind), mask=(at >= 0) & (at < count))
-    tl.store(out + at + 1, (mean + std * n1).to(kind), mask=(at + 1 >= 0) & (at + 1 < count))
-    tl.store(out + at + 2, (mean + std * n2).to(kind), mask=(at + 2 >= 0) & (at + 2 < count))
-    tl.store(out + at + 3, (mean + std * n3).to(kind), mask=(at + 3 >= 0) & (at + 3 < count))
-
-
-@triton.jit
-def _box_muller(a, b):
-    """Compute two normals from two 32-bit words; see `rksp.kernels.normal_fill.box_muller`."""
-    radius = tl.sqrt(-2.0 * tl.log(_unit(a)))
-    angle = (_unit(b) - 0.5) * 6.283185307179586
-    return radius * tl.cos(angle), radius * tl.sin(angle)
-
-
-@triton.jit
-def _unit(words):
-    return ((words >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07

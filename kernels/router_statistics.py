@@ -1,4 +1,4 @@
-"""Compute load, entropy and other statistics of a router from one read of its logits."""
+"""Compute the load and the entropy of a router from one read of its logits."""
 
 from __future__ import annotations
 
@@ -15,30 +15,21 @@ _MAX_EXPERTS = 2048  # a row of experts must fit one tile of the program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterStatistics:
-    """Per-token and per-expert statistics of router probabilities over all experts.
+    """Statistics of router probabilities over all experts.
 
     Attributes:
         entropy: `-sum p ln p` in nats, `[...]` float32.
-        log_sum_exp: `ln sum exp(z)`, `[...]` float32; its square is the z-loss. For a sigmoid
-            router z is `ln sigmoid(logit)`.
-        top_probability: The largest probability, `[...]` float32.
-        margin: The largest minus the second largest probability, `[...]` float32.
         load: Number of tokens that chose each expert among their `top_k`, `[experts]` int64.
-        importance: Sum of the probabilities over tokens, `[experts]` float32.
     """
 
     entropy: Tensor
-    log_sum_exp: Tensor
-    top_probability: Tensor
-    margin: Tensor
     load: Tensor
-    importance: Tensor
 
 
 def router_statistics(
     logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
 ) -> RouterStatistics:
-    """Compute entropy, load, log-sum-exp and importance of router logits.
+    """Compute entropy and load of router logits.
 
     Args:
         logits: `[..., experts]`, floating, before any top-k; -inf masks an expert.
@@ -47,8 +38,8 @@ def router_statistics(
             instead of `softmax(z)`.
 
     Returns:
-        The statistics. A token with NaN, +inf or only -inf has NaN in the per-token values and
-        adds nothing to load and importance.
+        The statistics. A token with NaN, +inf or only -inf has the entropy NaN and adds nothing to
+        the load.
 
     Raises:
         InputError: There is no expert, the logits are not floating, or `top_k` is out of range.
@@ -64,7 +55,7 @@ def router_statistics(
             "Use the model's num_experts_per_tok."
         )
     limit = f"more than {_MAX_EXPERTS} experts" if logits.shape[-1] > _MAX_EXPERTS else None
-    if dispatch.choose("router_statistics", logits, limit=limit).implementation == "triton":
+    if dispatch.takes_triton("router_statistics", logits, limit=limit):
         return router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
     return router_statistics_reference(logits, top_k, is_sigmoid=is_sigmoid)
 
@@ -84,7 +75,6 @@ def router_statistics_reference(
     if is_sigmoid:
         is_good = is_good & (logits.reshape(-1, experts) != float("inf")).all(-1)
     scores = torch.where(is_good[:, None], scores, torch.zeros_like(scores))
-    log_sum_exp = torch.logsumexp(scores, -1)
     logs = torch.log_softmax(scores, -1)  # shifted by the maximum, so a common offset costs nothing
     probabilities = logs.exp()
     # 0 times -inf is NaN, so the term of a masked expert is replaced before the product.
@@ -94,52 +84,33 @@ def router_statistics_reference(
     chosen = (ordered[:, :top_k] > float("-inf")) & is_good[:, None]
     load = torch.zeros(experts, dtype=torch.int64, device=logits.device)
     load = load.scatter_add(0, order[:, :top_k].reshape(-1), chosen.reshape(-1).long())
-    importance = torch.where(is_good[:, None], probabilities, 0.0).sum(0)
-    top = torch.gather(probabilities, -1, order[:, :1])[:, 0]
-    second = torch.zeros_like(top)
-    if experts > 1:
-        second = torch.gather(probabilities, -1, order[:, 1:2])[:, 0]
-    shape = logits.shape[:-1]
-    entropy, log_sum_exp, top, margin = (
-        torch.where(is_good, value, float("nan")).float().reshape(shape)
-        for value in (entropy, log_sum_exp, top, top - second)
-    )
-    return RouterStatistics(
-        entropy=entropy,
-        log_sum_exp=log_sum_exp,
-        top_probability=top,
-        margin=margin,
-        load=load,
-        importance=importance.float(),
-    )
+    entropy = torch.where(is_good, entropy, float("nan")).float().reshape(logits.shape[:-1])
+    return RouterStatistics(entropy=entropy, load=load)
 
 
-def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor]:
     from rksp.kernels import programs  # triton is loaded only where it runs
 
     tokens, experts = logits.shape
     pad = max(2, 1 << (experts - 1).bit_length())
     rows = max(1, min(64, 4096 // pad))
     programs_run = -(-tokens // rows)
-    per_token = torch.empty(4, tokens, dtype=torch.float32, device=logits.device)
+    entropy = torch.empty(tokens, dtype=torch.float32, device=logits.device)
     load = torch.empty(programs_run, experts, dtype=torch.int32, device=logits.device)
-    importance = torch.empty(programs_run, experts, dtype=torch.float32, device=logits.device)
     if tokens:
         programs.router_statistics[(programs_run,)](
             logits,
-            per_token,
+            entropy,
             load,
-            importance,
             tokens,
             experts,
             *logits.stride(),
             TOP_K=top_k,
-            RANKS=max(2, top_k),  # the margin needs the two largest
             SIGMOID=is_sigmoid,
             PAD=pad,
             BLOCK_M=rows,
         )
-    return per_token, load.sum(0), importance.sum(0, dtype=torch.float64).float()
+    return entropy, load.sum(0)
 
 
 # A custom operator lets a compiled training step keep its single graph.
@@ -147,32 +118,20 @@ _operator = torch.library.custom_op(
     "rksp::router_statistics",
     _launch,
     mutates_args=(),
-    schema="(Tensor logits, int top_k, bool is_sigmoid) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor logits, int top_k, bool is_sigmoid) -> (Tensor, Tensor)",
 )
 
 
 @_operator.register_fake
-def _(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor]:
     tokens, experts = logits.shape
-    return (
-        logits.new_empty(4, tokens, dtype=torch.float32),
-        logits.new_empty(experts, dtype=torch.int64),
-        logits.new_empty(experts, dtype=torch.float32),
-    )
+    entropy = logits.new_empty(tokens, dtype=torch.float32)
+    return entropy, logits.new_empty(experts, dtype=torch.int64)
 
 
 def router_statistics_triton(
     logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
 ) -> RouterStatistics:
     """Compute `router_statistics` in Triton with one read of the logits, for up to 2048 experts."""
-    shape = logits.shape[:-1]
-    per_token, load, importance = _operator(logits.reshape(-1, logits.shape[-1]), top_k, is_sigmoid)
-    entropy, log_sum_exp, top, margin = (value.reshape(shape) for value in per_token)
-    return RouterStatistics(
-        entropy=entropy,
-        log_sum_exp=log_sum_exp,
-        top_probability=top,
-        margin=margin,
-        load=load,
-        importance=importance,
-    )
+    entropy, load = _operator(logits.reshape(-1, logits.shape[-1]), top_k, is_sigmoid)
+    return RouterStatistics(entropy=entropy.reshape(logits.shape[:-1]), load=load)

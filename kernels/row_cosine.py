@@ -27,7 +27,6 @@ class RowCosine:
         negative: Rows with a negative cosine, `[k]` int64.
         total: Sum of the cosines, `[k]` float32.
         total_squares: Sum of their squares, `[k]` float32.
-        largest: Largest absolute cosine, `[k]` float32; 0 if no row is counted.
         histogram: Rows in each of 64 equal bins over [-1, 1], `[k, 64]` int64.
     """
 
@@ -36,7 +35,6 @@ class RowCosine:
     negative: Tensor
     total: Tensor
     total_squares: Tensor
-    largest: Tensor
     histogram: Tensor
 
 
@@ -70,7 +68,7 @@ def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
             f"[k, width], got {list(x.shape)} {x.dtype} and {list(vectors.shape)} "
             f"{vectors.dtype}. Pass the singular vectors on the input side of the weight."
         )
-    if dispatch.choose("row_cosine", x, rows).implementation == "triton":
+    if dispatch.takes_triton("row_cosine", x, rows):
         return row_cosine_triton(x, rows)
     return row_cosine_reference(x, rows)
 
@@ -89,15 +87,12 @@ def row_cosine_reference(x: Tensor, vectors: Tensor) -> RowCosine:
     counted = valid[:, None].expand_as(bins).long()
     histogram = torch.zeros(bins.shape[1], BINS, dtype=torch.int64, device=x.device)
     histogram = histogram.scatter_add(1, bins.mT, counted.mT)
-    magnitudes = cosines.abs()
-    largest = magnitudes.amax(0) if rows.shape[0] else magnitudes.sum(0)
     return RowCosine(
         rows=counted.sum(0),
         positive=(cosines > 0).sum(0),
         negative=(cosines < 0).sum(0),
         total=cosines.sum(0).float(),
         total_squares=cosines.square().sum(0).float(),
-        largest=largest.float(),
         histogram=histogram,
     )
 
@@ -109,7 +104,7 @@ def _launch(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = units.shape[0]
     block = 32
     blocks = -(-rows // block)
-    moments = torch.empty(blocks, 3, k, dtype=torch.float32, device=x.device)
+    moments = torch.empty(blocks, 2, k, dtype=torch.float32, device=x.device)
     counts = torch.empty(blocks, 3, k, dtype=torch.int32, device=x.device)
     histogram = torch.empty(blocks, k, BINS, dtype=torch.int32, device=x.device)
     if rows:
@@ -129,9 +124,8 @@ def _launch(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             BLOCK_M=block,
             BLOCK_K=64,
         )
-    sums = moments[:, :2].sum(0, dtype=torch.float64).float()
-    largest = moments[:, 2].amax(0) if rows else moments.new_zeros(k)
-    return torch.cat([sums, largest[None]]), counts.sum(0), histogram.sum(0)
+    sums = moments.sum(0, dtype=torch.float64).float()
+    return sums, counts.sum(0), histogram.sum(0)
 
 
 # A custom operator lets a compiled training step keep its single graph.
@@ -147,7 +141,7 @@ _operator = torch.library.custom_op(
 def _(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = units.shape[0]
     return (
-        x.new_empty(3, k, dtype=torch.float32),
+        x.new_empty(2, k, dtype=torch.float32),
         x.new_empty(3, k, dtype=torch.int64),
         x.new_empty(k, BINS, dtype=torch.int64),
     )
@@ -163,7 +157,6 @@ def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
         negative=counts[1],
         total=moments[0],
         total_squares=moments[1],
-        largest=moments[2],
         histogram=histogram,
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,7 @@ from lab.bench.commands import app as bench
 from lab.forecasts import app as forecasts
 from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
-from rksp.cli.progress import counted
+from rksp.cli.progress import live_progress
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write, check_writable
@@ -206,6 +208,13 @@ def measure(
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 
 
+@contextmanager
+def counted(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield `report(done, total)`, which draws `label: 3 of 9 ladders` and the remaining time."""
+    with live_progress() as report:
+        yield lambda done, total: report(f"{label}: {done} of {total} ladders", done, total)
+
+
 Real = Annotated[
     list[Path] | None,
     typer.Option(help="File of public ladders and runs, one JSON object a line; repeatable."),
@@ -339,6 +348,29 @@ def evaluate_fine_tuning(
     trained, public = as_ladders(read_fine_tuning(lab)), read_public_rows(rows)
     typer.echo(evaluation(public, trained, tried=tried))
     typer.echo(reveal_tuned_markdown(public_ladders(public)), nl=False)
+
+
+@app.command("post-training")
+def post_training(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of ladders; the missing ones are trained.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write all ladders to this file.")
+    ] = None,
+) -> None:
+    """Print what moves the edge of DPO and GRPO on toys; without FOLDER, of the stored ladders."""
+    from lab.post_training import pack, read_ladders, run_ladders, stored_ladders, tables
+
+    if folder is not None:
+        with counted("post-training", "ladders") as progress:
+            run_ladders(folder, progress)
+        ladders = read_ladders(folder)
+    else:
+        ladders = stored_ladders()
+    if output is not None:
+        pack(ladders, output)
+    typer.echo(tables(ladders), nl=False)
 
 
 @app.command()

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rksp.ground.flags import Flag
+from rksp.ground.flags import Flag, parse_size
 from rksp.ground.model import Finite
-from rksp.ground.sizes import parse_size
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
 
@@ -35,7 +34,6 @@ class MeasureOptions(Finite):
         rank: Principal directions kept; None follows the variant.
         spectra: Whose spectra are fitted, which is half the cost of a forward pass with them. The
             rates do not depend on them.
-        kreiss: Whether to compute Kreiss constants too, which is slow.
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
             holds the model in memory, `auto` streams a model that does not fit. The numbers are the
             same.
@@ -79,7 +77,6 @@ class MeasureOptions(Finite):
         Literal["all", "some", "none"],
         Flag("--spectra", "Blocks whose spectra are fitted: all, at most four, or none."),
     ] = "all"
-    kreiss: Annotated[bool, Flag("--kreiss", "Compute Kreiss constants too (slow).")] = False
     streaming: Annotated[
         Literal["auto", "always", "never"],
         Flag("--stream", "Load and drop weights block by block; auto: if the model does not fit."),

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of
 from rksp.ground.model import Finite
-from rksp.optimizers.muon_scale import MuonScale as MuonScale
+from rksp.optimizers.makers import MuonScale as MuonScale
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Objective = Literal[
 ]
 
 _HIGHEST = 100.0  # learning rate
-_LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
+_LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.own_runs.outcome`)
 _SCHEDULE = (
     *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
     *("decay_power", "decay_milestones", "decay_factor"),

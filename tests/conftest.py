@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import distributions
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -77,6 +78,22 @@ def one_thread(_threads: None) -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are NaN before they are drawn, so that no entry is left out unseen."""
+    from rksp.models.streaming.weights import InitialWeights
+
+    for name in ("jobs", "rows"):
+        original = getattr(InitialWeights, name)
+
+        def poisoning(self: object, *args: Any, original: Any = original) -> object:
+            if args[-1].is_floating_point():
+                args[-1].fill_(float("nan"))
+            return original(self, *args)
+
+        monkeypatch.setattr(InitialWeights, name, poisoning)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,7 +13,7 @@ import typer
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.ground.errors import RkspError
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 from rksp.recipe import Recipe
 from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.rules import Rules, replay
@@ -124,11 +124,7 @@ def false_alarms(runs: Sequence[HealthyRun]) -> Iterator[dict[str, object]]:
 def _lines(densest: int | None) -> list[str]:
     if densest is None:
         return ["all"]
-    sparser = {"jacobian-alignment": 3 * densest}
-    return [
-        f"{name}:every={min(kind.default_every, sparser.get(name, densest))}"
-        for name, kind in MONITORS.items()
-    ]
+    return [f"{name}:every={min(kind.default_every, densest)}" for name, kind in MONITORS.items()]
 
 
 def main(

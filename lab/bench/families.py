@@ -69,7 +69,6 @@ def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
     def consume(transition) -> None:
         finite.append(bool(torch.isfinite(transition.y).all()))
         assert transition.x.shape == transition.y.shape
-        assert len(transition.sequence) == len(transition.x)
 
     seen = collect(model, probe.batch, consume=consume)
     attended = len(seen.forward.attention)

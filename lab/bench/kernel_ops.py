@@ -1,7 +1,7 @@
 """Time the kernels against their references and the best library call on this machine.
 
-On a GPU the table shows from which size on a kernel is faster; those sizes belong in
-`rksp.kernels.dispatch.THRESHOLDS`. Without a GPU it compares references with library calls.
+On a GPU the table shows from which size on a kernel is faster; `rksp.kernels.dispatch` may then
+choose by size. Without a GPU it compares references with library calls.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import typer
 from torch import Tensor
 
 from rksp.ground.errors import InputError, nearest
-from rksp.kernels import dispatch
 from rksp.kernels.newton_schulz import symmetric_product_reference, symmetric_product_triton
-from rksp.kernels.normal_fill import normal_fill, normal_fill_reference, normal_fill_triton
 from rksp.kernels.power_iteration import top_singular_reference, top_singular_triton
 from rksp.kernels.router_statistics import router_statistics_reference, router_statistics_triton
 from rksp.kernels.row_cosine import row_cosine_reference, row_cosine_triton
 
+OPERATIONS = ("symmetric_product", "top_singular", "row_cosine", "router_statistics")
 NO_GPU = "no GPU on this machine: references against library calls on the CPU only"
 Run = Callable[[], object]
 
@@ -32,7 +31,7 @@ class Case:
     """One operation at one size.
 
     Attributes:
-        op: Key of `dispatch.THRESHOLDS`.
+        op: One of `OPERATIONS`.
         shape: Sizes, as printed.
         dtype: Data type of the inputs.
         flops: Floating-point operations that the result needs; None if the operation is limited
@@ -56,7 +55,7 @@ def run(
 
     Args:
         device: `"cuda"` or `"cpu"`; None takes the GPU if there is one.
-        ops: Operations to time, keys of `dispatch.THRESHOLDS`; None times all of them.
+        ops: Operations to time, some of `OPERATIONS`; None times all of them.
         repeats: Timed calls per implementation, after warming up.
 
     Returns:
@@ -72,8 +71,8 @@ def run(
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"bench kernels runs on cpu or an available cuda device, got {device}.")
     for op in ops or ():
-        if op not in dispatch.THRESHOLDS:
-            raise InputError(f"no kernel is called {op!r}{nearest(op, dispatch.THRESHOLDS)}.")
+        if op not in OPERATIONS:
+            raise InputError(f"no kernel is called {op!r}{nearest(op, OPERATIONS)}.")
     if repeats < 3:
         raise InputError(f"percentiles need at least 3 repeats, got {repeats}. Use 20.")
     ceilings = _Ceilings(device, repeats)
@@ -215,7 +214,8 @@ def _facts(device: str) -> dict[str, str | None]:
 
 
 def _noise(shape: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -> Tensor:
-    return normal_fill(torch.empty(shape, device=device, dtype=dtype), seed)
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(device, dtype)
 
 
 def _cases(device: str) -> Iterator[Case]:
@@ -232,8 +232,6 @@ def _cases(device: str) -> Iterator[Case]:
         yield _cosine_case(rows, width, half, device)
     for tokens, experts in [(8192, 64), (131072, 256)] if is_gpu else [(8192, 64)]:
         yield _router_case(tokens, experts, half, device)
-    for count in [1 << 16, 1 << 22, 1 << 28] if is_gpu else [1 << 20]:
-        yield _fill_case(count, device)
 
 
 def _case(
@@ -321,20 +319,6 @@ def _router_case(tokens: int, experts: int, dtype: torch.dtype, device: str) -> 
         bytes=float(logits.numel() * logits.element_size() + 16 * tokens),
         **runs,
         triton=lambda: router_statistics_triton(logits, 8),
-    )
-
-
-def _fill_case(count: int, device: str) -> Case:
-    target = torch.empty(count, device=device)
-    return _case(
-        "normal_fill",
-        f"{count}",
-        torch.float32,
-        device,
-        bytes=4.0 * count,
-        library=lambda: target.normal_(),
-        reference=lambda: normal_fill_reference(target, 7),
-        triton=lambda: normal_fill_triton(target, 7),
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.recipe import Recipe
 from rksp.watch.training import train
 

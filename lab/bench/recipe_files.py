@@ -18,10 +18,9 @@ from pathlib import Path
 from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.document import load_document, parse_yaml
 from rksp.recipe_files.parse.python_source import FUNCTIONS
-from rksp.recipe_files.readers.torchtitan import is_registry
+from rksp.recipe_files.readers.meta import is_registry
 from rksp.recipe_files.registry import READERS, read_recipe_file
-from rksp.recipe_files.said.assumptions import assumed_line
-from rksp.recipe_files.said.origin import OriginKind, RecipeFile
+from rksp.recipe_files.said.origin import OriginKind, RecipeFile, assumed_line
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "run_configs"
@@ -30,7 +29,8 @@ _HEAD = """# Recipes from trainers' own files
 
 `rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
 assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
-one table of fields in this folder and one line in `registry.py`; `--as NAME` chooses a reader.
+one table of fields in `readers/`, the marks of its files in `keys.toml` and one line in
+`registry.py`; `--as NAME` chooses a reader.
 
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments

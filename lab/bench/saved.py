@@ -24,7 +24,7 @@ from rksp.ground.files import atomic_write, read_text
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 
 _SIZES = {

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from rksp.ground.errors import InputError
-from rksp.spectra.dmd import blas_threads, fit
-from rksp.spectra.operators import eigen_system, growth_norms, operator_norm
-from rksp.spectra.subspace import Subspace, distinct_states, held_out_error, principal_subspace
+from rksp.spectra.dmd import Subspace, blas_threads, distinct_states, fit, principal_subspace
+from rksp.spectra.operators import eigen_system
 
 MAX_SECONDS = 1.0  # of one core, at width 768 and 2048 states
 MIN_SPEEDUP = 3.0  # over PyDMD with kappa(V) and residuals computed from its result
@@ -39,9 +38,8 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
         seed: Seed of the synthetic block.
 
     Returns:
-        `seconds` and `pydmd_seconds` of the whole fits; `seconds_with_extras`, ours with growth
-        and held-out errors, for which PyDMD has no counterpart; `pydmd_seconds_same_outputs`,
-        with the diagnostics; `speedup` and `speedup_same_outputs`, the ratios; `stages` and
+        `seconds` and `pydmd_seconds` of the whole fits; `pydmd_seconds_same_outputs`, with the
+        diagnostics; `speedup` and `speedup_same_outputs`, the ratios; `stages` and
         `pydmd_stages`, seconds by name, run apart from the totals; `stage_shares` of ours;
         `eigenvalue_gap`, the largest distance to PyDMD's nearest eigenvalue;
         `within_budget` and `fast_enough` (for the same outputs), None at other sizes than the one
@@ -66,7 +64,6 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
             f"give at least {int(1.5 * width) + 2}."
         )
     x, y = _block(width, states, seed)
-    sequence = torch.arange(states) * 32 // states
     inputs, outputs = (_centered_columns(t) for t in (x, y))
 
     def theirs() -> np.ndarray:
@@ -78,11 +75,10 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
     torch.set_num_threads(1)
     try:
         with blas_threads(1):
-            own, full, peer = [], [], []
+            own, peer = [], []
             for _ in range(ROUNDS):  # alternating, so that a busy machine slows both alike
-                spectrum, seconds = _timed(lambda: fit(x, y, extras=False))
+                spectrum, seconds = _timed(lambda: fit(x, y))
                 own.append(seconds)
-                full.append(_timed(lambda: fit(x, y, sequence=sequence))[1])
                 values, seconds = _timed(theirs)
                 peer.append(seconds)
             stages = _own_stages(x, y)
@@ -97,7 +93,6 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
         "states": states,
         "seed": seed,
         "seconds": total,
-        "seconds_with_extras": min(full),
         "pydmd_seconds": peer_total,
         "pydmd_seconds_same_outputs": peer_total + diagnostics,
         "speedup": peer_total / total,
@@ -138,16 +133,10 @@ def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         lambda: principal_subspace(states.x, floor=states.variance_floor)
     )
     parts, seconds["operator and errors"] = _timed(lambda: _project(states.x, states.y, subspace))
-    white, errors, operator, covariance = parts
+    operator, covariance = parts
     ones = np.ones(len(operator))
-    groups = np.arange(len(white)) * 32 // len(white)
-    _, seconds["held-out errors"] = _timed(
-        lambda: held_out_error(white, ones, errors, ones, groups)
-    )
     system, seconds["eigenvalues, left vectors, kappa(V)"] = _timed(lambda: eigen_system(operator))
     _, seconds["residuals"] = _timed(lambda: system.left_ratio(covariance, ones))
-    sigma, seconds["largest singular value"] = _timed(lambda: operator_norm(operator))
-    _, seconds["growth of powers"] = _timed(lambda: growth_norms(operator, sigma, system))
     return seconds
 
 
@@ -157,7 +146,7 @@ def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarr
     white, outputs = x @ inner, y @ inner
     operator = outputs.T @ white / (len(x) - 1)
     outputs -= white @ operator.T
-    return white, outputs, operator, outputs.T @ outputs / (len(x) - 1)
+    return operator, outputs.T @ outputs / (len(x) - 1)
 
 
 def _peer_stages(
@@ -199,7 +188,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = compare_with_pydmd(width=given.width, states=given.states)
     print(f"One spectrum of width {given.width} from {given.states} states, processor seconds:")
-    for whose, total in (("stages", "seconds_with_extras"), ("pydmd_stages", "pydmd_seconds")):
+    for whose, total in (("stages", "seconds"), ("pydmd_stages", "pydmd_seconds")):
         print(f"  {'rksp' if whose == 'stages' else 'PyDMD':<38}{found[total]:>8.3f}")
         for stage, seconds in found[whose].items():
             print(f"    {stage:<36}{seconds:>8.3f}")

@@ -15,7 +15,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.ground.errors import InputError
-from rksp.ground.sizes import parse_size
+from rksp.ground.flags import parse_size
 
 _DRAWS = "random numbers drawn"
 _GRADIENT = "gradient, s"
@@ -121,7 +121,7 @@ def _measure(
 
     from rksp.measure.snapshots import collect
     from rksp.models.resolve import resolve
-    from rksp.models.streaming.opening import open_stream
+    from rksp.models.streaming.stream import open_stream
     from rksp.spectra.model_profile import profile
 
     source = resolve(target, overrides=overrides)
@@ -180,7 +180,7 @@ def _measure(
 def _gradient(stream, batch) -> dict[str, object]:
     """Measure the first gradient on a stream that has run a pass, with its predicted memory."""
     from rksp.measure.gradient import measure_streamed_gradient
-    from rksp.models.streaming.rehearsal import gradient_peak
+    from rksp.models.streaming.stream import gradient_peak
 
     same, peak = batch.rows(0, 1), gradient_peak(stream, batch.rows(0, 1))
     begun, worked = time.perf_counter(), time.process_time()
@@ -208,7 +208,7 @@ def _draws(stream) -> int:
 def _batch(source, tokens: int):
     import torch
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(source.config.vocab_size, (2, tokens // 2), generator=generator)
@@ -274,8 +274,7 @@ def _whole(
     import torch
 
     from rksp.models.resolve import resolve
-    from rksp.models.streaming.opening import open_stream
-    from rksp.models.streaming.rehearsal import gradient_peak, locate_chains
+    from rksp.models.streaming.stream import gradient_peak, locate_chains, open_stream
 
     source = resolve(target, overrides=settings)
     batch = _batch(source, tokens)

@@ -19,11 +19,11 @@ from lab.experiments.tables import REFERENCE, markdown
 from lab.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.onset import LOSS
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 STEPS, WARMUP, STRUCK = 160, 20, 60
 # Slow signals have nothing to say in so few steps (see the cross-talk), and are dear.
-_SLOW = ("near-unit-mass", "qk-entropy", "spectral-alignment", "stable-rank", "jacobian-alignment")
+_SLOW = ("near-unit-mass", "qk-entropy", "spectral-alignment", "stable-rank")
 _WATCHED = tuple(line for line in DENSE if not line.startswith(_SLOW))
 _BACKOFF = "backoff"  # the one response that needs alarms
 _NONE = "–"

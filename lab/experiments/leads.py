@@ -29,7 +29,7 @@ from lab.tasks.tasks import make_task
 from rksp.confirm.onset import departure
 from rksp.ground.files import ResultFolder
 from rksp.ground.model import Strict
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.watch.monitors.rule_table import RULES, rule_of
 
 BUDGET = 1e-4  # false alarms a healthy step

@@ -17,7 +17,7 @@ from lab.tasks.tasks import make_task
 from rksp.documents.confirm import PROFILED, Curve
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 _NONE = "–"
 _SHOWN = 5  # steps of a run in the table

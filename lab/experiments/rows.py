@@ -15,7 +15,7 @@ from rksp.confirm.onset import departure
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write
 from rksp.ground.model import Strict
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 

@@ -10,7 +10,7 @@ from scipy.stats import fisher_exact
 from lab.experiments.rows import Cost, TrialRow, shipped_rows
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.onset import GRADIENT_NORM
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.watch.monitors.registry import MONITORS
 
 ENERGY = "kss:form=energy,weight=3"

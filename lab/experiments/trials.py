@@ -24,7 +24,6 @@ _READINGS = ".readings.gz"
 # Monitors whose default cadence is sparser read every 5 steps: at 100 they would have a sample or
 # two before a fault. Not the defaults: a trial must not change with them.
 _EVERY = {"loss": 1, "gradient-norm": 1, "output-change": 1, "non-finite": 1, "update-rms": 4}
-_EVERY["jacobian-alignment"] = 15
 DENSE = tuple(f"{name}:every={_EVERY.get(name, 5)}" for name in MONITORS)
 
 

@@ -54,7 +54,6 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "grid as html": ("grid", "g.db", "--format", "html"),
     "confirm": ("confirm", *gpt2(*_SHAPE), *RATE, *short(), "--evidence", "forward", "-o", "c.json",
                 "--keep", "kept", *JSON),
-    "reproduce": ("reproduce", "kss", "--stored"),
     "lab run": ("lab", "run", "plan.yaml", "-o", "ladders", "--workers", "1"),
     "lab pack": ("lab", "pack", "ladders", "-o", "all.parquet"),
     "lab card": ("lab", "card", "all.parquet"),

@@ -110,7 +110,6 @@ def typed_words() -> st.SearchStrategy[Case]:
         *((*bare, f"--{option}={{}}") for option in options),
         *((*confirm, f"--{option}={{}}") for option in ("arm", "monitor", "fault")),
         ("score", "{}", "--max-params", "1e6", "--stream", "never"),
-        ("reproduce", "{}", "--stored"),
         *((command, "{}") for command in ("explain", "schema", "checks", "lab", "report", "bench")),
         *(("{}",), ("diff", "{}", "{}"), ("transfer", "{}", "gpt2"), ("grid", "{}", "--dry-run")),
         ("grid", "gpt2", "lr=1e-4", "--where={}", "--dry-run"),

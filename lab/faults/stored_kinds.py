@@ -41,7 +41,7 @@ def baselines() -> st.SearchStrategy[Case]:
 
 
 _TOML = (
-    '[score]\nlr = 1e-3\nset = ["n_layer=2"]\nkreiss = true\nwarmup-steps = 10\n',
+    '[score]\nlr = 1e-3\nset = ["n_layer=2"]\nthreads = 1\nwarmup-steps = 10\n',
     '[score]\nlr = 1e-3\nfail-on = "error"\n[diff]\n',
     '[grid]\nsamples = 3\nignore = ["x"]\nmax-cells = 100\n[explain]\n[lab.eval]\n',
     '[tool.rksp.score]\nlr = 3e-4\nevidence = "config"\nseeds = 2\nlevel = ["RKSP001=warning"]\n',

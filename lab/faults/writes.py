@@ -265,7 +265,9 @@ def broken_streams() -> dict[str, str]:
 
 
 def _into(command: Sequence[str], *places: str | None) -> None:
-    for number, name, place in zip((1, 2), ("stdout", "stderr"), places, strict=True):
+    streams = zip((1, 2), ("stdout", "stderr"), places, strict=True)
+    # What is closed comes last, or the next file to be opened would take its number.
+    for number, name, place in sorted(streams, key=lambda stream: stream[2] is None):
         if place is None:
             os.close(number)
             setattr(sys, name, None)  # as Python does when it starts without one

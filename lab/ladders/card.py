@@ -15,7 +15,7 @@ from lab.ladders.ladder import POLICY, LadderRun
 from lab.ladders.markdown import percent, span, table
 from lab.ladders.pairs import LadderPairs
 from lab.places import DATA
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 
 # Table 1 of arXiv 2602.22988: runs, and the percentage that diverged.
 PUBLISHED_RECALL = {

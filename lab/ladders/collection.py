@@ -15,7 +15,7 @@ from lab.ladders.store import read_ladder
 from lab.places import DATA
 from lab.tasks.tasks import make_task
 from rksp.ground.errors import InputError
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-collection-1"
 _FIELDS = {
@@ -42,8 +42,8 @@ def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
     """Yield one labelled row per run, including its shortened curves.
 
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
-    None if the ladder has none (`rksp.outcome.Ladder`). `trivial_loss` is None if the task's data
-    are not available.
+    None if the ladder has none (`own_runs.outcome.Ladder`). `trivial_loss` is None if the task's
+    data are not available.
     """
     ladder = replace(ladder, curves=shortened(ladder.curves))
     judged = ladder.judge()

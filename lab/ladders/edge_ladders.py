@@ -22,7 +22,7 @@ from lab.places import DATA
 from lab.zoo.members import ZOO_FAMILIES
 from rksp.classifiers.edge_inputs import EdgeInputs, Norm
 from rksp.models.families import family_of
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
 # Plans of pairs that are fitted; the ladders of `shaping` start near their edge. Of two ladders of

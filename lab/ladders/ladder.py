@@ -12,8 +12,8 @@ from typing import Any
 from lab.ladders.plan import LadderSpec
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
-from rksp.outcome import Curves, Ladder, OutcomePolicy
+from rksp.datasets.batch import Batch
+from rksp.own_runs.outcome import Curves, Ladder, OutcomePolicy
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.monitors.registry import make_monitors

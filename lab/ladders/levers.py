@@ -12,7 +12,7 @@ from lab.fit.metrics import bootstrap
 from lab.ladders.collection import trivial_loss
 from lab.ladders.ladder import LadderRun
 from lab.ladders.pairs import LadderPair
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 _THIRD = (
     0.35  # of a rate that fails: what `rksp confirm` trains beside it, on a grid of half decades

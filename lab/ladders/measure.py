@@ -8,10 +8,10 @@ from typing import cast
 from lab.ladders.plan import LadderSpec
 from lab.tasks.tasks import Task, make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
-from rksp.spectra.accumulator import SpectralAccumulator
+from rksp.spectra.dmd import SpectralAccumulator
 from rksp.spectra.features import Features, extract
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2

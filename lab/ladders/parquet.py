@@ -12,7 +12,7 @@ import numpy as np
 from lab.ladders.store import MOST_BYTES
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_writable, read_text, replacing
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 Ladder = TypeVar("Ladder", bound=Any)  # of either design
 

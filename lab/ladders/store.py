@@ -14,7 +14,7 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.plan import LadderSpec
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import ResultFolder, read_text
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-ladder-1"
 MOST_BYTES = 256 * 2**20  # of one ladder; the longest of ours has 3 MB

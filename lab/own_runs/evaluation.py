@@ -225,7 +225,8 @@ def _by_source(cases: Sequence[_Case]) -> list[str]:
             new = _errors(_informed(case, case[2][:count]), case, count)
             old = _errors(case[1], case, count)
             pairs = ((new.edge, old.edge), (new.best, old.best))
-            cells.append(", ".join(f"{a:.2f} ({b:.2f})" for a, b in pairs))
+            known = [f"{a:.2f} ({b:.2f})" if math.isfinite(a) else "–" for a, b in pairs]
+            cells.append(", ".join(known))
         lines.append(f"| {case[0]} | {' | '.join(cells)} |")
     return [*lines, ""]
 

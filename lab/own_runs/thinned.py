@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from lab.fit.edge_ladder import LAB, OPENLM, EdgeLadder
-from rksp.own_runs.between import Reading, crossing, lowest
+from rksp.own_runs.observed import Reading, crossing, lowest
 
 _KEPT = (2, 3, 4, 6)  # every so many rates are kept
 _FEWEST = 6  # rates of a ladder that can be thinned

@@ -12,7 +12,8 @@ from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder
 from lab.fine_tuning_fit.left_out import source_of
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.ground.model import definite
-from rksp.own_runs.tuned import MISTAKEN, own_inputs
+from rksp.own_runs.informed import own_inputs
+from rksp.own_runs.observed import MISTAKEN
 
 _REVEALED = (1, 2, 4)  # ladders
 _Errors = tuple[float, float, float]  # median of the edge and of the best rate; X below failures

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lab.places import DATA
-from rksp.datasets.corpora import shakespeare
+from rksp.datasets.probe import shakespeare
 from rksp.ground.errors import ArtifactError
 
 

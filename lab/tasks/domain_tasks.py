@@ -21,9 +21,9 @@ from lab.tasks.domains import (
     tokens_of,
 )
 from lab.tasks.tasks import Head, Task, image_task, task_of
-from rksp.batch import IGNORED, Batch
 from rksp.confirm.data import label_entropy
-from rksp.datasets.corpora import digit_images
+from rksp.datasets.batch import IGNORED, Batch
+from rksp.datasets.probe import digit_images
 
 VOCABULARY = 256  # bytes
 MASK, PADDING, START = 0, 1, 2  # bytes that no text has

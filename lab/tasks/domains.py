@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rksp.datasets.corpora import shakespeare
+from rksp.datasets.probe import shakespeare
 from rksp.ground.errors import InputError, nearest
 
 Part = Literal["training", "held_out"]

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lab.tasks.corpora import bpe_tokens, byte_tokens
 from lab.tasks.local_files import cifar10_images, text_bytes
-from rksp.batch import IGNORED, Batch
 from rksp.confirm.data import label_entropy
-from rksp.datasets.corpora import digit_images
+from rksp.datasets.batch import IGNORED, Batch
+from rksp.datasets.probe import digit_images
 from rksp.ground.errors import InputError, nearest
 
 _PATCHES = {8: 16, 32: 64}  # side of an image → tokens that the lab's models make of it

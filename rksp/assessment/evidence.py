@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
-    from rksp.checks.evidence import CheckEvidence
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
     from rksp.measure.response_profile import ResponseProfile
@@ -61,10 +60,8 @@ class Evidence:
         built: The model and its inputs; None until something is to be measured.
         store: Where measurements are kept; None keeps none.
         seconds: Wall time of each step.
-        kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
-        checked: What the checks know of a recipe at some rate, by all that is not its rate.
         seen: What checks that read no rate saw of this model and its recipes; see `run_checks`.
     """
 
@@ -75,14 +72,9 @@ class Evidence:
     built: Built | None = None
     store: MeasurementStore | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     seen: dict[Hashable, tuple[Any, ...]] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
-
-    checked: dict[Hashable, CheckEvidence] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
@@ -142,9 +134,7 @@ class Evidence:
 
     def kept(self) -> Measurement:
         """Return the measurement with all responses so far."""
-        known = definite(self.measurement)
-        kernels = tuple(sorted(self.kernels | {*known.kernels}))
-        return replace(known, kernels=kernels, responses=dict(self.responses))
+        return replace(definite(self.measurement), responses=dict(self.responses))
 
     def keep(self) -> None:
         """Store the measurement, if there is a store."""

@@ -14,9 +14,9 @@ from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.store import MeasurementStore
+    from rksp.ground.model import Progress
     from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
 
 
 def gather(

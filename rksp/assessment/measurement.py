@@ -17,8 +17,7 @@ from rksp.measure.response_profile import ResponsePoint, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.profile import SpectralProfile
-from rksp.spectra.spectrum import LayerSpectrum
+from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 from rksp.spectra.status import Status
 
 
@@ -36,7 +35,6 @@ class Measurement:
         stands_for: Width and blocks of a transformer with about the same matrices, for a model
             without a chain of blocks.
         weights: How the weights were held, as a sentence.
-        kernels: Operation, implementation and reason of each, for `KernelReport`.
         responses: The response to each first update that was measured, by its reduced recipe; see
             `rksp.assessment.evidence.first_step`.
     """
@@ -49,7 +47,6 @@ class Measurement:
     is_judged: bool
     stands_for: tuple[int, int] | None = None
     weights: str = "in memory"
-    kernels: tuple[tuple[str, str, str], ...] = ()
     responses: Mapping[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -81,7 +78,6 @@ class Measurement:
                     "profile": _profile(stored["profile"]),
                     "facts": ModelFacts(**stored["facts"]),
                     "stands_for": None if shape is None else tuple(shape),
-                    "kernels": tuple(map(tuple, stored["kernels"])),
                     "responses": responses,
                 }
             )
@@ -121,7 +117,6 @@ def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
         "status": Status(stored["status"]),
         "eigenvalues": eigenvalues,
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
-        "growth": tuple(stored["growth"]),
     }
     return LayerSpectrum(**stored | changed)
 

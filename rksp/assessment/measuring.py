@@ -14,27 +14,23 @@ from torch import nn
 
 from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
-from rksp.batch import Batch
 from rksp.checks.facts import read_facts
+from rksp.datasets.batch import Batch
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
-from rksp.kernels import dispatch
-from rksp.measure.drift import DRIFT_RATE, measure_drift
+from rksp.ground.model import Progress, definite
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
-from rksp.measure.response import measure_response
+from rksp.measure.response import DRIFT_RATE, measure_drift, measure_response
 from rksp.measure.response_profile import ResponseProfile, unmeasured
-from rksp.models.adapters import as_trained
-from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.models.adapters import adapters_of, as_trained
+from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe
-from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
-from rksp.models.streaming.memory import check_pass
-from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import check_whole, open_stream, should_stream
+from rksp.models.streaming.memory import check_pass, check_whole, should_stream
+from rksp.models.streaming.stream import open_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
@@ -67,7 +63,6 @@ def measured(
                 built.probe.batch,
                 variant=options.variant,
                 rank=options.rank,
-                kreiss=options.kreiss,
                 fitted=options.spectra,
                 num_states=options.states,
                 blocks=options.blocks,
@@ -87,7 +82,6 @@ def measured(
         built=built,
         store=store,
         seconds=seconds,
-        kernels=_kernels(),
     )
 
 
@@ -145,9 +139,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
     built = evidence.built or _built_again(evidence, progress)
     return_freed_memory()  # gradients do not fit into the holes that the forward pass left
     with _timed(evidence.seconds, evidence.options.evidence, progress):
-        found = _responded(built, evidence, step, progress)
-    evidence.kernels.update(_kernels())
-    return found
+        return _responded(built, evidence, step, progress)
 
 
 def _responded(
@@ -180,10 +172,6 @@ def _drift(model: nn.Module, source: ModelSource, same: Batch, step: Recipe) -> 
         return None
     old = make_probe(source, num_sequences=_OLD_SEQUENCES, sequence_length=_OLD_LENGTH, seed=1)
     return measure_drift(model, same, step, old.batch, [DRIFT_RATE])[0]
-
-
-def _kernels() -> set[tuple[str, str, str]]:
-    return {(choice.op, choice.implementation, choice.reason) for choice in dispatch.explain()}
 
 
 def _built_again(evidence: Evidence, progress: Progress) -> Built:

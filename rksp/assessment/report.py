@@ -11,7 +11,6 @@ from rksp.assessment.evidence import NOTHING_RAN
 from rksp.assessment.pipeline import Evaluation
 from rksp.documents.score import (
     ForwardReport,
-    KernelReport,
     LayerReport,
     NotRunReport,
     ScoredTarget,
@@ -45,7 +44,6 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
         seeds=seeds,
         spread=_spread(seeds),
         provenance=_provenance(first),
-        kernels=_kernels(evaluations),
         timings={
             f"{step} (seed {evaluation.seed})": round(seconds, 3)
             for evaluation in evaluations
@@ -95,14 +93,6 @@ def _transformers(first: Evaluation) -> str:
     """Return the release that read the configuration: the installed one, or the table's."""
     is_read = first.measurement is None and isinstance(first.source.config, TableConfig)
     return common().transformers if is_read else version("transformers")
-
-
-def _kernels(evaluations: Sequence[Evaluation]) -> list[KernelReport]:
-    used = {kernel for e in evaluations if e.measurement for kernel in e.measurement.kernels}
-    return [
-        KernelReport.model_validate(dict(zip(KernelReport.model_fields, kernel, strict=True)))
-        for kernel in sorted(used)
-    ]
 
 
 def prevailing(verdicts: Sequence[str]) -> str:

@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rksp.ground.caches import Cache, user_cache
 from rksp.ground.errors import ArtifactError
-from rksp.ground.files import digest
+from rksp.ground.files import Cache, digest, user_cache
 from rksp.ground.versions import version
 from rksp.models.identity import file_identity, identity, tree_identity
 from rksp.models.overrides import parse_value
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 MOST_BYTES = 256 * 2**20  # some 300 models of GPT-2's size: its spectra are 0.8 MB
-_SPECTRUM = {"blocks", "variant", "rank", "kreiss", "spectra"}  # options that change the profile
+_SPECTRUM = {"blocks", "variant", "rank", "spectra"}  # options that change the profile
 _HOLDING = {"streaming", "max_memory"}  # these change a sentence
 _LIBRARIES = ("rksp", "torch", "transformers", "numpy", "scipy")
 _PACKAGES = ("rksp", "rksp.datasets", "rksp.kernels")  # the code that measures

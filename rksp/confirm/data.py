@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rksp.batch import IGNORED, Batch
+from rksp.datasets.batch import IGNORED, Batch
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import OwnRows
 from rksp.datasets.probe import make_probe

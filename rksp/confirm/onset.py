@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.watch.monitors.base import Alarm
 
 LOSS, GRADIENT_NORM = "loss", "gradient-norm"  # the monitors that others must beat

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.profiles import profile_curves
+from rksp.datasets.batch import Batch
 from rksp.documents.confirm import TrialReport
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm
@@ -117,7 +117,7 @@ def sum_up(
         **seen(record.alarms, start, since=fault_step),
         silent=dict(record.silent),
         actions=dict(Counter(action.intervention for action in record.actions)),
-        action_seconds=sum(action.seconds for action in record.actions),
+        action_seconds=record.action_seconds,
         monitor_seconds=sum(record.monitor_seconds.values()),
         seconds=record.seconds,
         step_seconds=record.step_seconds,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Code, Edit, Finding, Level
@@ -44,15 +44,22 @@ class ScoredTarget(TargetReport):
     overrides: list[str] = Field(default_factory=list)
 
 
+_GONE = {"held_out_residual", "kernels", "kreiss", "noise_radius"}  # written up to schema 4.4
+
+
+def _without_gone(cls: type[Part], given: Any) -> Any:
+    return {k: v for k, v in given.items() if k not in _GONE} if isinstance(given, dict) else given
+
+
 class LayerReport(Part):
     """One block: its spectrum, its scales, and a status that says if they can be trusted.
 
     Attributes:
         layer: Position in the chain, from 0.
         status_detail: Why the spectrum has this status.
-        held_out_residual: As `nonlinearity`, on states that the operator was not fitted to.
-        noise_radius: Radius of the disc over which estimation noise spreads an eigenvalue.
     """
+
+    _earlier = model_validator(mode="before")(_without_gone)
 
     layer: int
     name: str
@@ -69,9 +76,6 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
-    noise_radius: float | None
-    held_out_residual: float | None
-    kreiss: float | None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
@@ -267,25 +271,25 @@ class RiskAssessment(Part):
     """
 
     verdict: Verdict
-    reasons: list[str]
+    reasons: list[str] = Field(default_factory=list)
     evidence: str
     horizon_steps: int
-    probability_failed: float | None
-    probability_failed_low: float | None
-    probability_failed_high: float | None
-    start_here: float | None
-    start_excess: float | None
-    start_failed: float | None
-    likely_edge: float | None
-    do_not_exceed: float | None
-    expected_excess: float | None
+    probability_failed: float | None = None
+    probability_failed_low: float | None = None
+    probability_failed_high: float | None = None
+    start_here: float | None = None
+    start_excess: float | None = None
+    start_failed: float | None = None
+    likely_edge: float | None = None
+    do_not_exceed: float | None = None
+    expected_excess: float | None = None
     risk: float
     threshold: float
-    curve: list[CurvePoint]
-    contributions: list[Contribution]
-    outside: dict[str, float]
-    counterfactual: str | None
-    classifier_data: str | None
+    curve: list[CurvePoint] = Field(default_factory=list)
+    contributions: list[Contribution] = Field(default_factory=list)
+    outside: dict[str, float] = Field(default_factory=dict)
+    counterfactual: str | None = None
+    classifier_data: str | None = None
     probability_diverged: float | None = None
     answered_by: Literal["random initializations", "fine-tuning", "published runs"] | None = None
     published: PublishedReport | None = None
@@ -296,19 +300,6 @@ class RiskAssessment(Part):
     learned: LearnedReport | None = None
     levers: list[LeverReport] = Field(default_factory=list)
     applied: list[str] = Field(default_factory=list)
-
-
-class KernelReport(Part):
-    """Which implementation of an operation ran, and why; see `rksp.kernels.dispatch`.
-
-    Attributes:
-        op: The operation.
-        implementation: What ran.
-    """
-
-    op: str
-    implementation: Literal["reference", "triton"]
-    reason: str
 
 
 class ChangeReport(Part):
@@ -454,7 +445,7 @@ class SummaryReport(Part):
 
     Attributes:
         launch: yes; no where P(failed) reaches the bar or a finding has level error; unknown where
-            rksp cannot tell, or no learning rate was given.
+            rksp cannot tell, no learning rate was given, or published runs alone answer.
         why: One sentence.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.
@@ -494,7 +485,6 @@ class ScoreReport(Document):
         not_run: Checks that could not run.
         seeds: One entry for each initialization.
         spread: Name -> mean, standard deviation, lowest and highest over the seeds.
-        kernels: Which implementations ran.
         baseline: What changed since an older report; None without one.
         recipe_places: Field -> file and line that set it.
         recipe_origins: Field -> where its value comes from.
@@ -504,6 +494,8 @@ class ScoreReport(Document):
             and where only `-v` has more to say.
         own_runs: The past runs that the answer knows, with their labels.
     """
+
+    _earlier = model_validator(mode="before")(_without_gone)
 
     kind: Literal["score"] = "score"
     summary: SummaryReport | None = None
@@ -516,7 +508,6 @@ class ScoreReport(Document):
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]
-    kernels: list[KernelReport]
     baseline: ComparisonReport | None = None
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
     recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)

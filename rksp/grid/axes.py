@@ -15,7 +15,8 @@ from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
 from rksp.ground.model import definite
-from rksp.models.settings import ModelSettings, settings_of
+from rksp.models.overrides import ModelSettings
+from rksp.models.settings import settings_of
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
 
@@ -83,40 +84,14 @@ Axis = Choice | Range
 def axis_of(name: str, value: Any) -> Axis:
     """Convert one entry of a grid's mapping to an axis.
 
-    The entry is a list, a single value, a W&B parameter (a mapping), a distribution of Optuna, or
-    a `grid_search` or a domain of Ray Tune.
+    The entry is a list, a single value, or a W&B parameter (a mapping).
 
     Raises:
         InputError: A mapping is not a W&B parameter.
     """
     if isinstance(value, Mapping):
-        if set(value) == {"grid_search"}:  # what ray.tune.grid_search returns
-            return Choice(values=tuple(value["grid_search"]))
         return sweep_axis(name, value)
-    if isinstance(value, list | tuple):
-        return Choice(values=tuple(value))
-    listed = getattr(value, "choices", getattr(value, "categories", None))  # Optuna, Ray Tune
-    if listed is not None:
-        return Choice(values=tuple(listed))
-    if hasattr(value, "low") and hasattr(value, "high"):
-        return _optuna_axis(value)
-    if hasattr(value, "lower") and hasattr(value, "get_sampler"):
-        whole = isinstance(value.upper, int)
-        is_log = "Log" in type(value.get_sampler()).__name__
-        high = value.upper - 1 if whole else value.upper  # Tune's upper bound of integers is open
-        kind = "log_uniform" if is_log else "uniform"
-        return Range(kind=kind, low=value.lower, high=high, whole=whole)
-    return Choice(values=(value,))
-
-
-def _optuna_axis(value) -> Axis:
-    """Convert a `FloatDistribution` or `IntDistribution`; one with a step becomes a list."""
-    whole = isinstance(value.low, int)
-    if value.log or value.step is None:
-        kind = "log_uniform" if value.log else "uniform"
-        return Range(kind=kind, low=value.low, high=value.high, whole=whole)
-    count = math.floor((value.high - value.low) / value.step + 1e-9) + 1
-    return Choice(values=tuple(value.low + i * value.step for i in range(count)))
+    return Choice(values=tuple(value) if isinstance(value, list | tuple) else (value,))
 
 
 def read_override(text: str) -> tuple[str, Axis]:

@@ -19,8 +19,7 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
-from rksp.recipe_files.said.assumptions import assumptions
-from rksp.recipe_files.said.origin import RecipeFile
+from rksp.recipe_files.said.origin import RecipeFile, assumptions
 from rksp.run import origins_of_flags
 
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would make one a cell

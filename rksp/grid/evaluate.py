@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.grid.cell import Options
 from rksp.grid.engines.base import CellGroup, Event, Failure
-from rksp.ground.allocator import freed_memory_kept
-from rksp.ground.collector import collector_paused
+from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.recipe import Recipe
+from rksp.run import Question, Run
 
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
     from rksp.assessment.pipeline import Evaluation
-    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
-    from rksp.models.source import ModelSource
-    from rksp.own_runs.informed import InformedModel
 
-_KEPT = {
-    "verdict",
-    "reasons",
-    "probability_failed",
-    "probability_failed_low",
-    "probability_failed_high",
-    "probability_diverged",
-    "start_here",
-    "likely_edge",
-    "do_not_exceed",
-    "expected_excess",
-    "evidence",
-}
+# What is stored of an answer.
+STATED = (
+    *("verdict", "probability_failed", "probability_failed_low", "probability_failed_high"),
+    *("probability_diverged", "start_here", "likely_edge", "do_not_exceed", "expected_excess"),
+)
 EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
-def gather_cell(
+def ask(
     target: str,
     overrides: Mapping[str, object],
     seed: int,
     options: Options,
+    recipe: Recipe,
     *,
     starts_trained: bool = False,
-) -> Evidence:
-    """Resolve a target and profile one initialization, which the cells of a group share.
+) -> tuple[Question, Evidence]:
+    """Return the question about a cell, and the evidence that the cells of its group share.
 
     Raises:
         InputError: There is no such model, or it cannot be profiled.
@@ -65,9 +54,11 @@ def gather_cell(
         max_params=options.max_params,
         counts=options.evidence != "config",
     )
-    source = replace(source, starts_trained=source.starts_trained or starts_trained)
+    run = Run(target=target, recipe=recipe, overrides=overrides, starts_trained=starts_trained)
+    question = Question.of(run, source, threshold=options.threshold, risk=options.risk)
     store = MeasurementStore.of(options.is_cached)
-    return gather(source, options.model_copy(update={"seed": seed}), store=store)
+    at_seed = options.model_copy(update={"seed": seed})
+    return question, gather(question.source, at_seed, store=store)
 
 
 def evaluate_group(group: CellGroup) -> Iterator[Event]:
@@ -76,7 +67,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
     with collector_paused():
-        from rksp.assessment.pipeline import judge
+        from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
         from rksp.classifiers.edge_model import load_edge_model
         from rksp.classifiers.remembered import Remembered
         from rksp.models.refusals import refusals
@@ -89,19 +80,14 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected: tuple[type[Exception], ...] = (RkspError, MemoryError, *refusals())
+    cells = _recipes(group)
+    first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
         prior = load_edge_model(options.classifier) if options.classifier else None
-        classifier: EdgePredictor | None = prior
-        evidence = gather_cell(
-            group["target"],
-            group["overrides"],
-            group["seed"],
-            options,
-            starts_trained=group["starts_trained"],
-        )
-        if options.runs:
-            classifier = _learned(options.runs, evidence.source, group, prior)
-        classifier = Remembered(classifier or load_edge_model())
+        about = (group["target"], group["overrides"], group["seed"], options, first)
+        question, evidence = ask(*about, starts_trained=group["starts_trained"])
+        question = question.learning(options.runs, prior)
+        known = Remembered(question.classifier or load_edge_model())
     except expected as error:
         yield _failed(error)
         return
@@ -113,25 +99,17 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         # What judges a configuration leaves no cycles behind.
         nullcontext() if is_measured else collector_paused(),
     ):
-        for key, recipe, rates in _recipes(group):
+        for key, recipe, rates in cells:
             if isinstance(recipe, ValueError):
                 yield _failed(recipe) | {"cell": key}
                 continue
+            one = replace(question, run=replace(question.run, recipe=recipe), classifier=known)
             try:
-                evaluation = judge(
-                    evidence,
-                    recipe,
-                    threshold=options.threshold,
-                    risk=options.risk,
-                    classifier=classifier,
-                    with_details=False,
-                    with_advice=False,
-                    rates=rates,
-                )
+                found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
             except expected as error:
                 yield _failed(error) | {"cell": key}
                 continue
-            yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
+            yield {"kind": "result", "cell": key, "result": summarize(found)}
 
 
 def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[float]]]:
@@ -151,16 +129,6 @@ def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[floa
     return found
 
 
-def _learned(
-    runs: Sequence[Path], source: ModelSource, group: CellGroup, prior: EdgeModel | None
-) -> InformedModel:
-    """Return the model that knows past runs; what they do not say is the first cell's recipe."""
-    from rksp.own_runs.learning import learn
-
-    recipe = next((text for _, text in group["cells"]), "{}")
-    return learn(runs, source, Recipe.model_validate_json(recipe), prior)[0]
-
-
 def load_evaluator(name: str):
     """Import the function that workers run, named as `package.module:function`."""
     module, _, function = name.partition(":")
@@ -174,13 +142,16 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     summary on every engine.
     """
     risk = evaluation.risk
-    found = [f"{finding.code} {finding.level}" for finding in evaluation.findings]
+    found = [{"code": one.code, "level": one.level} for one in evaluation.findings]
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    kept = {name: getattr(risk, name) for name in _KEPT}
     lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
-    kept |= dict(zip(("lever", "lever_factor"), lever, strict=True))
-    return kept | {"verdict": str(risk.verdict), "findings": found}
+    return {name: getattr(risk, name) for name in (*STATED, "reasons", "evidence")} | {
+        "verdict": str(risk.verdict),
+        "lever": lever[0],
+        "lever_factor": lever[1],
+        "findings": found,
+    }
 
 
 def _failed(error: Exception) -> Event:

@@ -19,7 +19,7 @@ from rksp.grid.engines.base import CellGroup, End, Engine, Event, Failure, Job
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
-from rksp.ground.collector import collector_paused
+from rksp.ground.allocator import collector_paused
 from rksp.ground.errors import ArtifactError, Incomplete
 from rksp.ground.factory import is_factory
 from rksp.ground.files import check_writable
@@ -279,12 +279,13 @@ def _said(path: Path) -> Iterator[None]:
     """Convert SQLite's errors during the work into errors of rksp."""
     try:
         yield
-    except sqlite3.OperationalError as error:  # full, locked, read-only
-        raise Incomplete(
-            f"{path} cannot be written or read ({error}); finished cells stay; run "
-            "the same grid again to resume."
-        ) from error
     except sqlite3.DatabaseError as error:
+        # What is full, locked or read-only has a code; text that is not UTF-8 has none.
+        if isinstance(error, sqlite3.OperationalError) and hasattr(error, "sqlite_errorcode"):
+            raise Incomplete(
+                f"{path} cannot be written or read ({error}); finished cells stay; run "
+                "the same grid again to resume."
+            ) from error
         raise ArtifactError(f"{path} is damaged ({error}).") from error
 
 

@@ -17,7 +17,7 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -52,7 +52,7 @@ def made_by(classifier: Path | None = None) -> dict[str, str]:
     }
 
 
-SCHEMA = "rksp-grid-2"
+SCHEMA = "rksp-grid-3"
 TRIES = 3
 _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.
@@ -162,7 +162,7 @@ class GridStore:
         ]
         maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
-        with self._transaction():
+        with self.together():
             stored = self._meta("plan")
             if stored is not None and stored != plan:
                 raise InputError(
@@ -209,7 +209,7 @@ class GridStore:
     def claim(self, lease: float) -> CellGroup | None:
         """Claim the next group, all open cells of one initialization, for `lease` seconds."""
         now = time.time()
-        with self._transaction():
+        with self.together():
             self._reclaim(now)
             first = self._base.execute(
                 "SELECT init FROM cells WHERE state = 'todo' ORDER BY position LIMIT 1"
@@ -315,23 +315,18 @@ class GridStore:
         Raises:
             ArtifactError: The file is damaged.
         """
+        names = [field.name for field in dataclasses.fields(Row)]
+        read = [safe_json if name in _IN_JSON else safe_strings for name in names]
+        rows: list[Row] = []
         try:
-            return self._rows()
+            found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
+            for values in found:
+                known = zip(names, read, values, strict=True)
+                row: dict[str, Any] = {n: None if v is None else safe(v) for n, safe, v in known}
+                rows.append(Row(**row))
+                STORED_CELLS.check(len(rows), self.path)
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
-
-    def _rows(self) -> list[Row]:
-        names = [field.name for field in dataclasses.fields(Row)]
-        found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
-        read = [safe_json if name in _IN_JSON else safe_strings for name in names]
-        rows = []
-        for values in found:
-            row: dict[str, Any] = {
-                name: None if value is None else safe(value)
-                for name, safe, value in zip(names, read, values, strict=True)
-            }
-            rows.append(Row(**row))
-            STORED_CELLS.check(len(rows), self.path)
         return rows
 
     def _reclaim(self, now: float) -> None:
@@ -359,12 +354,20 @@ class GridStore:
         row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
-    def together(self) -> _Transaction:
-        """Return a block whose writes are one, which costs as much as one of them."""
-        return self._transaction()
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Make all writes of a block one, which locks the file before its first read.
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._base)
+        So no cell is claimed twice, and many writes cost as much as one.
+        """
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._base.in_transaction:  # a full disk has ended it
+                self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
 
 
 def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
@@ -388,22 +391,6 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
         else:
             return base
     raise AssertionError("unreachable: one of the two returns or raises")
-
-
-class _Transaction:
-    """A transaction that locks the file before its first read, so that no cell is claimed twice."""
-
-    def __init__(self, base: sqlite3.Connection) -> None:
-        self._base = base
-
-    def __enter__(self) -> None:
-        self._base.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self._base.execute("COMMIT")
-        elif self._base.in_transaction:  # a full disk has ended it
-            self._base.execute("ROLLBACK")
 
 
 def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:

@@ -1,4 +1,7 @@
-"""A grid as a table of records, as a map of risk, and as files for other programs."""
+"""A grid as a table of records, a map of risk, and files for other programs: tables and sweeps.
+
+A sweep for W&B, Hydra or Optuna holds the cells that may train.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,23 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rksp.documents.grid import RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
+from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import model_name, unnamed_settings
+from rksp.grid.evaluate import STATED
 from rksp.grid.store import Row
-from rksp.grid.sweeps import SWEEPS
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.files import atomic_write, check_writable, replacing
+from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
-from rksp.ground.text import words
+from rksp.ground.text import short
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
@@ -41,10 +47,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
-_ANSWER = words(
-    "verdict probability_failed probability_failed_low probability_failed_high "
-    "probability_diverged start_here likely_edge do_not_exceed expected_excess lever lever_factor"
-)
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
@@ -66,7 +68,6 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 def _record(row: Row, bar: float) -> Record:
     result, verdict = row.result or {}, _verdict(row, bar)
     answer = {} if verdict == "cannot tell" else result
-    findings = [text.partition(" ") for text in result.get("findings", []) if text]
     head = {
         "position": row.position,
         "model": model_name(row.target, row.overrides),
@@ -79,10 +80,10 @@ def _record(row: Row, bar: float) -> Record:
         **row.recipe,
         **unnamed_settings(row.overrides, row.labels),
         **head,
-        **{name: answer.get(name) for name in _ANSWER},
+        **{name: answer.get(name) for name in (*STATED, "lever", "lever_factor")},
         "verdict": verdict,
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
-        "findings": [{"code": code, "level": level} for code, _, level in findings],
+        "findings": result.get("findings", []),
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
@@ -113,7 +114,7 @@ def _rank(record: Record) -> tuple[float | bool, ...]:
         "error" in found,
         loss,
         is_warned,
-        _or_last(record["probability_failed"]),
+        math.inf if record["probability_failed"] is None else record["probability_failed"],
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
     )
@@ -139,42 +140,16 @@ def _loss(record: Record, found: set[str]) -> tuple[float, bool]:
     return loss + _TIE * is_warned, is_warned
 
 
-def _or_last(value: float | None) -> float:
-    return math.inf if value is None else value
+def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
+    """Return the column, the comparison and the value of `lr<=1e-3` or `verdict=ok`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One `--where`: a column, a comparison and a value."""
-
-    text: str
-    name: str
-    compare: Callable[[Any, Any], bool]
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Parse `lr<=1e-3` or `verdict=ok`.
-
-        Raises:
-            InputError: The text is not such a condition.
-        """
-        match = _CONDITION.match(text)
-        if match is None:
-            raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
-        return cls(text=text, name=match[1], compare=_COMPARE[match[2]], value=parse_yaml(match[3]))
-
-    def column(self, columns: Collection[str]) -> str:
-        """Return the column that the condition names.
-
-        Raises:
-            InputError: There is no such column.
-        """
-        name = self.name if self.name in columns else canonical(self.name)[1]
-        if name not in columns:
-            hint = nearest(self.name, columns) or "."
-            raise InputError(f"--where {self.text!r} names no column{hint}")
-        return name
+    Raises:
+        InputError: The text is not such a condition.
+    """
+    match = _CONDITION.match(text)
+    if match is None:
+        raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
+    return match[1], _COMPARE[match[2]], parse_yaml(match[3])
 
 
 def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
@@ -184,9 +159,12 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
         InputError: A condition cannot be read, or it names no column.
     """
     columns = {column for record in found for column in record}
-    for condition in map(Condition.parse, conditions):
-        name = condition.column(columns) if columns else condition.name
-        found = [r for r in found if _meets(r.get(name), condition.compare, condition.value)]
+    for text in conditions:
+        said, compare, value = read_condition(text)
+        name = said if said in columns else canonical(said)[1]
+        if columns and name not in columns:
+            raise InputError(f"--where {text!r} names no column{nearest(said, columns) or '.'}")
+        found = [record for record in found if _meets(record.get(name), compare, value)]
     return list(found)
 
 
@@ -311,8 +289,163 @@ def _mean(values: list[float] | None) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+Settings = Mapping[str, Any]
+_PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
+
+
+def export_sweep(
+    cells: Sequence[Settings],
+    path: Path,
+    head: Settings | None = None,
+    ceiling: float | None = None,
+) -> str:
+    """Write cells as a sweep in the format that the suffix names.
+
+    Args:
+        cells: The settings of each cell by the user's names, best first.
+        path: `.yaml` for a W&B sweep, `.txt` for a line of Hydra overrides a cell, `.json` for a
+            list of parameters that Optuna can enqueue.
+        head: The W&B sweep that the grid came from. All but its parameters is kept, and of these
+            the ranges to draw from.
+        ceiling: Learning rate at which a range of it ends; None leaves the range.
+
+    Returns:
+        A note for the user; empty if there is nothing to say.
+    """
+    if not cells:
+        return f"{path} is not written, because no cell is left."
+    if path.suffix not in (".yaml", ".yml"):
+        atomic_write(path, SWEEPS[path.suffix](cells))
+        return ""
+    ranges = _ranges(cells, head or {}, ceiling)
+    atomic_write(path, to_wandb(cells, head or {}, ranges))
+    if ranges:
+        return _about_ranges(path, ranges, ceiling)
+    extra = _product(cells) - len(cells)
+    if not extra:
+        return ""
+    return (
+        f"A W&B sweep is a product: {path} also lists {extra} combination{'s' * (extra > 1)} "
+        f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
+    )
+
+
+def to_wandb(
+    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Return a W&B sweep with every value that a cell has.
+
+    Args:
+        cells: The settings of each cell.
+        head: The sweep that they came from. Names with dots are nested if its parameters are.
+        ranges: Definitions that stand in place of a list of values, by name.
+    """
+    nested = any("parameters" in part for part in dict(head.get("parameters") or {}).values())
+    parameters: dict[str, Any] = {}
+    for name, values in _values(cells).items():
+        listed = {"value": values[0]} if len(values) == 1 else {"values": values}
+        place, *path = name.split(".") if nested else [name]
+        inner = parameters
+        while path:
+            inner = inner.setdefault(place, {}).setdefault("parameters", {})
+            place, *path = path
+        inner[place] = dict(ranges.get(name, listed))
+    sweep = {**head, "method": head.get("method", "grid"), "parameters": parameters}
+    return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
+
+
+def _ranges(
+    cells: Sequence[Settings], head: Settings, ceiling: float | None
+) -> dict[str, Mapping[str, Any]]:
+    """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
+
+    A range that lies above the ceiling is left out, so that the cells' own rates are listed.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, definition in flat_parameters(head.get("parameters") or {}).items():
+        axis = sweep_axis(name, definition)
+        if not isinstance(axis, Range) or not any(name in cell for cell in cells):
+            continue
+        is_rate = canonical(name) == ("recipe", "learning_rate")
+        if not is_rate or ceiling is None or "normal" in axis.kind or axis.high <= ceiling:
+            found[name] = definition
+        elif ceiling > axis.low:
+            # Bounds of W&B's log_uniform are natural exponents.
+            kind = str(definition.get("distribution"))
+            is_power = axis.kind == "log_uniform" and not kind.endswith("_values")
+            found[name] = {**definition, "max": math.log(ceiling) if is_power else ceiling}
+    return found
+
+
+def _about_ranges(path: Path, ranges: Mapping[str, Any], ceiling: float | None) -> str:
+    """Say where the range of the learning rate ends now."""
+    rates = [name for name in ranges if canonical(name) == ("recipe", "learning_rate")]
+    if not rates:
+        return f"{path} keeps its ranges."
+    if ceiling is None:
+        return f"{path} keeps the range of {rates[0]}: rksp gives no rate not to exceed here."
+    return (
+        f"In {path}, {rates[0]} ends at {short(ceiling)}, the least rate not to exceed among the "
+        "cells that pass."
+    )
+
+
+def to_hydra(cells: Sequence[Settings]) -> str:
+    """Return a line of overrides for each cell, quoted as a shell reads them."""
+    lines = (
+        shlex.join(f"{name}={_hydra_value(value)}" for name, value in cell.items())
+        for cell in cells
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def to_trials(cells: Sequence[Settings]) -> str:
+    """Return a JSON list of parameters, which `Study.enqueue_trial` takes one by one."""
+    return json.dumps([dict(cell) for cell in cells], indent=1) + "\n"
+
+
+def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
+    """Return the distinct values of each name, numbers in rising order."""
+    found: dict[str, list[Any]] = {}
+    for cell in cells:
+        for name, value in cell.items():
+            values = found.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    for values in found.values():
+        if all(isinstance(value, int | float) for value in values):
+            values.sort()
+    return found
+
+
+def _product(cells: Sequence[Settings]) -> int:
+    return math.prod(len(values) for values in _values(cells).values())
+
+
+def _hydra_value(value: Any) -> str:
+    """Write a value in the grammar of Hydra's overrides."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        inside = (f"{_hydra_value(k)}:{_hydra_value(v)}" for k, v in value.items())
+        return f"{{{','.join(inside)}}}"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.match(value) and parse_yaml(value) == value:
+        return value
+    # A backslash is itself, except before a quote.
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
+    return f"'{escaped}'"
+
+
+SWEEPS: dict[str, Callable[..., str]] = {
+    ".yaml": to_wandb,
+    ".yml": to_wandb,
+    ".txt": to_hydra,
+    ".json": to_trials,
+}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+TABLES = (".csv", ".jsonl", ".ndjson")
 SUFFIXES = (*TABLES, *SWEEPS)
 _CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
 
@@ -332,24 +465,19 @@ def export(found: Sequence[Record], path: Path) -> None:
     """Write all records with all columns in the format that the suffix names.
 
     Raises:
-        InputError: As for `check_export`, or pyarrow is missing for Parquet.
+        InputError: As for `check_export`.
         Incomplete: The disk is full; an old file is unchanged.
     """
     check_export(path)
-    if path.suffix == ".parquet":
-        _write_parquet(found, path)
-    elif path.suffix == ".csv":
-        atomic_write(path, to_csv(found))
-    else:
-        lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
-        atomic_write(path, "".join(lines))
+    lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
+    atomic_write(path, to_csv(found) if path.suffix == ".csv" else "".join(lines))
 
 
 def to_csv(found: Sequence[Record]) -> str:
     """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
     found = [_flat(record) for record in found]
     text = io.StringIO()
-    columns = _columns(found)
+    columns = list(dict.fromkeys(name for row in found for name in row))
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_inert, columns))
     writer.writerows([_inert(row.get(name, "")) for name in columns] for row in found)
@@ -361,18 +489,6 @@ def _inert(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _write_parquet(found: Sequence[Record], path: Path) -> None:
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
-    found = [_flat(record) for record in found]
-    table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
-    with replacing(path) as partial:
-        parquet.write_table(arrow.table(table), partial)
-
-
 def _flat(record: Record) -> Record:
     """Return a record without lists of findings, and with 0 for what is off, as options have it.
 
@@ -381,16 +497,3 @@ def _flat(record: Record) -> Record:
     findings = " ".join(f"{part['code']} {part['level']}" for part in record["findings"])
     off = {name: 0 for name in _CAN_BE_OFF if name in record and record[name] is None}
     return record | off | {"findings": findings}
-
-
-def _columns(found: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(name for record in found for name in record))
-
-
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """Convert a column to one type, as Parquet needs: numbers to floats, other mixtures to text."""
-    kinds = {type(value) for value in values if value is not None}
-    if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
-        return values
-    cast = float if kinds == {int, float} else str
-    return [None if value is None else cast(value) for value in values]

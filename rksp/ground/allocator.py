@@ -1,8 +1,9 @@
-"""What the C library does with freed memory; nothing happens where it is not glibc."""
+"""What glibc, where it is there, does with freed memory; and the rest of Python's collector."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -67,3 +68,29 @@ def freed_memory_returned() -> Iterator[None]:
     finally:
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
         return_freed_memory()
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the collector while objects are made of which few are garbage."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Load libraries without the collector, which never looks at them again: they stay.
+
+    It takes a tenth of a short command otherwise. All that exists stays, so this is for the
+    beginning of a process, before torch: triton complains of what is never collected.
+    """
+    with collector_paused():
+        try:
+            yield
+        finally:
+            gc.freeze()

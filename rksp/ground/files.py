@@ -1,4 +1,9 @@
-"""Write files atomically, and keep folders of results that a run can resume."""
+"""Write files atomically, keep folders of results that a run can resume, and caches for the user.
+
+What rksp keeps for the user between commands is a folder of entries that may vanish at any time.
+Nothing may depend on it. An entry is either whole or not there: it is written beside its name and
+then renamed, and begins with the digest of the rest. A folder that cannot be written keeps nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import hashlib
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +41,11 @@ def digest(content: str | bytes, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of the SHA-256 of text or bytes."""
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha256(data).hexdigest()[:length]
+
+
+def with_home(name: str | Path) -> Path:
+    """Return a path with `~` as the home folder; `./~x` and the `~` of no user stay as they are."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 - pathlib reads ./~x as somebody's home
 
 
 def read_head(path: Path, most: int) -> bytes:
@@ -307,3 +318,84 @@ def write_failure(path: Path, error: OSError) -> RkspError:
     """Return the error for a file that could not be written: of the disk, or of the path."""
     sentence = f"{path!s:.200} cannot be written: {error.strerror or error}."
     return Incomplete(sentence) if error.errno in _NO_ROOM else InputError(sentence)
+
+
+FOLDER_VARIABLE = "RKSP_CACHE"  # a folder in place of the usual one
+_DIGEST = 64  # hexadecimal digits at the start of an entry, and the end of the line
+
+
+def user_cache() -> Path | None:
+    """Return the folder of rksp's caches, whether or not it exists; None for nobody's home.
+
+    It is what `RKSP_CACHE` names, or `rksp` in the system's place for caches: `$XDG_CACHE_HOME`,
+    and without it `~/.cache`, `~/Library/Caches` or `%LOCALAPPDATA%`.
+    """
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(shared).is_absolute():  # the specification ignores a relative one
+        return Path(shared) / "rksp"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "rksp"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "rksp"
+    return home / ".cache" / "rksp"
+
+
+class Cache:
+    """A folder of entries by name, the oldest of which go when it grows too large.
+
+    Any number of processes may use it at once. No method raises for what the disk does.
+
+    Args:
+        folder: The folder; it is made when the first entry is written.
+        most_bytes: What all entries may take together.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+
+    def read(self, name: str) -> bytes | None:
+        """Return an entry; None if there is none or it is damaged. Reading makes it young."""
+        path = self._path(name)
+        try:
+            head, _, content = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if head != digest(content, length=_DIGEST).encode():
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Keep an entry, and drop the oldest beyond the size of the folder."""
+        if len(content) > self.most_bytes:
+            return
+        with suppress(OSError, RkspError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            kept = ResultFolder(self.folder)
+            kept.write(name, f"{digest(content, length=_DIGEST)}\n".encode() + content)
+            kept.clean()
+            self._shrink()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _shrink(self) -> None:
+        found = []
+        for path in self.folder.glob("*.json"):
+            with suppress(OSError):  # another process dropped it
+                state = path.stat()
+                found.append((state.st_mtime_ns, state.st_size, path))
+        size = sum(bytes_ for _, bytes_, _ in found)
+        for _, bytes_, path in sorted(found):
+            if size <= self.most_bytes:
+                return
+            with suppress(OSError):
+                path.unlink()
+            size -= bytes_

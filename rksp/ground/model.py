@@ -1,12 +1,15 @@
-"""The base of every frozen and strict record, and the narrowing of a value that must be there."""
+"""The base of every strict record, the narrowing of a value, and the type of a progress report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 _Value = TypeVar("_Value")
+# Called with the work done, the total work in the same unit (0: unknown), and a label.
+Progress = Callable[[float, float, str], None]
 
 
 class Strict(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,6 +12,21 @@ from pydantic import TypeAdapter, ValidationError
 from rksp.ground.errors import InputError, nearest
 
 T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Options:
+    """A class whose fields are its options; each is parsed by its annotation when it is made.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
+
+    def __post_init__(self) -> None:
+        kinds = get_type_hints(type(self), include_extras=True)
+        for name in (field.name for field in fields(self) if field.init):
+            where = f"{type(self).__name__}: {name}"
+            setattr(self, name, _parsed(getattr(self, name), kinds[name], where))
 
 
 def build(table: Mapping[str, type[T]], text: str, *, noun: str) -> T:
@@ -42,7 +58,8 @@ def build(table: Mapping[str, type[T]], text: str, *, noun: str) -> T:
         if not known:
             raise InputError(f"{where} has no options; write {name}.")
         option = known_name(known, key, noun="option", owner=where) if key else known[0]
-        given[option] = _read(value, types[option], f"{where}: {option}")
+        whole = value.split("/") if _is_list(types[option]) else value
+        given[option] = _parsed(whole, types[option], f"{where}: {option}")
     return kind(**given)
 
 
@@ -88,9 +105,9 @@ def _spelled(name: str) -> str:
     return name.strip().replace("_", "-")
 
 
-def _read(value: str, kind: Any, where: str) -> object:
+def _parsed(value: object, kind: Any, where: str) -> object:
     try:
-        return TypeAdapter(kind).validate_python(value.split("/") if _is_list(kind) else value)
+        return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].lower()
         raise InputError(f"{where}={value!r} cannot be used: {reason}.") from None

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from rksp.batch import Batch, logits_of, run_pass
+from rksp.datasets.batch import Batch, logits_of, run_pass
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
-from rksp.ground.model import definite
+from rksp.ground.model import Progress, definite
 from rksp.kernels.cross_entropy import cross_entropy
 from rksp.measure.response_profile import ResponseProfile, profile_of_gradient
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, size_of, taping
-from rksp.models.streaming.meter import Meter, Progress
 from rksp.models.streaming.stream import Stream
 
 _AT_ONCE = 1 << 24  # entries of gradients after which freed memory goes back to the system
@@ -77,7 +76,10 @@ def _dropped_sizes(
 
 
 def measure_streamed_gradient(
-    stream: Stream, same: Batch, share: float = 1.0, progress: Progress | None = None
+    stream: Stream,
+    same: Batch,
+    share: float = 1.0,
+    progress: Progress = lambda done, total, label: None,
 ) -> ResponseProfile:
     """Measure what `measure_gradient` would give for the same weights in memory.
 
@@ -95,15 +97,21 @@ def measure_streamed_gradient(
     """
     with stream.again() as opened, evaluating(opened.model):
         # Forward, and backward twice as much, in loadings of all weights.
-        meter = Meter(progress, 3 * opened.size, "first gradient")
-        meter.add(0)
-        with freed_memory_returned(), taping(opened, meter.add) as tape:
+        done, total = 0, 3 * opened.size
+
+        def served(size: int) -> None:
+            nonlocal done
+            done = min(total, done + size)
+            progress(done, total, "first gradient")
+
+        served(0)
+        with freed_memory_returned(), taping(opened, served) as tape:
             logits, aux = logits_of(opened.model, without_cache(opened.model, same))
             loss = cross_entropy(logits, definite(same.labels))
             (loss if aux is None else loss + aux).backward()
         gradients, pool = tape.gradients, opened.supply.products
         sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
-        meter.finish()
+        served(total)
     return profile_of_gradient(sizes, 3 * share)
 
 

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch, Pass, tensors
+from rksp.datasets.batch import Batch, Pass, tensors
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
-from rksp.models.streaming.rehearsal import computing, locate_chains
+from rksp.models.refusals import refusals
+from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 
@@ -33,7 +34,6 @@ class LayerTransition:
         name: The block's module path, such as `model.layers.3`.
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it, same shape; row i of `x` and `y` belong to the same token.
-        sequence: Index of the sequence of each state, `[states]` int64.
         of: Number of blocks of all chains; 0 if nobody counted.
     """
 
@@ -41,7 +41,6 @@ class LayerTransition:
     name: str
     x: Tensor
     y: Tensor
-    sequence: Tensor
     of: int = 0
 
 
@@ -73,7 +72,6 @@ def collect(
     consume: Callable[[LayerTransition], None],
     num_states: int | None = None,
     blocks: str | None = None,
-    statistics: bool = True,
     needs_chain: bool = True,
 ) -> Collected:
     """Run one forward pass and hand every block's transition to `consume` as soon as it is done.
@@ -90,7 +88,6 @@ def collect(
         consume: Receives each transition.
         num_states: Use this many states of every block, evenly spaced; default all.
         blocks: Path of the list of blocks; default the one that is found.
-        statistics: Whether to measure attention, routers and linear layers too.
         needs_chain: Whether to refuse a model without a chain of blocks. If false, `consume` gets
             nothing from such a model, and the result has only the statistics of the pass.
 
@@ -118,9 +115,9 @@ def collect(
             if needs_chain or blocks is not None:
                 raise
             chains = ()
-        watch = ForwardWatch(statistics=statistics)
+        watch = ForwardWatch()
         blocks_in_all = sum(len(chain.blocks) for chain in chains)
-        reader = _Reader(consume, watch, num_states, count, blocks_in_all)
+        reader = _Reader(consume, watch, num_states, blocks_in_all)
         with ExitStack() as stack:
             offset = 0
             for chain in chains:
@@ -149,11 +146,9 @@ class _Reader:
         consume: Callable[[LayerTransition], None],
         watch: ForwardWatch,
         num_states: int | None,
-        count: int,
         of: int,
     ) -> None:
-        self.consume, self.watch, self.num_states, self.count = consume, watch, num_states, count
-        self.of = of
+        self.consume, self.watch, self.num_states, self.of = consume, watch, num_states, of
         self.blocks: list[BlockStats] = []
         self.failures: list[BaseException] = []
         self.states = self.width = 0
@@ -187,14 +182,11 @@ class _Visit:
         self.indices, self.turn = indices, 0
         self.x: Tensor | None = None
         self.rows: Tensor | None = None
-        self.sequence: Tensor | None = None
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Copy the states entering the block."""
         tensor = definite(self.chain.read_input(args, kwargs))
-        self.rows, self.sequence = _choose(
-            self.chain, tensor, self.mask, self.reader.num_states, self.reader.count
-        )
+        self.rows = _choose(self.chain, tensor, self.mask, self.reader.num_states)
         self.x = self._pick(tensor)
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.reader.watch.block = self.offset + index
@@ -204,15 +196,13 @@ class _Visit:
         reader, x = self.reader, definite(self.x)
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.turn, self.x = self.turn + 1, None
-        y, sequence = self._pick(definite(self.chain.read_output(output))), definite(self.sequence)
+        y = self._pick(definite(self.chain.read_output(output)))
         reader.states, reader.width = x.shape
         name = self.chain.names[index]
         reader.blocks.append(block_stats(name, x, y))
         reader.watch.block = None
         reader.hand_over(
-            LayerTransition(
-                layer=self.offset + index, name=name, x=x, y=y, sequence=sequence, of=reader.of
-            )
+            LayerTransition(layer=self.offset + index, name=name, x=x, y=y, of=reader.of)
         )
 
     def _pick(self, tensor: Tensor) -> Tensor:
@@ -222,16 +212,10 @@ class _Visit:
 
 
 def _choose(
-    chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None, count: int
-) -> tuple[Tensor | None, Tensor]:
-    """Return the rows of the flattened states to keep (None: all) and the sequence of each."""
-    states = chain.states(tensor)
-    lead, length = states.shape[:2]
-    positions = torch.arange(lead * length)
-    if lead == count or lead % count == 0:
-        sequence = positions // (length * (lead // count))
-    else:  # time first, as in some encoder–decoders: the second index is the sequence
-        sequence = positions % length if length == count else positions * 0
+    chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None
+) -> Tensor | None:
+    """Return the rows of the flattened states to keep; None for all."""
+    lead, length = chain.states(tensor).shape[:2]
     rows = None
     if mask is not None and not bool(mask.bool().all()):
         per_token = mask.bool().cpu()
@@ -247,18 +231,16 @@ def _choose(
                 f"of {chain.path} ({tuple(tensor.shape)}); pass inputs without padding."
             )
         rows = keep.flatten().nonzero().squeeze(1)
-    kept = len(positions) if rows is None else len(rows)
+    kept = lead * length if rows is None else len(rows)
     if num_states is not None and num_states < kept:
         even = torch.arange(num_states) * kept // num_states
         rows = even if rows is None else rows[even]
-    if rows is not None:
-        sequence = sequence[rows]
-    if len(sequence) < 2:
+        kept = num_states
+    if kept < 2:
         raise InputError(
-            f"The probe gives {len(sequence)} state; at least two tokens are needed: "
-            "use a longer probe."
+            f"The probe gives {kept} state; at least two tokens are needed: use a longer probe."
         )
-    return (rows if rows is None else rows.to(tensor.device)), sequence
+    return rows if rows is None else rows.to(tensor.device)
 
 
 def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
@@ -335,20 +317,6 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
     return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
 
 
-# Errors that a model may raise when its configuration and the probe do not match.
-_CANNOT_RUN = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    ImportError,
-    ZeroDivisionError,
-)
-
-
 def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] = ()) -> object:
     """Run a model on what a batch shows it.
 
@@ -372,7 +340,7 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
         kwargs.setdefault("use_cache", False)
     try:
         return model(*args, **kwargs)
-    except _CANNOT_RUN as error:
+    except refusals() as error:  # its configuration and the probe do not match
         if any(error is failure for failure in failures):
             raise
         if isinstance(inputs, dict) and (lacking := _lacking(model, kwargs)):

@@ -53,6 +53,8 @@ _BOUNDED: dict[str, int] = {
     }.items()
     for name in names.split()
 }
+_ABOVE_ZERO = frozenset({"rope_theta", "rotary_emb_base"})
+_NOT_NEGATIVE = frozenset({"initializer_range", "init_std"})
 _MOST_PATCHES = 65_536  # an image is processed whole, and every patch is a token
 
 
@@ -132,9 +134,14 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
             if isinstance(number, bool) or not isinstance(number, int | float):
                 continue
             if isinstance(number, float) and not math.isfinite(number):
-                if key in _BOUNDED or key in _AT_LEAST_ONE:
+                if key in _BOUNDED or key in _AT_LEAST_ONE | _ABOVE_ZERO | _NOT_NEGATIVE:
                     raise InputError(f"The configuration sets {prefix}{key} to {number}.")
                 continue
+            if (number < 0 and key in _NOT_NEGATIVE) or (number <= 0 and key in _ABOVE_ZERO):
+                raise InputError(
+                    f"The configuration sets {prefix}{key} to {number}; it must be "
+                    f"{'at least' if key in _NOT_NEGATIVE else 'above'} 0."
+                )
             least = 1 if key in _AT_LEAST_ONE else None
             most = _most(key)
             if (least is not None and number < least) or (most is not None and number > most):

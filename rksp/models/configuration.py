@@ -15,7 +15,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
-from rksp.models.overrides import dropouts, merge
+from rksp.models.overrides import ModelSettings
 from rksp.models.refusals import refusals, refused
 from rksp.models.table_config import TableConfig, has_parts, table_config
 from rksp.models.type_table import type_names
@@ -24,23 +24,8 @@ from rksp.models.type_table import type_names
 # builds from a published config.json; `tests/families.md` lists them.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
-    "phi-msft": "phi",
     "mimo": "qwen2",
 }
-# Settings that such a configuration names differently.
-_RENAMED = {
-    "phi-msft": {
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_head_kv": "num_key_value_heads",
-        "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
-        "activation_function": "hidden_act",
-        "layer_norm_epsilon": "layer_norm_eps",
-    }
-}
-
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
@@ -104,17 +89,7 @@ def known_type(
         for key, value in settings.items()
     }
     if name in ALIASES and name not in types:
-        renamed = _RENAMED.get(name, {})
-        settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
         settings = settings | {"model_type": ALIASES[name]}
-        if name == "phi-msft":
-            width = _whole(settings, "hidden_size", 2048)
-            heads = _whole(settings, "num_attention_heads", 32)
-            settings.setdefault("intermediate_size", 4 * width)
-            if "rotary_dim" in settings:
-                turned = _whole(settings, "rotary_dim", 32)
-                del settings["rotary_dim"]
-                settings["partial_rotary_factor"] = turned * heads / width
         notes.append(f"Model type {name} is read as {ALIASES[name]}.")
     elif name not in types:
         text = settings.get("text_config")
@@ -130,20 +105,6 @@ def known_type(
             f"{nearest(name, types) or '; a newer transformers may.'}"
         )
     return settings, notes
-
-
-def _whole(settings: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a setting that must be a positive whole number.
-
-    Raises:
-        InputError: It is something else.
-    """
-    value = settings.get(name, default)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise InputError(
-        f"The configuration sets {name} to {value!r:.80}; it must be a positive whole number."
-    )
 
 
 def make_config(
@@ -196,28 +157,23 @@ def _merged(
     config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
     """Apply overrides to the settings that a configuration was made of."""
-    known, renamed = known_settings(config), other_names(config)
-    merged = merge(settings, overrides, known=known, renamed=renamed)
+    merged = settable(config).merged(settings, overrides)
     check_sizes(merged)
     return merged
 
 
-def known_settings(config: Any) -> dict[str, Any]:
+def settable(config: Any) -> ModelSettings:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
-    return hidden | config.to_dict()
-
-
-def other_names(config: Any) -> Mapping[str, str]:
-    """Return other names of settings, such as `hidden_size` for GPT-2's `n_embd`."""
-    return getattr(config, "attribute_map", {})
+    renamed = getattr(config, "attribute_map", {})
+    return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
 def dropout_notes(config: Any, overrides: Mapping[str, Any]) -> list[str]:
     """Say which settings `--set dropout` changes in a type that has several or names it else."""
-    names = dropouts(known_settings(config), other_names(config))
-    return [f"dropout sets {', '.join(names)}."] if "dropout" in overrides and names else []
+    names = settable(config).dropouts if "dropout" in overrides else ()
+    return [f"dropout sets {', '.join(names)}."] if names else []
 
 
 def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[str]:
@@ -229,7 +185,7 @@ def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
     decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]
-    encoder = other_names(config).get("num_hidden_layers")
+    encoder = getattr(config, "attribute_map", {}).get("num_hidden_layers")
     if not decoder:
         return []
     encoder_depth = getattr(config, encoder or "encoder_layers", None)

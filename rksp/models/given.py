@@ -13,13 +13,19 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from rksp.batch import Batch, Objective, mapped
+from rksp.datasets.batch import Batch, Objective, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
+from rksp.models.adapters import (
+    adapters_of,
+    is_trained,
+    precision_of,
+    trained_share,
+    unwrapped,
+)
 from rksp.models.as_found import evaluating, left_as_found
-from rksp.models.auto import choose_class
 from rksp.models.given_loss import (
     GivenLoss,
     Loss,
@@ -28,17 +34,10 @@ from rksp.models.given_loss import (
     split_batch,
     tokens_of,
 )
-from rksp.models.module_facts import (
-    adapters_of,
-    is_trained,
-    precision_of,
-    trained_share,
-    unwrapped,
-)
-from rksp.models.source import Kind, ModelSource, Task, hash_config
+from rksp.models.heads import choose, transformers_heads
+from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Task, hash_config
 from rksp.recipe import fields_of
 
-_MAX_PARAMS = 2e9
 _NEW_STATISTICS = (
     "Batch norms were measured with their initial statistics, not with those of a batch.",
 )
@@ -60,7 +59,7 @@ def module_source(
     kind: Kind = "module",
     task: Task | None = None,
     seed: int = 0,
-    max_params: float = _MAX_PARAMS,
+    max_params: float = MAX_PARAMS,
     is_pretrained: bool | None = None,
 ) -> ModelSource:
     """Make a source from a model in memory, which is neither copied nor changed.
@@ -121,7 +120,7 @@ def module_source(
 
 
 def factory_source(
-    target: str, *, task: Task | None = None, seed: int = 0, max_params: float = _MAX_PARAMS
+    target: str, *, task: Task | None = None, seed: int = 0, max_params: float = MAX_PARAMS
 ) -> ModelSource:
     """Call a factory and make a source from its result.
 
@@ -288,7 +287,8 @@ def _task(model: nn.Module, config: Any | None) -> Task:
     if config is None:
         return "other"
     try:
-        chosen = choose_class(type(model).__name__, copy.deepcopy(config), [type(model).__name__])
+        name = type(model).__name__
+        chosen = choose(name, copy.deepcopy(config), [name], transformers_heads)
     except InputError:  # a class of the user's own
         return "other"
     return chosen.task

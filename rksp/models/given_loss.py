@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import IGNORED, Batch, Pass, tensors
+from rksp.datasets.batch import IGNORED, Batch, Pass, tensors
 from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import cross_entropy

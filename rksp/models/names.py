@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
+from rksp.ground.files import with_home
 from rksp.models.configuration import ALIASES, types_for
 from rksp.models.hub import is_cached, is_hub_id
 from rksp.models.published import published
@@ -41,7 +42,7 @@ def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
     Raises:
         InputError: The target may be a folder or a model of the Hub.
     """
-    path = Path(target).expanduser()
+    path = with_home(target)
     if is_factory(target) or not path.exists():
         return None
     if is_explicit(target) or not (is_hub_id(target) or path.name == target):
@@ -58,7 +59,7 @@ def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
 
 def said_of_namesake(target: str) -> tuple[str, ...]:
     """Say which of two meanings a name was given, where a file or folder has the same name."""
-    if is_explicit(target) or not Path(target).expanduser().exists():
+    if is_explicit(target) or not with_home(target).exists():
         return ()
     if path_of(target) is None:
         kind = "factory" if is_factory(target) else "model type"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rksp.ground.errors import InputError, nearest
@@ -37,91 +38,105 @@ def parse_value(text: str) -> Any:
         return stripped
 
 
-def merge(
-    settings: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    *,
-    known: Mapping[str, Any],
-    renamed: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Apply overrides to settings; lists with an entry per layer follow a new depth.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """What can be set about a model.
 
-    Args:
-        settings: The explicit settings of the configuration.
-        overrides: Value by dotted name; a string is parsed by `parse_value`.
-        known: The complete configuration with its defaults, nested; names must be in it.
-        renamed: Other names that the model type accepts for its settings, such as
-            `hidden_size` for GPT-2's `n_embd`.
-
-    Returns:
-        The new settings.
-
-    Raises:
-        InputError: A name is not a setting of this model.
+    Attributes:
+        known: Value by name, complete with its defaults, nested.
+        renamed: Other name → name that the model type accepts too: `hidden_size` for GPT-2's
+            `n_embd`.
+        has_weights: The target has stored weights, which fit its own settings only.
     """
-    renamed = renamed or {}
-    result = _copy(settings)
-    for name, given in _spread(overrides, known, renamed).items():
-        value = parse_value(given) if isinstance(given, str) else given
-        if isinstance(value, float) and value.is_integer() and _is_whole(name, known, renamed):
-            value = int(value)  # 1e3 of a number of layers
-        if not is_setting(name, known, renamed):
-            raise InputError(
-                f"--set {name}: this model has no such setting{close(name, known, renamed)}"
-            )
+
+    known: Mapping[str, Any]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    has_weights: bool = False
+
+    def __contains__(self, name: str) -> bool:
+        is_group = name == "dropout" and bool(self.dropouts)
+        return is_group or self._has(name)
+
+    def _has(self, name: str) -> bool:
         *parents, last = name.split(".")
-        target, reference = result, known
+        here: Any = self.known
         for parent in parents:
-            inner = reference[parent]
-            if not isinstance(target.get(parent), dict):
-                target[parent] = _copy(inner)
-            target, reference = target[parent], inner
-        if not parents:
-            last = renamed.get(last, last)
-        if last in _DEPTHS and isinstance(value, int):
-            _follow_depth(target, reference[last], value)
-        target[last] = value
-    return result
+            here = here.get(parent)
+            if not isinstance(here, Mapping):
+                return False
+        return last in here or (not parents and self.renamed.get(last, last) in here)
+
+    @property
+    def dropouts(self) -> tuple[str, ...]:
+        """The settings that `dropout` means; none where it is a setting itself."""
+        if self._has("dropout"):
+            return ()
+        found = (n for n, v in self.known.items() if _DROPOUT.match(n) and _is_number(v))
+        return tuple(sorted(found))
+
+    def close(self, name: str) -> str:
+        """Return `; did you mean a, b?`, or a full stop."""
+        group = {"dropout": None} if self.dropouts else {}
+        names = [*_dotted({**self.known, **group}), *self.renamed]
+        last, same = name.split(".")[-1], self.renamed
+        return nearest(name, names, same=same) or nearest(last, names, same=same) or "."
+
+    def value(self, name: str) -> object:
+        """Return the target's own value of a setting; None for one that has none."""
+        found: object = self.known
+        for part in self.renamed.get(name, name).split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+    def merged(self, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply overrides to explicit settings; lists with an entry per layer follow a new depth.
+
+        Args:
+            settings: The explicit settings of the configuration.
+            overrides: Value by dotted name; a string is parsed by `parse_value`.
+
+        Returns:
+            The new settings.
+
+        Raises:
+            InputError: A name is not a setting of this model.
+        """
+        result = _copy(settings)
+        for name, given in self._spread(overrides).items():
+            value = parse_value(given) if isinstance(given, str) else given
+            own = self.known.get(self.renamed.get(name, name))
+            if isinstance(value, float) and value.is_integer() and _is_whole(own):
+                value = int(value)  # 1e3 of a number of layers
+            if not self._has(name):
+                raise InputError(f"--set {name}: this model has no such setting{self.close(name)}")
+            *parents, last = name.split(".")
+            target, reference = result, self.known
+            for parent in parents:
+                inner = reference[parent]
+                if not isinstance(target.get(parent), dict):
+                    target[parent] = _copy(inner)
+                target, reference = target[parent], inner
+            if not parents:
+                last = self.renamed.get(last, last)
+            if last in _DEPTHS and isinstance(value, int):
+                _follow_depth(target, reference[last], value)
+            target[last] = value
+        return result
+
+    def _spread(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace `dropout` by what it means; a setting that is given by its own name stays."""
+        if "dropout" not in overrides or not self.dropouts:
+            return dict(overrides)
+        rest = {name: value for name, value in overrides.items() if name != "dropout"}
+        return dict.fromkeys(self.dropouts, overrides["dropout"]) | rest
 
 
-def _is_whole(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
-    """Tell whether the value of a setting is a whole number."""
-    found = known.get(renamed.get(name, name))
-    return isinstance(found, int) and not isinstance(found, bool)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
-def is_setting(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
-    """Tell whether a dotted name is a setting of a configuration; arguments as for `merge`."""
-    *parents, last = name.split(".")
-    here: Any = known
-    for parent in parents:
-        here = here.get(parent)
-        if not isinstance(here, Mapping):
-            return False
-    return last in here or (not parents and renamed.get(last, last) in here)
-
-
-def dropouts(known: Mapping[str, Any], renamed: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the settings that `dropout` means for a type that has no setting of this name."""
-    if is_setting("dropout", known, renamed):
-        return ()
-    return tuple(
-        sorted(
-            name
-            for name, value in known.items()
-            if _DROPOUT.match(name) and isinstance(value, int | float)
-        )
-    )
-
-
-def _spread(
-    overrides: Mapping[str, Any], known: Mapping[str, Any], renamed: Mapping[str, str]
-) -> dict[str, Any]:
-    """Replace `dropout` by what it means; a setting that is given by its own name stays."""
-    if "dropout" not in overrides or not dropouts(known, renamed):
-        return dict(overrides)
-    rest = {name: value for name, value in overrides.items() if name != "dropout"}
-    return dict.fromkeys(dropouts(known, renamed), overrides["dropout"]) | rest
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _follow_depth(target: dict[str, Any], old: Any, new: int) -> None:
@@ -150,13 +165,6 @@ def resized(per_layer: list, depth: int) -> list:
     if lost and len(kinds) <= depth:
         result[-len(lost) :] = lost
     return result
-
-
-def close(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> str:
-    """Return the end of a sentence: the settings whose names are the nearest, if any are near."""
-    names = [*_dotted(known), *renamed]
-    found = nearest(name, names, same=renamed) or nearest(name.split(".")[-1], names, same=renamed)
-    return found or "."
 
 
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterable[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, check_kind, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
@@ -28,22 +29,20 @@ from rksp.models.configuration import (
     types_for,
 )
 from rksp.models.declared import Declared
-from rksp.models.heads import choose, has_fresh_head
+from rksp.models.heads import Choice, choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_cached, is_hub_id
 from rksp.models.names import FILES, is_explicit, is_type, path_of, said_of_namesake
 from rksp.models.published import Published, nearest_published, published, published_like
 from rksp.models.refusals import refusals, refused, working_heads
-from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
+from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Request, Task, hash_config
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import type_names, type_row
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from rksp.models.auto import ChosenClass
-
 _MOST_BUFFERS = 2e9  # bytes
-MAX_PARAMS = 2e9  # 8 GB in float32
+_PICKLE = "{} is a pickle, which rksp never opens; save it as safetensors."
 
 
 def resolve(
@@ -85,38 +84,36 @@ def resolve(
     check_kind("overrides", overrides, Mapping | None, "a mapping of settings")
     check_kind("seed", seed, int, "a whole number")
     check_kind("max_params", max_params, int | float, "a number")
-    target = os.fspath(target)
-    common = {"seed": seed, "max_params": max_params, "counts": counts}
-    settings = dict(overrides or {})
-    source = _resolved(target, settings, trust_remote_code, allow_hub, task, common, fetch)
-    source = replace(source, notes=(*said_of_namesake(target), *source.notes))
-    if source.kind == "factory" or trust_remote_code:
-        return source
-    asked = Asked(target=target, overrides=settings, task=task, allow_hub=allow_hub)
-    return replace(source, asked=asked)
+    request = Request(
+        target=os.fspath(target),
+        overrides=dict(overrides or {}),
+        seed=seed,
+        trust_remote_code=trust_remote_code,
+        allow_hub=allow_hub,
+        max_params=max_params,
+        task=task,
+        counts=counts,
+    )
+    source = _resolved(request, fetch)
+    source = replace(source, notes=(*said_of_namesake(request.target), *source.notes))
+    has_foreign_code = source.kind == "factory" or trust_remote_code
+    return source if has_foreign_code else replace(source, asked=request)
 
 
-def _resolved(
-    target: str,
-    overrides: dict[str, Any],
-    trust_remote_code: bool,
-    allow_hub: bool,
-    task: Task | None,
-    common: dict[str, Any],
-    fetch: Callable[[str], Path] | None,
-) -> ModelSource:
+def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSource:
+    target, allow_hub = request.target, request.allow_hub
     _check_name(target)
-    found, path = path_of(target, allow_hub=allow_hub), Path(target).expanduser()
+    found, path = path_of(target, allow_hub=allow_hub), with_home(target)
     if found is not None:
-        return _from_path(found, target, overrides, trust_remote_code, task, common)
+        return _from_path(found, request)
     if is_factory(target):
-        return _from_factory(target, overrides, task, common)
+        return _from_factory(request)
     if target not in type_names() and not is_hub_id(target) and path.suffix not in FILES:
         known = published(target) or published_like(target)
         if known is not None:
-            return _from_published(known, target, overrides, task, common)
+            return _from_published(known, request)
     if is_type(target):
-        return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
+        return _from_settings(request, "model_type", {"model_type": target})
     if path.suffix == ".gguf":
         raise InputError(
             f"{target} would be quantized weights for inference; give the config.json or the "
@@ -125,13 +122,12 @@ def _resolved(
     if is_explicit(target):
         raise InputError(f"There is no file or folder {target}.")
     if is_pickle(path):
-        raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
+        raise InputError(_PICKLE.format(target))
     if is_hub_id(target):
         found_here = _on_hub(target, allow_hub, fetch)
         if isinstance(found_here, Published):
-            return _from_published(found_here, target, overrides, task, common)
-        source = _from_path(found_here, target, overrides, trust_remote_code, task, common)
-        return replace(source, kind="hub", starts_trained=True)
+            return _from_published(found_here, request)
+        return replace(_from_path(found_here, request), kind="hub", starts_trained=True)
     hint = nearest(target, types_for(target)) or "."
     raise InputError(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
@@ -163,18 +159,11 @@ def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -
         return known
 
 
-def _from_published(
-    known: Published,
-    target: str,
-    overrides: dict[str, Any],
-    task: Task | None,
-    common: dict[str, Any],
-) -> ModelSource:
+def _from_published(known: Published, request: Request) -> ModelSource:
     """Make the source of a published configuration, whose trained weights are not at hand."""
-    settings = copy.deepcopy(known.settings)
-    source = _from_settings(target, "hub", settings, overrides, task, common)
-    is_trained = all("drop" in name for name in overrides)  # no weights fit another shape
-    notes = (known.note(target), *source.notes)
+    source = _from_settings(request, "hub", copy.deepcopy(known.settings))
+    is_trained = all("drop" in name for name in request.overrides)  # no weights fit another shape
+    notes = (known.note(request.target), *source.notes)
     return replace(source, starts_trained=is_trained, shape_from=known.origin, notes=notes)
 
 
@@ -193,8 +182,8 @@ def _check_name(target: str) -> None:
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
-        Path(target).expanduser().exists()
-    except (OSError, RuntimeError, ValueError) as error:
+        with_home(target).exists()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"The target {target[:200]!r} cannot be used: {reason}.") from None
 
@@ -245,26 +234,17 @@ def resolve_tiny(
         small.pop(name, None)
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
-    common = {"seed": 0, "max_params": max_params, "counts": True}
     kind: Kind = "config" if path.suffix == ".json" else "model_type"
-    return _from_settings(path.name, kind, small, {}, task, common)
+    return _from_settings(Request(target=path.name, max_params=max_params, task=task), kind, small)
 
 
-def _from_path(
-    path: Path,
-    target: str,
-    overrides: dict[str, Any],
-    trust_remote_code: bool,
-    task: Task | None,
-    common: dict[str, Any],
-) -> ModelSource:
+def _from_path(path: Path, request: Request) -> ModelSource:
+    target = request.target
     if path.is_file():
         if path.suffix == ".safetensors":
             path = path.parent
         elif is_pickle(path):
-            raise InputError(
-                f"{target} is a pickle, which rksp never opens; save it as safetensors."
-            )
+            raise InputError(_PICKLE.format(target))
     folder = path if path.is_dir() else path.parent
     file = path / "config.json" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
@@ -276,7 +256,7 @@ def _from_path(
             f"{target} holds quantized weights; give the checkpoint in bfloat16 or float32, or "
             "its config.json alone to score the architecture at random initialization."
         )
-    if weights and overrides:
+    if weights and request.overrides:
         raise InputError(
             f"--set changes the architecture, but the weights in {target} fit only the original; "
             "give its config.json to score the changed model at random initialization."
@@ -284,14 +264,11 @@ def _from_path(
     tokenizer = folder / "tokenizer.json"
     remote = "auto_map" in dropped and not _is_known(settings)
     source = _from_settings(
-        target,
+        request,
         "checkpoint" if weights else "config",
         settings,
-        overrides,
-        task,
-        common,
         folder=folder if weights else None,
-        remote=folder if trust_remote_code and remote else None,
+        remote=folder if request.trust_remote_code and remote else None,
         needs_code=remote,
     )
     acted = [name for name in dropped if not name.endswith(("dtype", "name_or_path"))]
@@ -304,48 +281,47 @@ def _from_path(
 
 
 def _from_settings(
-    target: str,
+    request: Request,
     kind: Kind,
     settings: dict[str, Any],
-    overrides: dict[str, Any],
-    task: Task | None,
-    common: dict[str, Any],
     *,
     folder: Path | None = None,
     remote: Path | None = None,
     needs_code: bool = False,
 ) -> ModelSource:
-    notes = []
-    if remote is not None:
-        config = remote_config(target, remote)
-        notes.append("Code that came with the model was run (--trust-remote-code).")
-    else:
-        settings, notes = known_type(target, settings, needs_code)
-        config = None if common["counts"] else declared_config(settings, overrides)
-        config = config or make_config(target, settings, overrides)
-        if (heads := working_heads(config)) and _divides_by_default(settings):
-            raise InputError(f"{target} cannot be built: {heads}")
-        notes += depth_notes(target, config, overrides)
-        notes += dropout_notes(config, overrides)
-    choice = (target, config, settings.get("architectures"))
-    has_weights = folder is not None
-    again = (target, kind, settings, overrides, task, {**common, "counts": True})
-    counted = partial(_from_settings, *again, folder=folder, remote=remote)
-    is_fresh = has_weights and task is not None and has_fresh_head(task, choice[2])
-    if isinstance(config, TableConfig):
-        chosen = choose(*choice, _heads, task, has_weights=has_weights)
-        makers = _deferred(counted)
-    else:
-        from rksp.models.auto import choose_class  # torch
+    """Make a source from a configuration.
 
-        chosen = choose_class(*choice, task, has_weights=has_weights)
-        makers = _makers(chosen, folder, is_fresh, trust_remote_code=remote is not None)
+    Args:
+        request: What was asked for.
+        kind: As in `ModelSource`.
+        settings: Sanitized settings.
+        folder: Folder of the weights; None for random ones.
+        remote: Folder of code that comes with the model and may run.
+        needs_code: Whether the type is unknown without that code.
+    """
+    target, task = request.target, request.task
+    config, settings, notes = _configured(request, settings, remote, needs_code)
+    architectures, whole = settings.get("architectures"), replace(request, counts=True)
+    counted = partial(_from_settings, whole, kind, settings, folder=folder, remote=remote)
+    is_fresh = folder is not None and task is not None and has_fresh_head(task, architectures)
+    choices = partial(choose, target, config, architectures, has_weights=folder is not None)
+    if isinstance(config, TableConfig):
+        chosen = choices(heads=_heads, task=task)
+        makers: tuple[Maker, Maker] = (
+            lambda: counted().construct(),  # transformers makes the source then; most never do
+            lambda: definite(counted().construct_empty)(),
+        )
+    else:
+        from rksp.models.heads import make, transformers_heads  # torch
+
+        chosen = choices(heads=transformers_heads, task=task)
+        makers = _makers(chosen, folder, is_fresh, partial(make, trust_remote_code=bool(remote)))
         if chosen.task == "text-classification":
             _with_padding(chosen.config)
     notes += chosen.notes
     if is_fresh:
         notes.append(f"The head is fresh: the weights of {target} hold none for {chosen.task}.")
-    skeleton = _skeleton(target, makers[1], chosen.config) if common["counts"] else None
+    skeleton = _skeleton(target, makers[1], chosen.config) if request.counts else None
     return ModelSource(
         target=target,
         kind=kind,
@@ -353,18 +329,35 @@ def _from_settings(
         task=chosen.task,
         num_parameters=None if skeleton is None else sum(p.numel() for p in skeleton.parameters()),
         has_fresh_head=is_fresh,
-        max_params=common["max_params"],
+        max_params=request.max_params,
         config_hash=hash_config(chosen.config),
         is_pretrained=folder is not None,
         model_class=chosen.name if skeleton is None else type(skeleton).__name__,
         notes=tuple(notes),
-        seed=common["seed"],
+        seed=request.seed,
         construct=makers[0],
         construct_empty=makers[1],
         folder=folder,
-        counted=None if common["counts"] else counted,
+        counted=None if request.counts else counted,
         shown=shown_of_images(chosen.config, chosen.task),
     )
+
+
+def _configured(
+    request: Request, settings: dict[str, Any], remote: Path | None, needs_code: bool
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Return the configuration, its settings, and notes for the user, a sentence each."""
+    target, overrides = request.target, request.overrides
+    if remote is not None:
+        note = "Code that came with the model was run (--trust-remote-code)."
+        return remote_config(target, remote), settings, [note]
+    settings, notes = known_type(target, settings, needs_code)
+    config = None if request.counts else declared_config(settings, overrides)
+    config = config or make_config(target, settings, overrides)
+    if (heads := working_heads(config)) and _divides_by_default(settings):
+        raise InputError(f"{target} cannot be built: {heads}")
+    notes += depth_notes(target, config, overrides)
+    return config, settings, notes + dropout_notes(config, overrides)
 
 
 def _divides_by_default(settings: Mapping[str, Any]) -> bool:
@@ -377,24 +370,17 @@ Maker = Callable[[], "nn.Module"]
 
 
 def _makers(
-    chosen: ChosenClass, folder: Path | None, is_fresh: bool, *, trust_remote_code: bool
+    chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
 ) -> tuple[Maker, Maker]:
     """Return what builds the model, with its weights if it has a folder, and without."""
-    make = partial(chosen.make, trust_remote_code=trust_remote_code)
 
     def construct() -> nn.Module:
-        return make() if folder is None else _load(chosen, folder, is_fresh)
+        return make(chosen) if folder is None else _load(chosen, folder, is_fresh)
 
-    def construct_empty() -> nn.Module:
-        own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
-        return own.make(trust_remote_code=trust_remote_code)
+    def construct_empty() -> nn.Module:  # streaming sets options in the configuration
+        return make(replace(chosen, config=copy.deepcopy(chosen.config)))
 
     return construct, construct_empty
-
-
-def _deferred(whole: Callable[[], ModelSource]) -> tuple[Maker, Maker]:
-    """Return what builds the model once transformers has made the source; most never do."""
-    return lambda: whole().construct(), lambda: definite(whole().construct_empty)()
 
 
 def _heads(kind: str) -> Mapping[str, list[str]]:
@@ -440,8 +426,10 @@ def _with_padding(config: Any) -> None:
         config.pad_token_id = end if isinstance(end, int) else 0
 
 
-def _load(chosen: ChosenClass, folder: Path, is_fresh: bool) -> nn.Module:
-    model, report = chosen.load(folder)
+def _load(chosen: Choice, folder: Path, is_fresh: bool) -> nn.Module:
+    from rksp.models.heads import load  # torch
+
+    model, report = load(chosen, folder)
     missing = report["missing_keys"]
     if is_fresh:  # a pooler is part of a classifier, though it lies in the body
         body = f"{model.base_model_prefix}."
@@ -457,16 +445,16 @@ def _load(chosen: ChosenClass, folder: Path, is_fresh: bool) -> nn.Module:
     return model
 
 
-def _from_factory(
-    target: str, overrides: dict[str, Any], task: Task | None, common: dict[str, Any]
-) -> ModelSource:
-    if overrides:
+def _from_factory(request: Request) -> ModelSource:
+    if request.overrides:
         raise InputError(
             "--set changes a configuration, but a factory has none; change the factory instead."
         )
     from rksp.models.given import factory_source  # torch
 
-    return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
+    return factory_source(
+        request.target, task=request.task, seed=request.seed, max_params=request.max_params
+    )
 
 
 def shown_of_images(config: Any, task: str) -> dict[str, int | None]:

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.models.config_guard import acts, read_config
-from rksp.models.configuration import (
-    declared_config,
-    known_settings,
-    known_type,
-    make_config,
-    other_names,
-)
+from rksp.models.configuration import declared_config, known_type, make_config, settable
 from rksp.models.hub import hub_folder, is_cached, is_hub_id
 from rksp.models.names import is_type, path_of
-from rksp.models.overrides import close, dropouts, is_setting
+from rksp.models.overrides import ModelSettings
 from rksp.models.published import published, published_like
 from rksp.models.refusals import refusals
 
 # Stored in a configuration, and no part of the model's shape.
 _NOT_SHAPE = ("model_type", "architectures", "transformers_version", "id2label", "label2id")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """What can be set about a target.
-
-    Attributes:
-        known: Value by name, nested.
-        renamed: Other name → name.
-        has_weights: The target has stored weights, which fit its own settings only.
-    """
-
-    known: Mapping[str, object]
-    renamed: Mapping[str, str]
-    has_weights: bool
-
-    def __contains__(self, name: str) -> bool:
-        is_group = name == "dropout" and bool(self.dropouts)
-        return is_group or is_setting(name, self.known, self.renamed)
-
-    @property
-    def dropouts(self) -> tuple[str, ...]:
-        """The settings that `dropout` means; none where it is a setting itself."""
-        return dropouts(self.known, self.renamed)
-
-    def close(self, name: str) -> str:
-        """Return `; did you mean a, b?`, or a full stop."""
-        group = {"dropout": None} if self.dropouts else {}
-        return close(name, {**self.known, **group}, self.renamed)
-
-    def value(self, name: str) -> object:
-        """Return the target's own value of a setting; None for one that has none."""
-        found: object = self.known
-        for part in self.renamed.get(name, name).split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
 
 
 def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None:
@@ -80,10 +37,10 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
         config = declared_config(settings) or make_config(target, settings)
     except (InputError, *refusals()):  # type: ignore[misc]  # an unpacked tuple of classes
         return None
-    known = known_settings(config).items()
-    return ModelSettings(
-        known={name: value for name, value in known if name not in _NOT_SHAPE and not acts(name)},
-        renamed=other_names(config),
+    found = settable(config)
+    return replace(
+        found,
+        known={k: v for k, v in found.known.items() if k not in _NOT_SHAPE and not acts(k)},
         has_weights=folder is not None and any(folder.glob("*.safetensors")),
     )
 

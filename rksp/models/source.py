@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.models.heads import Task as Task
 from rksp.models.refusals import refusals, refused
@@ -17,19 +18,26 @@ from rksp.models.refusals import refusals, refused
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
 
 
+MAX_PARAMS = 2e9  # 8 GB in float32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What `rksp.models.resolve.resolve` was asked for, which says what the model is."""
+class Request:
+    """What `rksp.models.resolve.resolve` was asked for, which says what the model is; see there."""
 
     target: str
-    overrides: Mapping[str, object]
-    task: Task | None
-    allow_hub: bool
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    trust_remote_code: bool = False
+    allow_hub: bool = False
+    max_params: float = MAX_PARAMS
+    task: Task | None = None
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +97,7 @@ class ModelSource:
     loader: Iterable[Any] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
-    asked: Asked | None = field(default=None, repr=False)
+    asked: Request | None = field(default=None, repr=False)
     shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,16 +119,9 @@ class ModelSource:
         if self.counted is None:
             return self
         made = self.counted()
-        return replace(
-            self,
-            config=made.config,
-            num_parameters=made.num_parameters,
-            config_hash=made.config_hash,
-            model_class=made.model_class,
-            construct=made.construct,
-            construct_empty=made.construct_empty,
-            counted=None,
-        )
+        shown = ("config", "num_parameters", "config_hash", "model_class", "counted")
+        makers = ("construct", "construct_empty")
+        return replace(self, **{name: getattr(made, name) for name in (*shown, *makers)})
 
     def at(self, seed: int) -> ModelSource:
         """Return the source at a seed; a factory is called again and makes a new batch."""
@@ -173,10 +174,9 @@ class ModelSource:
         from rksp.models.streaming.weights import build_whole  # depends on this module
 
         try:
-            model = build_whole(self.construct_empty, seed)
+            return build_whole(self.construct_empty, seed)
         except NotCovered:
             return None
-        return model
 
     def check_size(self) -> None:
         """Refuse a model that should not be built in memory.
@@ -186,7 +186,7 @@ class ModelSource:
         """
         if self.num_parameters is not None and self.num_parameters > self.max_params:
             raise InputError(
-                f"{self.target} has {_readable(self.num_parameters)} parameters, more than "
+                f"{self.target} has {count(self.num_parameters)} parameters, more than "
                 f"--max-params {self.max_params:.3g}; shrink it (--set num_hidden_layers=4, for "
                 "example) or raise the limit."
             )
@@ -210,10 +210,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _readable(count: int) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return str(count)

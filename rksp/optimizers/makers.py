@@ -1,58 +1,42 @@
 """Make the optimizers that rksp can step, over the trainable parameters of a model.
 
-As in common trainers, weight decay applies only to matrices.
+As in common trainers, weight decay applies only to matrices. A `RowRule` computes the first update
+for some rows of a weight from their gradient alone: it takes the clipped gradient and the options
+of the parameter group, and returns the update per unit rate, without the decay, in the memory of
+the gradient.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.optimizers.muon_scale import MuonScale, matched_rate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+Settings = Any  # a recipe: what makes the optimizer that it names stands below it
+# `match_rms_adamw` and `original` are names of torch.optim.Muon, `spectral` is one of Megatron's.
+MuonScale = Literal["match_rms_adamw", "original", "spectral"]
+_MATCHED = 0.2  # Liu et al., 2025 (2502.16982), equation 4
 _AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
 
 
-class Settings(Protocol):
-    """The fields of a recipe that a maker reads, and never sets: a recipe is frozen."""
+def matched_rate(width: float, scale: MuonScale = "original") -> float:
+    """Return the rate of `match_rms_adamw` that steps as far as the rate 1 of `scale` does.
 
-    @property
-    def optimizer(self) -> str:
-        """Its name."""
-
-    @property
-    def learning_rate(self) -> float | None:
-        """The peak rate."""
-
-    @property
-    def adam_beta1(self) -> float:
-        """Decay of the first moment."""
-
-    @property
-    def adam_beta2(self) -> float:
-        """Decay of the second moment."""
-
-    @property
-    def adam_epsilon(self) -> float:
-        """Added to the root of the second moment."""
-
-    @property
-    def momentum(self) -> float:
-        """Of SGD."""
-
-    @property
-    def weight_decay(self) -> float:
-        """Of the matrices."""
-
-    @property
-    def muon_scale(self) -> MuonScale:
-        """Of Muon's update."""
+    A square matrix of this width has √max(1, rows/columns) = 1 in the scale of Jordan et al.
+    (2024), 0.2 √max(rows, columns) in that of Liu et al. (2025, 2502.16982, equation 4), and
+    √max(rows, columns) in Megatron's.
+    """
+    if scale == "match_rms_adamw":
+        return 1.0
+    return 1 / _MATCHED if scale == "spectral" else 1 / (_MATCHED * math.sqrt(width))
 
 
 def adamw(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -187,3 +171,27 @@ def _embeddings_and_head(model: nn.Module) -> set[int]:
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
     ends = [m for m in model.modules() if isinstance(m, nn.Embedding)] + linears[-1:]
     return {id(m.weight) for m in ends}
+
+
+RowRule = Callable[["Tensor", Mapping[str, Any]], "Tensor"]
+
+
+def adam_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return −g / (|g| + ε): the moments are corrected to g and g²."""
+    return gradient.div_(gradient.abs().add_(options["eps"])).neg_()
+
+
+def nadam_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return AdamW's times 1 + β₁ / (1 + β₁), as it looks one step ahead."""
+    beta1 = options["betas"][0]
+    return adam_rows(gradient, options).mul_(1 + beta1 / (1 + beta1))
+
+
+def lion_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return −sign(g)."""
+    return gradient.sign_().neg_()
+
+
+def sgd_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return −g: the momentum is empty."""
+    return gradient.neg_()

@@ -8,9 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
-from rksp.optimizers import makers, rows
-from rksp.optimizers.makers import Settings
-from rksp.optimizers.rows import RowRule
+from rksp.optimizers import makers
+from rksp.optimizers.makers import RowRule, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -143,7 +142,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         make=makers.adamw,
         follow_adam="all",
         stepped_by="AdamW",
-        by_rows=rows.adam_rows,
+        by_rows=makers.adam_rows,
         rates=_swept(0.016, 0.032, 1.0),
         needs_warmup=True,
         labelled="lab",
@@ -173,7 +172,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         first_step=("weight_decay",),
         make=makers.lion,
         stepped_by="Lion",
-        by_rows=rows.lion_rows,
+        by_rows=makers.lion_rows,
         rates=_swept(
             0.002,
             0.004,
@@ -190,7 +189,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         aliases=(("sgd", ""),),
         make=makers.sgd,
         stepped_by="SGD",
-        by_rows=rows.sgd_rows,
+        by_rows=makers.sgd_rows,
         labelled="lab",
     ),
     OptimizerSpec(
@@ -222,7 +221,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         makers.nadamw,
         first_step=("adam_beta1", "adam_epsilon", "max_grad_norm", "weight_decay"),
         stepped_by="NAdam",
-        by_rows=rows.nadam_rows,
+        by_rows=makers.nadam_rows,
         looks_ahead=True,
     ),
     _adam_kin("cautious", "cautious", makers.cautious, stepped_by="Cautious", looks_ahead=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
@@ -22,29 +23,15 @@ from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
 from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
-from rksp.own_runs.interpret import LeftOut, PastRun, Words
-from rksp.own_runs.labelled import LabelledRuns
-from rksp.own_runs.labels import Judged, Trained, judge
-from rksp.own_runs.observed import Observed
+from rksp.own_runs.interpret import PastRun, Words, left_out
+from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
+from rksp.own_runs.outcome import Judged, Trained, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
-from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
 _WORSE_THAN_GUESSING = 0.5  # nats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the runs are to inform: a model and a recipe, which fill in what a run does not say.
-
-    Attributes:
-        source: The model; None where only labels are wanted.
-        recipe: Its recipe.
-    """
-
-    source: ModelSource | None
-    recipe: Recipe
+_Model = tuple[Declared | None, bool]  # what declares it, and whether it starts trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +74,7 @@ class History:
     """
 
     ladders: Sequence[PastLadder]
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[LeftOutReport]
     ignored: Sequence[str]
     doubt: str = ""
 
@@ -106,50 +93,48 @@ class History:
         found = [] if self.doubt else [ladder.observed for ladder in self.ladders]
         return [one for one in found if one is not None]
 
-    @property
-    def runs(self) -> int:
-        """Number of runs that could be read."""
-        return sum(len(ladder.runs) for ladder in self.ladders)
-
 
 def read_history(
-    paths: Sequence[Path], question: Question, *, metric: str | None = None
+    paths: Sequence[Path],
+    source: ModelSource | None,
+    recipe: Recipe,
+    *,
+    metric: str | None = None,
 ) -> History:
     """Read and label every run under these paths.
 
     Args:
         paths: Files and folders; see `rksp.own_runs.registry`.
-        question: What fills in what a run does not say.
+        source: The model of the runs that name none; None where only labels are wanted.
+        recipe: Fills in what a run does not say.
         metric: The loss, by the name of its tracker; by default the usual names decide.
 
     Raises:
         InputError: A path holds no run that can be read, or a file is damaged.
     """
-    words = Words(None if question.source is None else question.source.target, metric)
-    runs, left_out = words.read(read_raw_runs(paths))
+    words = Words(None if source is None else source.target, metric)
+    runs, unusable = words.read(read_raw_runs(paths))
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
-    models = _Models(question)
-    ladders, broken = [], []
+    models: dict[object, _Model | InputError] = {}
+    ladders = []
     for members in groups.values():
         try:
-            ladders.append(_ladder(members, question, models))
+            ladders.append(_ladder(members, recipe, lambda run: _declared(run, source, models)))
         except InputError as error:
-            reason = str(error).rstrip(".")
-            broken += [LeftOut(name=r.raw.name, file=r.raw.file, reason=reason) for r in members]
-    left_out += broken
+            unusable += [left_out(run.raw, error) for run in members]
     if not ladders:
-        first = left_out[0]
+        first = unusable[0]
         raise InputError(
-            f"{'The run' if len(left_out) == 1 else f'None of the {len(left_out)} runs'} "
-            f"can{'not' * (len(left_out) == 1)} be used; {first.name} of {first.file}: "
+            f"{'The run' if len(unusable) == 1 else f'None of the {len(unusable)} runs'} "
+            f"can{'not' * (len(unusable) == 1)} be used; {first.name} of {first.file}: "
             f"{first.reason}."
         )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
     return History(
         ladders=ladders,
-        left_out=left_out,
+        left_out=unusable,
         ignored=sorted(words.ignored),
         doubt=_doubt_of(ladders),
     )
@@ -162,46 +147,44 @@ def _alike(run: PastRun) -> object:
     return run.target, settings, fields, run.shape, run.apart, run.loss_name
 
 
-class _Models:
-    """The inputs of the edge model by model and recipe; each model is read once."""
+def _declared(
+    run: PastRun, source: ModelSource | None, known: dict[object, _Model | InputError]
+) -> _Model:
+    """Return what the configuration of a run's model declares; each model is read once.
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._known: dict[object, tuple[Declared, bool] | InputError] = {}
+    There is none if nobody names a model.
 
-    def of(self, run: PastRun) -> tuple[Declared | None, bool]:
-        """Return what the configuration of a run's model declares, and whether it was trained.
-
-        There is none if nobody names a model.
-
-        Raises:
-            InputError: Its model cannot be read.
-        """
-        source = self._question.source
-        if run.target is None and source is None:
-            return None, False
-        key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
-        if key not in self._known:
-            self._known[key] = self._read(run, source)
-        found = self._known[key]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def _read(self, run: PastRun, source: ModelSource | None) -> tuple[Declared, bool] | InputError:
-        if source is not None and not run.overrides and run.target in (None, source.target):
-            return Declared(source.config, source.task), source.holds_trained
-        name = run.target or (source.target if source is not None else "")
+    Raises:
+        InputError: Its model cannot be read.
+    """
+    if run.target is None and source is None:
+        return None, False
+    key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
+    if key not in known:
         try:
-            if run.target is not None:
-                refuse_factory(run.target, run.raw.file)
-            usual = source.config if source is not None and run.target is None else None
-            found = resolve(name, overrides=_with_heads(run.overrides, usual), counts=False)
+            known[key] = _read_model(run, source)
         except InputError as error:
-            return error
-        except refusals() as error:  # of transformers: settings that do not fit each other
-            return InputError(f"its model {name} cannot be read ({error!s:.100})")
-        return Declared(found.config, found.task), found.holds_trained
+            known[key] = error
+    found = known[key]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _read_model(run: PastRun, source: ModelSource | None) -> _Model:
+    if source is not None and not run.overrides and run.target in (None, source.target):
+        return Declared(source.config, source.task), source.holds_trained
+    name = run.target or (source.target if source is not None else "")
+    if run.target is not None:
+        refuse_factory(run.target, run.raw.file)
+    usual = source.config if source is not None and run.target is None else None
+    try:
+        found = resolve(name, overrides=_with_heads(run.overrides, usual), counts=False)
+    except InputError:
+        raise
+    except refusals() as error:  # of transformers: settings that do not fit each other
+        raise InputError(f"its model {name} cannot be read ({error!s:.100})") from error
+    return Declared(found.config, found.task), found.holds_trained
 
 
 def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, object]:
@@ -225,29 +208,23 @@ def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, 
     return {**overrides, name: count, **more}
 
 
-def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> PastLadder:
+def _ladder(
+    members: Sequence[PastRun], asked: Recipe, model_of: Callable[[PastRun], _Model]
+) -> PastLadder:
     """Label runs alike in all but the rate, and say what can be learned from them."""
     runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
     planned = _planned(runs)
-    recipe = _recipe(runs[0], question.recipe, planned)
+    recipe = _recipe(runs[0], asked, planned)
     shape = runs[0].shape
-    declared, is_trained = (None, shape.is_trained) if shape is not None else models.of(runs[0])
+    declared, is_trained = (None, shape.is_trained) if shape is not None else model_of(runs[0])
     inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
-    vocabulary = shape.vocabulary if shape is not None else _vocabulary(declared)
+    of_model = shape or declared
+    vocabulary = None if of_model is None else of_model.vocabulary
+    family = "" if declared is None else declared.name
     guess = math.log(vocabulary) if vocabulary else None
-    trained = [
-        Trained(
-            rate=run.rate,
-            final=run.final_of(planned),
-            loss=run.loss,
-            grad_norm=run.grad_norm,
-            ended=run.ended(planned),
-            outcome=run.raw.outcome,
-        )
-        for run in runs
-    ]
-    labels = judge(trained, guess)
-    name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
+    trained = [run.trained(planned) for run in runs]
+    labels = judge(trained, guess, None if shape is None else shape.entropy)
+    name = _name_of(runs[0], recipe, family)
     found: Observed | Tuned | None = None
     if inputs is not None:
         losses = [
@@ -265,7 +242,7 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
         else:
             found = Observed(
                 inputs=inputs,
-                family=shape.family if shape is not None else _family(declared),
+                family=family if shape is None else shape.family,
                 kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
                 **seen,
             )
@@ -279,15 +256,6 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
         observed=None if unused else found,
         unused=unused,
     )
-
-
-def _vocabulary(declared: Declared | None) -> int | None:
-    return None if declared is None else declared.vocabulary
-
-
-def _family(declared: Declared | None) -> str:
-    """Return the family of a model by its type."""
-    return "" if declared is None else declared.name
 
 
 def _planned(runs: Sequence[PastRun]) -> int | None:

@@ -1,27 +1,159 @@
-"""The model of the edge that has also seen a team's own runs."""
+"""The models of the edge and of fine-tuning that have also seen a team's own runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgeModel
-from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-from rksp.documents.own_runs import LearnedReport
-from rksp.own_runs.labelled import learned_report
-from rksp.own_runs.likelihoods import Likelihoods
-from rksp.own_runs.observed import Observed, path_of
-from rksp.own_runs.offsets import Tree
-from rksp.own_runs.spreads import BEST_CARRIED, EDGE_CARRIED, LEVELS, Spreads
-from rksp.own_runs.tuned import InformedTuning, Tuned
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.rates import RateDistribution, RateMixture
+from rksp.documents.own_runs import LearnedReport, Level
+from rksp.own_runs.observed import (
+    MISTAKEN,
+    LabelledRuns,
+    Observed,
+    Tuned,
+    best_design,
+    edge_design,
+    path_of,
+)
+from rksp.own_runs.offsets import (
+    BEST_CARRIED,
+    EDGE_CARRIED,
+    GRID,
+    LEVELS,
+    SLOPES,
+    STEP,
+    Place,
+    Posterior,
+    Spreads,
+    kernel,
+    posterior,
+)
 
-# What the data know little of and all models of a team share: it carries whole.
-_OF_THE_RECIPE = ("climbing", "objective", "optimizer")
+# What the data know little of and all models of a team share: it carries whole to what has it too,
+# and may be of any size, so that what has it says next to nothing of what has it not: `_ANY_SIZE`
+# times its standard deviation. An optimizer is a level of the tree besides, and no `_EFFECTS`.
+_EFFECTS = ("climbing", "few_tokens", "objective")
+_CARRY_WHOLE = (*_EFFECTS, "optimizer")
+_ANY_SIZE = 10.0
 _USUAL_LOSS = 0.1  # nats below the best rate that the prior counts as, beside those of own ladders
+_ROUNDED = 2  # digits of the noise that is added: ladders with the same share a convolution
+
+_TEAM = "own"  # the source that ladders of fine-tuning are revealed for
+_LONE_MISTAKEN = 0.2  # chance that a run without another to compare with says nothing
+_MOST_TUNED = 200  # ladders that are learned from; each costs 5 ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Response:
+    """What every ladder says of one response, the edge or the best rate, read for every target.
+
+    Attributes:
+        seen: The ladders.
+        centers: What the prior says of each, `[ladders]`.
+        values: Likelihoods of an offset from there, `[ladders, grid]`.
+        usual, within: Spreads of the prior for each, `[ladders]`.
+        effects: Standard deviations of `_EFFECTS` in each, `[ladders, effects]`.
+        likelihood: Of a ladder, at a center.
+        design: Coordinates of inputs, along which a team has slopes of its own.
+        carried: Share of what differs between sources that carries from one model to another.
+    """
+
+    seen: Sequence[Observed]
+    centers: np.ndarray
+    values: np.ndarray
+    usual: np.ndarray
+    within: np.ndarray
+    effects: np.ndarray
+    likelihood: Callable[[Observed, float], np.ndarray]
+    design: Callable[[EdgeInputs], tuple[float, float]]
+    carried: float
+
+    @classmethod
+    def make(
+        cls,
+        seen: Sequence[Observed],
+        said: Mapping[EdgeInputs, EdgeEstimate],
+        rates_of: Callable[[EdgeEstimate], RateMixture],
+        likelihood: Callable[[Observed, float], np.ndarray],
+        design: Callable[[EdgeInputs], tuple[float, float]],
+        carried: float,
+    ) -> _Response:
+        """Return the likelihoods of ladders around what the prior says of each."""
+        rates = {inputs: rates_of(one) for inputs, one in said.items()}
+        spreads = {inputs: Spreads.of(one, "adamw", 1.0) for inputs, one in rates.items()}
+        centers = [rates[one.inputs].location for one in seen]
+        values = [likelihood(one, center) for one, center in zip(seen, centers, strict=True)]
+        effects = [_effects_of(said[one.inputs]) for one in seen]
+        return cls(
+            seen=seen,
+            centers=np.array(centers),
+            values=np.array(values).reshape(len(seen), len(GRID)),
+            usual=np.array([spreads[one.inputs].usual for one in seen]),
+            within=np.array([spreads[one.inputs].noise for one in seen]),
+            effects=np.array(effects).reshape(len(seen), len(_EFFECTS)),
+            likelihood=likelihood,
+            design=design,
+            carried=carried,
+        )
+
+    def posterior(
+        self,
+        path: Place,
+        inputs: EdgeInputs,
+        said: EdgeEstimate,
+        rates: RateMixture,
+        surplus: float,
+    ) -> Posterior:
+        """Return the target's offset.
+
+        Args:
+            path: Place of the target.
+            inputs: Its recipe and shape.
+            said: What the prior says of it.
+            rates: The response in that.
+            surplus: What was measured of the target adds to what the prior says of its own model.
+        """
+        unlike = math.hypot(*(said.unlike.get(name, 0.0) for name in _CARRY_WHOLE))
+        spreads = Spreads.of(rates, inputs.optimizer, self.carried, unlike)
+        paths = [one.path for one in self.seen]
+        if not paths:
+            return posterior([], path, spreads)
+        values = self.values.copy()
+        for n, place in enumerate(paths):
+            if surplus and (place[0], place[2]) == (path[0], path[2]):
+                values[n] = self.likelihood(self.seen[n], self.centers[n] + surplus)
+        noise = np.round(self._noise(spreads, _effects_of(said)), _ROUNDED)
+        for amount in np.unique(noise):
+            if amount >= STEP:
+                values[noise == amount] = values[noise == amount] @ kernel(float(amount))
+        moved = np.array([self.design(one.inputs) for one in self.seen]) - self.design(inputs)
+        steps = np.rint(moved @ SLOPES.T / STEP).astype(int)  # [ladders, slopes]
+        places = np.clip(np.arange(len(GRID)) + steps[:, :, None], 0, len(GRID) - 1)
+        logs = np.log(values)[np.arange(len(paths))[:, None, None], places]
+        return posterior(list(zip(paths, logs, strict=True)), path, spreads)
+
+    def _noise(self, spreads: Spreads, effects: Sequence[float]) -> np.ndarray:
+        """Return the standard deviation of what a ladder and the target do not share."""
+        between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
+        within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
+        apart = ((_ANY_SIZE * (self.effects - effects)) ** 2).sum(axis=1)
+        return np.minimum(np.sqrt(between + within + apart), np.ptp(GRID))
+
+
+def _effects_of(said: EdgeEstimate) -> list[float]:
+    return [said.unlike.get(name, 0.0) for name in _EFFECTS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +185,15 @@ class InformedModel(Asking):
         return {inputs: self.prior.predict(inputs) for inputs in {one.inputs for one in self.seen}}
 
     @cached_property
-    def _likelihoods(self) -> tuple[Likelihoods, Likelihoods]:
-        """What all runs say of the edge, and all ladders of the best rate."""
-        said = self._said
+    def _edges(self) -> _Response:
+        of, design = Observed.edge_likelihood, edge_design
+        return _Response.make(self.seen, self._said, lambda x: x.edge, of, design, EDGE_CARRIED)
+
+    @cached_property
+    def _bests(self) -> _Response:
+        of, design = Observed.best_likelihood, best_design
         ladders = [one for one in self.seen if one.is_ladder]
-        edges = [said[one.inputs].edge for one in self.seen]
-        bests = [said[one.inputs].best for one in ladders]
-        return (
-            Likelihoods.make(self.seen, edges, Observed.edge_likelihood),
-            Likelihoods.make(ladders, bests, Observed.best_likelihood),
-        )
+        return _Response.make(ladders, self._said, lambda x: x.best, of, design, BEST_CARRIED)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -77,26 +208,20 @@ class InformedModel(Asking):
             return said
         bare = self.prior.predict(inputs) if measured else said
         path = path_of(self.family, inputs)
-        unlike = math.hypot(*(said.unlike.get(name, 0.0) for name in _OF_THE_RECIPE))
-        learned = []
-        for seen, rates, center, carried in (
-            (self._likelihoods[0], said.edge, bare.log_edge, EDGE_CARRIED),
-            (self._likelihoods[1], said.best, bare.log_best, BEST_CARRIED),
-        ):
-            spreads = Spreads.of(rates, inputs.optimizer, carried, unlike)
-            likelihoods = seen.for_target(path, spreads, rates.location - center)
-            learned.append(Tree(likelihoods, path, spreads).posterior())
-        edge, best = learned
-        covers = path[:3] in self._shown
-        informed = replace(
+        surplus = said.log_edge - bare.log_edge, said.log_best - bare.log_best
+        edge = self._edges.posterior(path, inputs, said, said.edge, surplus[0])
+        best = self._bests.posterior(path, inputs, said, said.best, surplus[1])
+        covers = any(one.shows_edge and one.path[:3] == path[:3] for one in self.seen)
+        found = replace(
             said,
             edge=edge.rates.moved(said.log_edge, 0.0),
             best=best.rates.moved(said.log_best, 0.0),
             outside={} if covers else said.outside,
             below=said.below * self._steepness,
         )
-        level = max(edge.known, best.known)
-        return replace(informed, learned=self._learned(said, informed, level, covers=covers))
+        shares = LEVELS[max(edge.known, best.known)]
+        learned = learned_report(self.seen, said, found, shares=shares, covers=covers)
+        return replace(found, learned=learned)
 
     @cached_property
     def _steepness(self) -> float:
@@ -110,12 +235,109 @@ class InformedModel(Asking):
             lost, expected = lost + seen, expected + said
         return lost / expected
 
-    @cached_property
-    def _shown(self) -> frozenset[tuple[str, ...]]:
-        """The models whose edge some ladder shows."""
-        return frozenset(one.path[:3] for one in self.seen if one.shows_edge)
 
-    def _learned(
-        self, said: EdgeEstimate, found: EdgeEstimate, level: int, *, covers: bool
-    ) -> LearnedReport:
-        return learned_report(self.seen, said, found, shares=LEVELS[level], covers=covers)
+@dataclass(frozen=True, kw_only=True)
+class InformedTuning:
+    """The shipped model of fine-tuning as the prior, and what a team's runs make of it.
+
+    A team's offset, and that of a checkpoint of it, have the spreads of the model's sources and
+    checkpoints.
+
+    Attributes:
+        prior: The shipped model.
+        seen: The team's ladders and single runs from trained weights.
+    """
+
+    prior: FineTuningModel
+    seen: Sequence[Tuned]
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the prior was fitted on."""
+        return self.prior.card
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return what measuring adds, as the prior's card has it."""
+        return self.prior.measured()
+
+    @cached_property
+    def _known(self) -> FineTuningModel:
+        model = self.prior
+        for one in self.seen[:_MOST_TUNED]:
+            model = model.reveal(
+                own_inputs(one.inputs),
+                best=one.best,
+                edge=one.edge,
+                mistaken=MISTAKEN if one.is_ladder else _LONE_MISTAKEN,
+            )
+        return model
+
+    def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
+        """Return the distributions of the three rates, as `FineTuningModel.predict`.
+
+        A ladder of the model itself, trained alike, that shows its edge covers it.
+        """
+        said = self.prior.predict(inputs)
+        if not self.seen:
+            return said
+        found = self._known.predict(own_inputs(inputs))
+        seen = self.seen[:_MOST_TUNED]
+        shared = [LEVELS.index(_shared(one.inputs, inputs)) for one in seen]
+        covers = any(
+            one.shows_edge and level >= LEVELS.index("model")
+            for one, level in zip(seen, shared, strict=True)
+        )
+        learned = learned_report(seen, said, found, shares=LEVELS[max(shared)], covers=covers)
+        return replace(found, learned=learned)
+
+
+def _shared(one: FineTuningInputs, other: FineTuningInputs) -> Level:
+    """Return the most that two runs have in common."""
+    if one == other:
+        return "ladder"
+    if one.trained != other.trained or one.family != other.family:
+        return "team"
+    if one.optimizer != other.optimizer:
+        return "family"
+    model = lambda x: (x.parameters, x.method, x.objective)
+    return "model" if model(one) == model(other) else "optimizer"
+
+
+def own_inputs(inputs: FineTuningInputs) -> FineTuningInputs:
+    """Return the inputs as those of the team and of its checkpoint."""
+    model = f"own {inputs.kind} {inputs.family} {inputs.parameters}"
+    return replace(inputs, source=_TEAM, model=model)
+
+
+Estimate = EdgeEstimate | FineTuningEstimate
+
+
+def learned_report(
+    seen: Sequence[LabelledRuns], said: Estimate, found: Estimate, *, shares: Level, covers: bool
+) -> LearnedReport:
+    """Return how far the runs moved the answer.
+
+    Args:
+        seen: The runs.
+        said: The answer without them.
+        found: The answer with them.
+        shares: The most that one of them has in common with what is asked about.
+        covers: A ladder of the model itself shows its edge.
+    """
+    return LearnedReport(
+        runs=sum(int(np.isfinite(one.failed).sum()) for one in seen),
+        ladders=sum(one.is_ladder for one in seen),
+        shares=shares,
+        covers=covers,
+        edge_shift=found.log_edge - said.log_edge,
+        best_shift=found.log_best - said.log_best,
+        edge_range_before=_ninety_percent_range(said.edge),
+        edge_range_after=_ninety_percent_range(found.edge),
+        best_range_before=_ninety_percent_range(said.best),
+        best_range_after=_ninety_percent_range(found.best),
+    )
+
+
+def _ninety_percent_range(rates: RateDistribution | RateMixture) -> float:
+    """Return the factor between the ends of the 90 % range of a rate."""
+    return rates.quantile(0.95) / rates.quantile(0.05)

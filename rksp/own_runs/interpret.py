@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.models.settings import settings_of
-from rksp.own_runs.labels import Ended, ended, final_loss
+from rksp.own_runs.outcome import Trained, ended, final_loss
 from rksp.own_runs.record import PREFIX, Shape
 from rksp.own_runs.run import (
     Curve,
@@ -79,23 +79,17 @@ class PastRun:
     grad_norm: Curve | None
     last_step: int | None
 
-    def ended(self, planned: int | None) -> Ended:
-        """Tell how it ended; `planned` counts its steps, if they are known."""
-        return ended(self.raw.state, self.final, self.loss, planned)
-
-    def final_of(self, planned: int | None) -> float:
-        """Return the loss of its last tenth, or the last value that its tracker has."""
-        found = final_loss(self.loss, planned)
-        return self.final if math.isnan(found) else found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A run that says nothing, and why, as a clause."""
-
-    name: str
-    file: Path
-    reason: str
+    def trained(self, planned: int | None) -> Trained:
+        """Return what its label depends on; `planned` counts its steps, if they are known."""
+        over = final_loss(self.loss, planned)
+        return Trained(
+            rate=self.rate,
+            final=self.final if math.isnan(over) else over,
+            loss=self.loss,
+            grad_norm=self.grad_norm,
+            ended=ended(self.raw.state, self.final, self.loss, planned),
+            outcome=self.raw.outcome,
+        )
 
 
 @dataclass(slots=True)
@@ -113,7 +107,7 @@ class Words:
     _setups: dict[object, Any] = field(default_factory=dict)
     _settings: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOut]]:
+    def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOutReport]]:
         """Return the runs that can be used, and the others."""
         kept, others = [], []
         texts = _settings_in_text(raws)
@@ -121,7 +115,7 @@ class Words:
             try:
                 kept.append(self._run(raw, texts))
             except InputError as error:
-                others.append(LeftOut(name=raw.name, file=raw.file, reason=str(error).rstrip(".")))
+                others.append(left_out(raw, error))
         return kept, others
 
     def _run(self, raw: RawRun, texts: frozenset[str]) -> PastRun:
@@ -242,11 +236,17 @@ class Words:
                 fields[key] = in_our_words(key, value)
             elif not _is_argument(name):
                 overrides[key] = value
-        if _not_positive(fields.get("max_steps")):
+        steps = number_of(fields.get("max_steps"))
+        if steps is not None and steps < 1:
             fields.pop("max_steps")  # Hugging Face's -1
         if fields.get("max_grad_norm") == 0:
             fields["max_grad_norm"] = None
         return fields, target, overrides
+
+
+def left_out(raw: RawRun, error: InputError) -> LeftOutReport:
+    """Return a run that says nothing, and why, as a clause."""
+    return LeftOutReport(name=raw.name, file=str(raw.file), reason=str(error).rstrip("."))
 
 
 def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:
@@ -270,7 +270,8 @@ def _may_tell_apart(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_bookkeeping(name: str) -> bool:
     plain = name.lower().replace("/", "_").replace("-", "_").replace(" ", "_").lstrip("_")
-    return plain in _BOOKKEEPING or plain.endswith(("_dir", "run_name", "_id"))
+    is_named = plain.endswith(("_dir", "run_name", "_id")) or plain.startswith("tags.mlflow")
+    return plain in _BOOKKEEPING or is_named
 
 
 # Settings of Hugging Face's trainer that `canonical` does not know, and that its reader does.
@@ -315,8 +316,3 @@ def _last_step(raw: RawRun, loss: Curve | None) -> int | None:
         return int(loss.steps[-1]) + 1
     found = next((number_of(raw.finals[n]) for n in _STEPS if n in raw.finals), None)
     return None if found is None or not 0 < found < 2**53 else int(found)
-
-
-def _not_positive(value: object) -> bool:
-    number = number_of(value)
-    return number is not None and number < 1

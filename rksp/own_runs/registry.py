@@ -8,28 +8,22 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers import rksp_results
 from rksp.own_runs.readers.logs import LIGHTNING, TABLES, TEXT_LOGS, TRAINER_STATE
-from rksp.own_runs.readers.searches import OPTUNA, RAY_TUNE
-from rksp.own_runs.readers.trackers import MLFLOW, TENSORBOARD, WANDB
+from rksp.own_runs.readers.trackers import TENSORBOARD, WANDB
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    MLFLOW,
     WANDB,
     TENSORBOARD,
     TRAINER_STATE,
-    RAY_TUNE,
     LIGHTNING,
-    OPTUNA,
-    rksp_results.READER,
     TABLES,
     TEXT_LOGS,
 )
 _TITLES = (
-    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, Optuna, "
-    "Ray Tune, W&B, text logs, and rksp's own results"
+    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "
+    " what rksp records"
 )
 
 
@@ -58,38 +52,20 @@ def _runs_of(path: Path) -> Iterator[RawRun]:
         is_folder = exists = False
     if not exists:
         raise InputError(f"{path!s:.200} cannot be read: there is no such file or folder.")
-    if not is_folder:
-        reader = _reader_of(path)
-        if reader is None:
+    for file in _walk(path) if is_folder else [path]:
+        reader = next((reader for reader in READERS if reader.matches(file)), None)
+        if reader is not None:
+            yield from reader.read(file)
+        elif not is_folder:
             raise InputError(f"{path} is in no format of runs that rksp reads: {_TITLES}.")
-        yield from reader.read(path)
-        return
-    for reader, inner in _walk(path):
-        yield from reader.read(inner)
 
 
-def _reader_of(path: Path) -> RunReader | None:
-    is_folder = path.is_dir()
-    return next(
-        (r for r in READERS if (r.takes_folders or not is_folder) and r.matches(path)), None
-    )
-
-
-def _walk(top: Path) -> Iterator[tuple[RunReader, Path]]:
-    """Yield what some reader takes under a folder, by name; links are not followed."""
+def _walk(top: Path) -> Iterator[Path]:
+    """Yield the files under a folder, by name; links are not followed."""
     seen = 0
     for where, folders, files in os.walk(top):
-        here = Path(where)
         seen += len(folders) + len(files)
         ENTRIES.check(seen, top)
-        whole = _reader_of(here)
-        if whole is not None:
-            folders.clear()
-            yield whole, here
-            continue
         folders.sort()
-        for name in sorted(files):
-            path = here / name
-            reader = None if path.is_symlink() else _reader_of(path)
-            if reader is not None:
-                yield reader, path
+        paths = (Path(where) / name for name in sorted(files))
+        yield from (path for path in paths if not path.is_symlink())

@@ -93,16 +93,12 @@ class RunReader:
     """One format of past runs.
 
     Attributes:
-        name: For people.
-        matches: Tells whether a file or a folder is of this format, from its name and beginning.
+        matches: Tells whether a file is of this format, from its name and beginning.
         read: Yields its runs.
-        takes_folders: A folder is asked about too; one that matches is not looked into.
     """
 
-    name: str
     matches: Callable[[Path], bool]
     read: Callable[[Path], Iterator[RawRun]]
-    takes_folders: bool = False
 
 
 def step_of(value: object) -> int | None:

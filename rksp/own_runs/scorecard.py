@@ -1,10 +1,11 @@
-"""What the shipped model would have said of past runs, and how they contradict it."""
+"""From paths of past runs to a model that knows them, and what the shipped one said of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,30 +13,59 @@ from rksp.assessment.basis import beyond as beyond_edge
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,
-    LeftOutReport,
     PastLadderReport,
     PastRunReport,
     ScorecardReport,
 )
 from rksp.ground.text import short
-from rksp.own_runs.history import History, PastLadder
+from rksp.models.declared import Declared
+from rksp.models.source import ModelSource
+from rksp.own_runs.history import History, PastLadder, read_history
 from rksp.own_runs.informed import InformedModel
-from rksp.own_runs.labelled import LabelledRuns
-from rksp.own_runs.observed import Observed
-from rksp.own_runs.tuned import Tuned
+from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
 
-Runs = TypeVar("Runs", bound=LabelledRuns)
 Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights were
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others
 _BINS = 10
+
+
+def learn(
+    paths: Sequence[Path],
+    source: ModelSource,
+    recipe: Recipe,
+    prior: EdgeModel | None = None,
+) -> tuple[InformedModel, HistoryReport]:
+    """Return the model that has also seen the runs under these paths.
+
+    Runs from random weights inform the model of the edge, those from trained weights its `tuning`.
+
+    Args:
+        paths: Files and folders; see `rksp.own_runs.registry`.
+        source: The model that is asked about, which a run that names none is of.
+        recipe: Fills in what a run does not say.
+        prior: Default the shipped model.
+
+    Returns:
+        The model, and what was read.
+
+    Raises:
+        InputError: A path holds no run that can be read.
+    """
+    prior = prior or load_edge_model()
+    history = read_history(paths, source, recipe)
+    family = Declared(source.config, source.task).name
+    return (
+        InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
+        history_report(history, prior),
+    )
 
 
 def history_report(history: History, model: EdgeModel) -> HistoryReport:
@@ -46,10 +76,7 @@ def history_report(history: History, model: EdgeModel) -> HistoryReport:
             _ladder_report(ladder, model, others.get(id(ladder.observed)))
             for ladder in history.ladders
         ],
-        left_out=[
-            LeftOutReport(name=one.name, file=str(one.file), reason=one.reason)
-            for one in history.left_out
-        ],
+        left_out=list(history.left_out),
         ignored=list(history.ignored),
         doubt=history.doubt,
     )
@@ -67,9 +94,9 @@ def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
     others = _said_by_others(history, model)
     helped = [_edge_error(one, others[id(one)]) for one in edged if id(one) in others]
     best = [
-        abs(_said(one, model).log_best - math.log10(rate))
+        abs(_said(one, model).log_best - one.log_best)
         for one in seen
-        if one.is_ladder and (rate := _best_rate(one)) is not None
+        if one.is_ladder and one.log_best is not None
     ]
     inside = [_is_inside(one, say) for one, say in zip(edged, known, strict=True)]
     return ScorecardReport(
@@ -88,35 +115,31 @@ def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
 
 def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.ndarray, np.ndarray]:
     """Return P(failed) and what happened of every run whose end is known."""
-    said: list[float] = []
-    failed: list[float] = []
+    found = [np.zeros((2, 0))]
     for one in seen:
         estimate = _said(one, model)
-        for rate, outcome in zip(one.log_rates, one.failed, strict=True):
-            if math.isfinite(outcome):
-                said.append(estimate.failed(10**rate))
-                failed.append(outcome)
-    return np.array(said), np.array(failed)
+        known = np.isfinite(one.failed)
+        said = [estimate.failed(10**rate) for rate in one.log_rates[known]]
+        found.append(np.array([said, one.failed[known]]))
+    told, failed = np.concatenate(found, axis=1)
+    return told, failed
 
 
 def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
-    """Return, for each ladder that shows its edge, what all other ladders make the model say."""
+    """Return, for each ladder that shows its edge, what all others of its kind make of it.
+
+    There is none where too many would be compared.
+    """
     found: dict[int, Said] = {}
-    for one, rest in _each_and_the_rest(history.seen):
-        informed = InformedModel(prior=model, family=one.family, seen=rest)
-        found[id(one)] = informed.predict(one.inputs)
-    for tuned, others in _each_and_the_rest(history.tuned):
-        informed = InformedModel(prior=model, family="", seen=(), tuned=others)
-        found[id(tuned)] = informed.tuning.predict(tuned.inputs)
+    for kind in (history.seen, history.tuned):
+        edged = [one for one in kind if one.is_ladder and one.shows_edge]
+        for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
+            rest: list[Any] = [other for other in kind if other is not one]
+            seen, tuned = ([], rest) if isinstance(one, Tuned) else (rest, [])
+            family = "" if isinstance(one, Tuned) else one.family
+            informed = InformedModel(prior=model, family=family, seen=seen, tuned=tuned)
+            found[id(one)] = _said(one, informed)
     return found
-
-
-def _each_and_the_rest(seen: Sequence[Runs]) -> Iterator[tuple[Runs, list[Runs]]]:
-    """Yield every ladder that shows its edge, and all others; none where there are too many."""
-    edged = [one for one in seen if one.is_ladder and one.shows_edge]
-    if 2 <= len(edged) <= _MOST_COMPARED:
-        for one in edged:
-            yield one, [other for other in seen if other is not one]
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Said:
@@ -143,7 +166,6 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
     seen = ladder.observed
     untold = _untold(ladder, model)
     say = None if seen is None or untold else _said(seen, model)
-    edge = (None, None) if seen is None else _edge_of(seen)
     error, is_inside = None, None
     if seen is not None and say is not None and _has_edge(seen):
         error, is_inside = _edge_error(seen, say), _is_inside(seen, say)
@@ -167,8 +189,8 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
             for run, label in zip(ladder.runs, ladder.labels, strict=True)
         ],
         assumed=assumed,
-        edge=edge,
-        best_rate=None if seen is None else _best_rate(seen),
+        edge=(None, None) if seen is None else (_rate(seen.bracket[0]), _rate(seen.bracket[1])),
+        best_rate=None if seen is None else _rate(seen.log_best),
         likely_edge=None if say is None else say.likely_edge,
         best_said=None if say is None else 10**say.log_best,
         edge_error=error,
@@ -184,50 +206,27 @@ def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) ->
 _TOLD = ("optimizer", "schedule", "warmup_steps", "max_steps", "batch_size", "sequence_length")
 
 
-def _edge_of(seen: LabelledRuns) -> tuple[float | None, float | None]:
-    """Return the highest rate that trained below the first failure, and that failure's rate."""
-    best = _best_rate(seen)
-    failing = seen.log_rates[seen.failed == 1]
-    above = failing[failing > math.log10(best)] if best is not None else failing
-    high = float(above.min()) if len(above) else math.inf
-    passing = seen.log_rates[(seen.failed == 0) & (seen.log_rates < high)]
-    low = 10 ** float(passing.max()) if len(passing) else None
-    return low, 10**high if math.isfinite(high) else None
-
-
 def _has_edge(seen: LabelledRuns) -> bool:
-    return seen.is_ladder and None not in _edge_of(seen)
+    return seen.is_ladder and all(map(math.isfinite, seen.bracket))
 
 
-def _best_rate(seen: LabelledRuns) -> float | None:
-    if not np.isfinite(seen.losses).any():
-        return None
-    return 10 ** float(seen.log_rates[int(np.nanargmin(seen.losses))])
-
-
-def _interval(seen: LabelledRuns) -> tuple[float, float]:
-    low, high = _edge_of(seen)
-    return (
-        -math.inf if low is None else math.log10(low),
-        math.inf if high is None else math.log10(high),
-    )
+def _rate(log_rate: float | None) -> float | None:
+    return None if log_rate is None or not math.isfinite(log_rate) else 10**log_rate
 
 
 def _edge_error(seen: LabelledRuns, say: Said) -> float:
-    low, high = _interval(seen)
-    return abs(say.log_edge - (low + high) / 2)
+    return abs(say.log_edge - sum(seen.bracket) / 2)
 
 
 def _is_inside(seen: LabelledRuns, say: Said) -> bool:
-    low, high = _interval(seen)
-    reaches_up = not math.isfinite(low) or say.edge.below(10**low) <= 0.95
-    return reaches_up and (not math.isfinite(high) or say.edge.below(10**high) >= 0.05)
+    low, high = seen.bracket
+    return say.edge.below(10**low) <= 0.95 and say.edge.below(10**high) >= 0.05
 
 
 def _surprise(seen: LabelledRuns, say: Said, others: Said | None) -> str:
     """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
-    low, high = _interval(seen)
+    low, high = seen.bracket
     if math.isfinite(high) and ((failed == 0) & (rates > high + 0.01)).any():
         above = 10 ** float(rates[(failed == 0) & (rates > high)].max())
         return f"it trained at {short(above, 2)}, above {short(10**high, 2)} where it failed"

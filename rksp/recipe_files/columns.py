@@ -11,7 +11,7 @@ from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_o
 
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
-_PREFIXES = ("config.", "params_", "hparams.", "recipe.")
+_PREFIXES = ("config.", "config/", "params.", "params_", "hparams.", "recipe.")
 _UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 # Sections of nested settings that hold a recipe: a name below them means what it means alone.
 _SECTIONS = re.compile(r"optim|sched|train|hyper_?param|^args$|^data")

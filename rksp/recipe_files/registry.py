@@ -7,73 +7,62 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.errors import InputError, nearest
-from rksp.recipe_files.parse.document import Document, load_document
-from rksp.recipe_files.parse.logged import is_logged, unwrapped, unwrapped_lines
+from rksp.ground.errors import InputError
+from rksp.ground.option_lines import known_name
+from rksp.recipe_files.parse.document import (
+    Document,
+    is_logged,
+    lines_below,
+    load_document,
+    unwrapped,
+    unwrapped_lines,
+)
 from rksp.recipe_files.readers import (
-    axolotl,
     deepspeed,
-    fairseq,
-    foreign,
-    gpt_neox,
+    gpt2,
     hugging_face,
-    levanter,
+    jax,
     lightning,
-    lingua,
-    litgpt,
-    llama_factory,
-    llm_c,
-    llm_foundry,
-    maxtext,
     megatron,
-    modded_nanogpt,
-    ms_swift,
-    nanogpt,
-    nanotron,
-    nemo,
-    olmo,
+    meta,
+    pretraining,
     reinforcement,
     scripts,
-    timm,
-    torchtitan,
-    torchtune,
-    trl,
 )
 from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Reader
-from rksp.recipe_files.table.unread import unread
+from rksp.recipe_files.table.reader import Reader, foreign_format, unread
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (
     reinforcement.VERL,
     reinforcement.VERL_SFT,
     reinforcement.OPENRLHF,
-    nanotron.READER,
-    torchtune.READER,
-    litgpt.READER,
-    nemo.READER,
-    levanter.READER,
-    lingua.READER,
-    olmo.READER,
-    llm_foundry.READER,
-    llm_foundry.COMPOSER,
-    fairseq.READER,
-    axolotl.READER,
-    torchtitan.READER,
-    modded_nanogpt.READER,
-    nanogpt.READER,
-    gpt_neox.READER,
-    llm_c.READER,
-    megatron.READER,
-    maxtext.READER,
-    llama_factory.V1,
-    llama_factory.READER,
-    ms_swift.READER,
-    lightning.READER,
-    timm.READER,
-    trl.READER,
+    pretraining.NANOTRON,
+    meta.TORCHTUNE,
+    lightning.LITGPT,
+    megatron.NEMO,
+    jax.LEVANTER,
+    meta.LINGUA,
+    pretraining.OLMO,
+    pretraining.LLM_FOUNDRY,
+    pretraining.COMPOSER,
+    meta.FAIRSEQ,
+    hugging_face.AXOLOTL,
+    meta.TORCHTITAN,
+    gpt2.MODDED_NANOGPT,
+    gpt2.NANOGPT,
+    megatron.GPT_NEOX,
+    gpt2.LLM_C,
+    megatron.MEGATRON,
+    jax.MAXTEXT,
+    hugging_face.LLAMA_FACTORY_V1,
+    hugging_face.LLAMA_FACTORY,
+    hugging_face.MS_SWIFT,
+    lightning.LIGHTNING,
+    lightning.TIMM,
+    hugging_face.TRL,
     hugging_face.READER,
     deepspeed.READER,
 )
@@ -152,8 +141,8 @@ def read_document(
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
     """Unwrap what W&B logged, a registry's choice, a script, a subcommand, Megatron's arguments."""
-    if torchtitan.is_registry(document):
-        return torchtitan.choose(document, part), ()
+    if meta.is_registry(document):
+        return meta.choose(document, part), ()
     if part is not None:
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):
@@ -197,7 +186,7 @@ def recognize(document: Document) -> Reader:
     for reader in READERS:
         if reader.matches(document):
             return reader
-    known = foreign.known_format(document)
+    known = foreign_format(document)
     if known is not None:
         title, advice = known
         raise InputError(f"{document.path} is {title}. {advice}")
@@ -230,10 +219,7 @@ def matches_any(document: Document) -> bool:
 
 def _named(name: str) -> Reader:
     found = {reader.name: reader for reader in READERS}
-    if name not in found:
-        hint = nearest(name, found) or f"; use {', '.join(found)}."
-        raise InputError(f"No trainer is called {name!r}{hint}")
-    return found[name]
+    return found[known_name(found, name, noun="trainer")]
 
 
 def _launched(draft: Draft) -> None:
@@ -263,13 +249,13 @@ def _note_another_loss(draft: Draft) -> None:
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
     """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
-    names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
-    data = {names[key]: value for key, value in arguments.items()}
-    lines = {
-        names[key]: document.lines[f"MODEL_ARGS.{key}"]
-        for key in arguments
-        if f"MODEL_ARGS.{key}" in document.lines
-    }
+    data = {_named_flag(key): value for key, value in arguments.items()}
+    lines = lines_below(document.lines, "MODEL_ARGS")
+    lines = {_named_flag(key): line for key, line in lines.items()}
     return dataclasses.replace(
         document, syntax="shell", data=data, lines=lines, program="pretrain_gpt.py"
     )
+
+
+def _named_flag(flag: object) -> str:
+    return str(flag).lstrip("-").replace("-", "_")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 
 from rksp.documents.finding import Finding
-from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
+from rksp.documents.score import ChangeReport, ComparisonReport, DiffReport, ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.report.blocks import MISSING, Block, Notes, Numbers, Table, Title, Verdict, Words
 from rksp.report.issues import RISK, deciding, issues
-from rksp.report.words import STATES
+from rksp.report.words import STATES, TITLES, states
 
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
@@ -155,3 +157,40 @@ def _compared(report: ScoreReport) -> dict[str, float | None]:
         "initial loss": seed.forward.loss,
         "gradient norm": seed.response.grad_norm if seed.response else None,
     }
+
+
+def blocks(report: DiffReport) -> list[Block]:
+    """Return the page of a comparison."""
+    old, new = report.verdict
+    title = Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
+    tone = {"ok": "ok", "risk": "risk"}.get(new, "doubtful")
+    counts = states(Counter(change.state for change in report.changes))
+    said = Verdict(word=TITLES[new], tone=tone, headline=f"{old} → {new}: {counts}")
+    return [title, said, *changed_blocks(report, Numbers(report))]
+
+
+def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
+    """Return the issues that changed, then numbers and settings, then doubts.
+
+    Args:
+        changed: The comparison.
+        number: Writes its numbers.
+    """
+    rows: list[list[Words]] = [
+        [one.state, one.code, one.message, "", one.layer]
+        for one in changed.changes
+        if one.state != "unchanged"
+    ]
+    pairs: list[list[Words]] = [
+        [name, *(number(f"numbers/{name}/{n}") for n in "01")]
+        for name, (old, new) in changed.numbers.items()
+        if old != new
+    ]
+    pairs += [[name, *(v or MISSING for v in said)] for name, said in changed.settings.items()]
+    found: list[Block] = []
+    if rows:
+        head = ("", "Check", "Message", "Fix", "Module")
+        found.append(Table(head, rows, look="items"))
+    if pairs:
+        found.append(Table(("Setting", "Old", "New"), pairs))
+    return [*found, Notes(changed.notes)] if changed.notes else found

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 KINDS = ("score", "confirm", "grid", "diff", "runs")
-LISTED = ("score", "confirm", "grid")  # those with issues; see rksp.report.machines.listing
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
@@ -42,15 +41,10 @@ FORMATS = (
     Format(
         name="text",
         suffix=".txt",
-        renderings={
-            "score": "rksp.report.score.page:render",
-            "confirm": "rksp.report.confirm.terminal:render",
-            "grid": "rksp.report.grid.terminal:render",
-            "diff": "rksp.report.score.terminal:render_comparison",
-            "runs": "rksp.report.own_runs.terminal:render",
-        },
+        renderings=dict.fromkeys(KINDS, "rksp.report.terminal:render")
+        | {"score": "rksp.report.score.page:render"},
     ),
-    Format(name="full", renderings={"score": "rksp.report.score.terminal:render"}),
+    Format(name="full", renderings={"score": "rksp.report.terminal:render"}),
     Format(
         name="json",
         suffix=".json",
@@ -59,17 +53,10 @@ FORMATS = (
     Format(
         name="markdown",
         suffix=".md",
-        renderings={
-            "score": "rksp.report.score.markdown:render",
-            "confirm": "rksp.report.confirm.markdown:render",
-            "grid": "rksp.report.grid.summary:markdown",
-            "diff": "rksp.report.score.markdown:render_comparison",
-        },
+        renderings=dict.fromkeys(KINDS, "rksp.report.markdown:render"),
     ),
     Format(
-        name="sarif",
-        suffix=".sarif",
-        renderings=dict.fromkeys(LISTED, "rksp.report.machines.sarif:render"),
+        name="sarif", suffix=".sarif", renderings={"score": "rksp.report.machines.sarif:render"}
     ),
     Format(
         name="junit",
@@ -77,22 +64,14 @@ FORMATS = (
         renderings={
             "score": "rksp.report.machines.junit:render",
             "confirm": "rksp.report.machines.junit:confirmation",
-            "grid": "rksp.report.grid.summary:junit",
+            "grid": "rksp.report.machines.junit:grid",
         },
     ),
-    Format(name="github", renderings=dict.fromkeys(LISTED, "rksp.report.machines.github:render")),
-    Format(name="gitlab", renderings=dict.fromkeys(LISTED, "rksp.report.machines.gitlab:render")),
-    Format(
-        name="html",
-        suffix=".html",
-        renderings={
-            "score": "rksp.report.score.html:render",
-            "confirm": "rksp.report.confirm.html:render",
-            "grid": "rksp.report.grid.html:render",
-        },
-    ),
-    Format(name="brief", renderings={"score": "rksp.report.summary:render"}),
-    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.summary:csv"}),
+    Format(name="github", renderings={"score": "rksp.report.machines.annotations:github"}),
+    Format(name="gitlab", renderings={"score": "rksp.report.machines.annotations:gitlab"}),
+    Format(name="html", suffix=".html", renderings=dict.fromkeys(KINDS, "rksp.report.html:render")),
+    Format(name="brief", renderings={"score": "rksp.report.finish:render"}),
+    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.blocks:csv"}),
 )
 RENDERINGS = {
     (kind, found.name): function for found in FORMATS for kind, function in found.renderings.items()
@@ -191,5 +170,7 @@ def plain(made: RenderableType) -> str:
     from rich.console import Console  # not for --help
 
     stream = io.StringIO()
-    Console(file=stream, width=PLAIN_WIDTH, highlight=False, color_system=None).print(made)
+    Console(file=stream, width=PLAIN_WIDTH, highlight=False, color_system=None).print(
+        made, crop=False
+    )
     return stream.getvalue()

@@ -32,7 +32,8 @@ from rksp.models.declared import Declared
 from rksp.optimizers.table import OPTIMIZERS as TABLE
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe, Schedule
-from rksp.report.pages import LIKELIHOOD, page
+from rksp.report.blocks import LIKELIHOOD
+from rksp.report.html import page
 from rksp.report.words import TITLES
 
 if TYPE_CHECKING:

@@ -109,16 +109,6 @@ def dots(points: Iterable[Point], css: str) -> str:
     return f'<path d="{marks}" class="{css}"/>' if marks else ""
 
 
-def cell(x: float, share: float | None, title: str) -> str:
-    """Draw a square of a heat map with a `share` from 0 to 1 of its color; None is missing."""
-    css = "cell none" if share is None else "cell"
-    style = "" if share is None else f' style="--t:{100 * share:.0f}%"'
-    return (
-        f'<rect x="{number(x)}" y="0" width="1" height="1" class="{css}"{style}>'
-        f"<title>{escape(title)}</title></rect>"
-    )
-
-
 def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) -> list[str]:
     """Draw vertical lines with labels next to their tops, one row per label.
 

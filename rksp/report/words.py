@@ -21,11 +21,11 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.documents.verdict import decisive_finding, exceeds, worst
+from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe import LOW_RANK, USUAL_RANK
-from rksp.recipe_files.said import table_text
+from rksp.report.blocks import percent as percent
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -41,6 +41,7 @@ _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
+_NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
 
 
@@ -143,16 +144,24 @@ def diverging(risk: RiskAssessment) -> str:
     return "" if chance is None else f", P(diverged) {percent(chance)}"
 
 
-def percent(share: float) -> str:
-    """Format a probability without decimals; what is neither 0 nor 1 is not rounded to them."""
-    if 0 < share < 0.005:
-        return "<1%"
-    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
-
-
 def reason(report: ScoreReport) -> Finding | None:
     """Return the finding that makes the verdict worse than P(failed) does, if one does."""
     return decisive_finding(report.risk_verdict, report.findings)
+
+
+def leading(report: ScoreReport) -> str:
+    """Say what a reader must know first: what decides the verdict, or a warm-up without an end."""
+    recipe, found = report.recipe, reason(report)
+    if found is not None:
+        return f"{found.level} {found.code} ({found.name})"
+    if recipe.warmup_steps > recipe.max_steps:
+        return f"the warm-up ({recipe.warmup_steps}) is longer than the run ({recipe.max_steps})"
+    return ""
+
+
+def ordered(report: ScoreReport) -> list[Finding]:
+    """Return the findings, the worst first, and before its equals a warm-up without an end."""
+    return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
 
 def rate(value: float | None) -> str:
@@ -175,37 +184,25 @@ def rates(risk: RiskAssessment) -> str:
     )
 
 
-def learned(seed: SeedReport) -> str:
+def learned(seed: SeedReport, *, is_brief: bool = False) -> str:
     """Say what the team's own runs changed; empty where there are none."""
     found = None if seed.risk is None else seed.risk.learned
     if found is None:
         return ""
-    runs = f"{found.runs} run{'s' * (found.runs != 1)} of yours"
-    if found.ladders:
-        runs += f" ({found.ladders} ladder{'s' * (found.ladders != 1)})"
+    ladders = f" ({found.ladders} ladder{'s' * (found.ladders != 1)})"
+    runs = "your run" if found.runs == 1 else f"your {found.runs} runs"
+    runs += ladders if found.ladders and not is_brief else ""
+    s = "s" * (found.runs == 1)  # of the verbs
+    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
     factor = 10 ** abs(found.edge_shift)
-    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
-    moved = "leave the edge where it is"
+    moved = f"leave{s} the edge where it is"
     if factor >= _MOVED:
-        moved = f"{'raise' if found.edge_shift > 0 else 'lower'} the edge by a factor of "
-        moved += short(factor, 2)
+        verb = "raise" if found.edge_shift > 0 else "lower"
+        moved = f"{verb}{s} the edge {short(factor, 2)}-fold"
     if before == after:
-        return f"{runs} {moved} and keep its 90 % range at {after}×"
-    is_narrower = found.edge_range_after < found.edge_range_before
-    return (
-        f"{runs} {moved} and {'narrow' if is_narrower else 'widen'} its 90 % range from {before}× "
-        f"to {after}×"
-    )
-
-
-def learned_briefly(seed: SeedReport) -> str:
-    """Say the same in fewer words, for a narrow terminal."""
-    found = None if seed.risk is None else seed.risk.learned
-    if found is None:
-        return ""
-    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
-    factor = short(10**found.edge_shift, 2)
-    return f"{found.runs} runs of yours: edge × {factor}, 90 % range {before}× → {after}×"
+        return f"{runs} {moved} and keep{s} its 90 % range at {after}×"
+    verb = "narrow" if found.edge_range_after < found.edge_range_before else "widen"
+    return f"{runs} {moved} and {verb}{s} its 90 % range from {before}× to {after}×"
 
 
 def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
@@ -274,11 +271,7 @@ def lever(one: LeverReport, *, brief: bool = False) -> str:
 def levers(risk: RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
     """Say what would raise the edge, in one line; empty where nothing is known to."""
     shown = [lever(one, brief=brief) for one in risk.levers[:most]]
-    if not shown:
-        return ""
-    first, *others = shown
-    head, _, size = first.rpartition(" by ")
-    return "; ".join([f"{head} would raise the edge by {size}", *others])
+    return f"would raise the edge: {'; '.join(shown)}" if shown else ""
 
 
 def applied(risk: RiskAssessment | None) -> str:
@@ -316,17 +309,6 @@ def open_gate(report: ScoreReport) -> str:
     if report.risk_verdict not in ("cannot tell", "not assessed") or gate is None or gate.failed:
         return ""
     return "the gate is open: this exits with 0; --fail-on unknown makes it exit with 4"
-
-
-def to_give(report: ScoreReport) -> str:
-    """Say what would let rksp answer where no command does; empty where it has answered."""
-    target = report.target
-    if report.risk_verdict not in ("cannot tell", "not assessed"):
-        return ""
-    is_elsewhere = is_fine_tuned(report) and not target.is_pretrained
-    if is_elsewhere and report.recipe.objective in ("lm", "mlm", "seq2seq"):
-        return "give the folder of the trained weights, on which rksp calibrate can train"
-    return "give past runs of such a model with --runs"
 
 
 def sentence(text: str) -> str:
@@ -373,11 +355,6 @@ def decisive(report: ScoreReport, seed: SeedReport) -> str:
     worst_first = sorted(turning, key=lambda other: -(other.probability_failed or 0.0))
     shown = [f"{other.verdict} with {other.assumption}" for other in worst_first[:2]]
     return f"the verdict depends on assumptions: {'; '.join(shown)}" if shown else ""
-
-
-def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
-    """Return field, value and origin of every field that the recipe uses."""
-    return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
 def states(numbers: Mapping[Any, int]) -> str:

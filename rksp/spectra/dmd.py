@@ -3,36 +3,40 @@
 The operator is the centered least-squares fit `A = Y X+` in the coordinates of the kept principal
 directions of X, scaled to unit variance (RKSP, arXiv 2602.22988, with the exact pseudo-inverse).
 Whitening is a similarity: eigenvalues, masses, rho and residuals are those of plain DMD for every
-epsilon. Only kappa(V), norms and Kreiss constants depend on it.
+epsilon. Only kappa(V) and norms depend on it.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import expit
+import torch
+from scipy.linalg import eigh
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.spectra.kreiss import kreiss_constant
-from rksp.spectra.operators import EigenSystem, eigen_system, growth_norms, operator_norm
-from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, Variant
+from rksp.spectra.operators import EigenSystem, eigen_system
+from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, SpectralProfile, Variant
 from rksp.spectra.status import Status
-from rksp.spectra.subspace import (
-    DistinctStates,
-    Subspace,
-    distinct_states,
-    held_out_error,
-    principal_subspace,
-)
 
-__all__ = ["VARIANTS", "LayerSpectrum", "Variant", "fit"]
+if TYPE_CHECKING:  # the annotation must not load the modules that open models
+    from rksp.measure.snapshots import LayerTransition
 
+# Smallest variance worth keeping, relative to the largest: the square of a dtype's resolution.
+# The covariance of float64 data has its own round-off, so float64 gains nothing over float32.
+_VARIANCE_FLOOR = {
+    torch.float64: 1e-13,
+    torch.float32: 1e-13,
+    torch.float16: 1e-6,
+    torch.bfloat16: 1e-5,
+}
 STATES_PER_MODE = 1.5  # with fewer, in-sample residuals mean nothing
 REDUCED_STATES_PER_MODE = 8  # for the rank that is chosen if the width needs too many states
 MIN_STATES = 8
@@ -44,45 +48,171 @@ _REFINE = 1e4  # condition beyond which the whitened covariance is computed agai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FitJob:
-    """A layer that is ready to be solved; it owns its numbers, so it may wait for a thread."""
+class DistinctStates:
+    """State pairs without repetitions, centered, in float64.
 
-    states: DistinctStates
-    variant: Variant
-    rank: int | None
-    kreiss: bool
-    extras: bool
-    name: str
-    layer: int
+    Attributes:
+        x: `[states, width]`, centered.
+        y: Same shape, centered by its own mean.
+        x_mean: `[width]`; holds NaN or infinity if any state does.
+        y_mean: `[width]`.
+        given: Number of pairs before repetitions were removed.
+        distinct_inputs: Number of distinct rows of `x`. It is below the number of pairs if one
+            input has several outputs. (The first block of a model without absolute positions sees
+            one state per token.) Such pairs all enter the fit, but only distinct inputs can carry
+            modes.
+        dtype: Data type of the given states.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_mean: np.ndarray
+    y_mean: np.ndarray
+    given: int
+    distinct_inputs: int
+    dtype: torch.dtype
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is no NaN, no infinity, and no square that overflows float64."""
+        means = np.isfinite(self.x_mean).all() and np.isfinite(self.y_mean).all()
+        return bool(means and np.isfinite(np.vdot(self.x, self.x) + np.vdot(self.y, self.y)))
+
+    @property
+    def variance_floor(self) -> float:
+        """Relative variance below which a direction is round-off of the data's dtype."""
+        return _VARIANCE_FLOOR[self.dtype]
+
+    @property
+    def round_off(self) -> float:
+        """Relative error of one stored number."""
+        return float(torch.finfo(self.dtype).eps) / 2
+
+
+def distinct_states(x: Tensor, y: Tensor) -> DistinctStates:
+    """Drop repeated pairs (the first of each is kept), convert to float64 and center.
+
+    Raises:
+        InputError: The shapes or dtypes are not those of a pair of states.
+    """
+    if x.ndim != 2 or x.shape != y.shape:
+        raise InputError(
+            f"States have shapes {tuple(x.shape)} and {tuple(y.shape)}; "
+            "give two tensors of one shape [states, width]."
+        )
+    if x.shape[0] < 1 or x.shape[1] < 1:
+        raise InputError(
+            f"States have shape {tuple(x.shape)}; give at least one state of at least one number."
+        )
+    if x.dtype not in _VARIANCE_FLOOR or y.dtype not in _VARIANCE_FLOOR:
+        raise InputError(
+            f"States are {x.dtype} and {y.dtype}; give float64, float32, float16 or bfloat16."
+        )
+    x, y = x.detach().cpu(), y.detach().cpu()
+    x_rows, y_rows = _row_bytes(x), _row_bytes(y)
+    first: dict[tuple[bytes, bytes], int] = {}
+    for index, pair in enumerate(zip(x_rows, y_rows, strict=True)):
+        first.setdefault(pair, index)
+    dtype = max(x.dtype, y.dtype, key=_VARIANCE_FLOOR.__getitem__)
+    if len(first) < len(x):
+        kept = torch.tensor(list(first.values()))
+        x, y = x[kept], y[kept]
+    x64, y64 = (np.array(t.to(torch.float64).numpy(), copy=True, order="C") for t in (x, y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        x_mean, y_mean = x64.mean(axis=0), y64.mean(axis=0)
+        x64 -= x_mean
+        y64 -= y_mean
+    return DistinctStates(
+        x=x64,
+        y=y64,
+        x_mean=x_mean,
+        y_mean=y_mean,
+        given=len(x_rows),
+        distinct_inputs=len(set(x_rows)),
+        dtype=dtype,
+    )
+
+
+def _row_bytes(states: Tensor) -> list[bytes]:
+    raw = states.contiguous().view(torch.uint8).numpy()
+    return [row.tobytes() for row in raw]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Subspace:
+    """Leading principal directions of centered states (POD).
+
+    Attributes:
+        basis: `[width, modes]`, orthonormal columns, by falling variance.
+        variances: `[modes]` float64, with divisor states - 1.
+    """
+
+    basis: np.ndarray
+    variances: np.ndarray
+
+    @property
+    def modes(self) -> int:
+        """Number of directions."""
+        return len(self.variances)
+
+    @property
+    def condition(self) -> float:
+        """Largest over smallest kept standard deviation."""
+        return float(np.sqrt(self.variances[0] / self.variances[-1]))
+
+
+def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) -> Subspace | None:
+    """Choose the principal directions to keep; None if the states do not vary.
+
+    Args:
+        x: Centered states, `[states, width]` float64.
+        floor: Smallest kept variance relative to the largest.
+        rank: Keep at most this many directions.
+
+    Returns:
+        The subspace.
+    """
+    states, width = x.shape
+    if states < 2 or not np.vdot(x, x) > 0.0:
+        return None
+    small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
+    matrix = (x @ x.T if small else x.T @ x) / (states - 1)  # numpy computes both with SYRK
+    size = len(matrix)
+    if rank is not None and rank < size // 4:
+        variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])
+    else:
+        variances, vectors = np.linalg.eigh(matrix)  # releases the interpreter lock
+    variances, vectors = variances[::-1], vectors[:, ::-1]
+    keep = int(np.count_nonzero(variances > floor * variances[0]))
+    keep = min(keep, states - 1, width)  # centering costs one direction
+    if rank is not None:
+        keep = min(keep, rank)
+    variances, vectors = variances[:keep].copy(), vectors[:, :keep]
+    basis = x.T @ vectors / np.sqrt((states - 1) * variances) if small else vectors
+    return Subspace(basis=np.ascontiguousarray(basis), variances=variances)
 
 
 def fit(
     x: Tensor,
     y: Tensor,
     *,
-    sequence: Tensor | None = None,
     rank: int | None = None,
     variant: Variant = VARIANTS["rksp-1"],
-    kreiss: bool = False,
-    extras: bool = True,
     name: str = "",
     layer: int = 0,
-    threads: int = 1,
 ) -> LayerSpectrum:
-    """Fit the spectrum of one block.
+    """Fit the spectrum of one block, with one BLAS thread.
+
+    More threads slow operators up to about 512 modes and make the last digits depend on the
+    machine.
 
     Args:
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it; row i belongs to the same token.
-        sequence: `[states]` index of the sequence of each state, for held-out folds.
         rank: Keep at most this many principal directions; the width forces a full fit.
         variant: The definition; only one with `rank="auto"` accepts `rank`.
-        kreiss: Whether to measure the Kreiss constant too: 0.1 s at 128 modes, 2.4 s at 768.
-        extras: Whether to measure growth and the held-out residual too, a tenth of the cost.
         name: Module path of the block, copied to the result.
         layer: Index of the block, copied to the result.
-        threads: BLAS threads. More than one slows operators up to about 512 modes and makes the
-            last digits depend on the machine.
 
     Returns:
         The spectrum with its status.
@@ -91,17 +221,9 @@ def fit(
         InputError: The tensors are not a pair of states, or the options contradict each other.
     """
     check_rank(rank, variant)
-    job = FitJob(
-        states=distinct_states(x, y, sequence),
-        variant=variant,
-        rank=rank,
-        kreiss=kreiss,
-        extras=extras,
-        name=name,
-        layer=layer,
-    )
-    with blas_threads(threads):
-        return solve(job)
+    states = distinct_states(x, y)
+    with blas_threads(1):
+        return solve(states, variant, rank, name, layer)
 
 
 def blas_threads(threads: int):
@@ -125,13 +247,14 @@ def check_rank(rank: int | None, variant: Variant) -> None:
         raise InputError(f"rank is {rank}; give at least 1.")
 
 
-def solve(job: FitJob) -> LayerSpectrum:
-    """Compute the spectrum of a prepared layer with the current number of BLAS threads."""
-    states, variant = job.states, job.variant
+def solve(
+    states: DistinctStates, variant: Variant, rank: int | None, name: str, layer: int
+) -> LayerSpectrum:
+    """Compute the spectrum of prepared states with the current number of BLAS threads."""
     width = states.x.shape[1]
     bare = LayerSpectrum(
-        layer=job.layer,
-        name=job.name,
+        layer=layer,
+        name=name,
         variant=variant.name,
         status=Status.NON_FINITE,
         status_detail="the states or their squares hold NaN or infinity",
@@ -145,7 +268,7 @@ def solve(job: FitJob) -> LayerSpectrum:
     if not states.is_finite:
         return bare
     inputs = states.distinct_inputs
-    target = _target_rank(job, width, inputs)
+    target = _target_rank(variant, rank, width, inputs)
     subspace = principal_subspace(states.x, floor=states.variance_floor, rank=target)
     if subspace is None:
         few = inputs < 2
@@ -154,22 +277,20 @@ def solve(job: FitJob) -> LayerSpectrum:
             status=Status.TOO_FEW_STATES if few else Status.RANK_DEFICIENT,
             status_detail=f"{inputs} distinct input(s)" if few else "the inputs do not vary",
         )
-    is_reduced = variant.rank == "auto" and job.rank is None
+    is_reduced = variant.rank == "auto" and rank is None
     bare = replace(
         bare,
         modes=subspace.modes,
         rank_reduced_from=width if is_reduced and target < width else None,
         condition=subspace.condition,
-        discarded_energy=subspace.discarded_energy,
-        discarded_directions=width - subspace.modes,
     )
-    measured = _measure(job, subspace, bare)
+    measured = _measure(states, variant, subspace, bare)
     status, detail = _judge(measured, states, target)
     return replace(measured, status=status, status_detail=detail)
 
 
-def _target_rank(job: FitJob, width: int, inputs: int) -> int:
-    rank = job.variant.rank if job.variant.rank != "auto" else job.rank
+def _target_rank(variant: Variant, rank: int | str | None, width: int, inputs: int) -> int:
+    rank = variant.rank if variant.rank != "auto" else rank
     if rank == "full":
         return width
     if isinstance(rank, int):
@@ -179,9 +300,10 @@ def _target_rank(job: FitJob, width: int, inputs: int) -> int:
     return max(1, inputs // REDUCED_STATES_PER_MODE)
 
 
-def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpectrum:
+def _measure(
+    states: DistinctStates, variant: Variant, subspace: Subspace, bare: LayerSpectrum
+) -> LayerSpectrum:
     """Compute all numbers; `_judge` decides how far they can be trusted."""
-    states, variant = job.states, job.variant
     x, y, n = states.x, states.y, len(states.x) - 1
     basis, variances, k = subspace.basis, subspace.variances, subspace.modes
     root = np.sqrt(variances)
@@ -190,57 +312,36 @@ def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpect
 
     white = x @ (basis / root)
     outputs = y @ (basis / scale)
-    update = white * (root / scale)
-    np.subtract(outputs, update, out=update)
-    update_energy = np.einsum("ij,ij->j", update, update)
     cross = outputs.T @ white / n
     if subspace.condition > _REFINE:
         # eigh leaves relative errors of eps * condition^2 in weak variances; one normal equation
         # of the nearly white inputs removes them from the operator.
         cross = np.linalg.solve(white.T @ white / n, cross.T).T
     operator = cross * (shrinkage * scale / root)
-    moved = float(update_energy @ scale**2)
-    outside = (0.0, 0.0)
+    outside = 0.0
     if k < bare.width:
         outside = _outside(states, basis, white, outputs * scale, cross * scale[:, None], shrinkage)
-        outside = (outside[0], max(0.0, outside[1] - moved))
     outputs -= white @ (cross * shrinkage).T
     errors = outputs  # the outputs are not needed again; this saves 12 MB
 
     sums = _sums(states)
-    covariance = errors.T @ errors
-    error_energy = covariance.diagonal()
-    error = float(error_energy @ scale**2)
-    white_error, white_moved = float(error_energy.sum()), float(update_energy.sum())
-    if variant.epsilon > 0.0 and variant.rank == "full":
-        white_error += outside[0] / variant.epsilon
-        white_moved += outside[1] / variant.epsilon
-    held_out = None
-    if job.extras:
-        left = held_out_error(white, shrinkage, errors, scale**2, states.sequence)
-        held_out = None if left is None else _ratio(left, moved, floor=sums["input"])
+    error = float(np.einsum("ij,ij->j", errors, errors) @ scale**2)
     measured = replace(
         bare,
-        nonlinearity=_ratio(error + outside[0], sums["update"], floor=sums["input"]),
-        nonlinearity_whitened=_ratio(white_error, white_moved, floor=n * k),
+        nonlinearity=_ratio(error + outside, sums["update"], floor=sums["input"]),
         update_ratio=_ratio(sums["raw_update"], sums["raw_input"]),
         update_ratio_centered=_ratio(sums["update"], sums["input"]),
-        held_out_residual=held_out,
-        noise_radius=_noise_radius(float(error_energy @ (scale / root) ** 2), n, k),
     )
     if not np.isfinite(operator).all():
         return measured
     system = eigen_system(operator)
     if system is None:
         return measured
-    squares = system.left_ratio(covariance / n, variances / scale**2)
-    return _with_spectrum(
-        measured,
-        operator,
-        system,
-        residuals=np.sqrt(np.maximum(squares, 0.0)),
-        job=job,
-    )
+    residuals = np.empty(0)  # only a definition that filters by them reads them
+    if variant.max_residual is not None:
+        squares = system.left_ratio(errors.T @ errors / n, variances / scale**2)
+        residuals = np.sqrt(np.maximum(squares, 0.0))
+    return _with_spectrum(measured, operator, system, residuals, variant)
 
 
 def _sums(states: DistinctStates) -> dict[str, float]:
@@ -264,17 +365,13 @@ def _outside(
     outputs: np.ndarray,
     cross: np.ndarray,
     shrinkage: np.ndarray,
-) -> tuple[float, float]:
-    """Compute the squared residual outside the kept directions, and the whole squared update.
-
-    The residual needs only covariances. The update counts inside and outside of the directions.
-    """
+) -> float:
+    """Compute the squared residual outside the kept directions, which needs only covariances."""
     n = len(states.x) - 1
     leak = states.y.T @ white / n - basis @ cross
     explained = n * float(((2 - shrinkage) * shrinkage) @ np.einsum("ij,ij->j", leak, leak))
     total = float(np.vdot(states.y, states.y)) - float(np.vdot(outputs, outputs))
-    difference = states.y - states.x
-    return max(0.0, total - explained), float(np.vdot(difference, difference))
+    return max(0.0, total - explained)
 
 
 def _ratio(above: float, below: float, *, floor: float = 0.0) -> float | None:
@@ -282,25 +379,16 @@ def _ratio(above: float, below: float, *, floor: float = 0.0) -> float | None:
     return math.sqrt(above / below) if below > 1e-24 * floor and below > 0.0 else None
 
 
-def _noise_radius(white_error: float, n: int, k: int) -> float | None:
-    """Return `sigma sqrt(k / (n - k))`, with the mean whitened residual variance sigma^2."""
-    spare = n - k
-    return None if spare <= 0 else math.sqrt(white_error / (spare * k) * k / spare)
-
-
 def _with_spectrum(
     measured: LayerSpectrum,
     operator: np.ndarray,
     system: EigenSystem,
-    *,
     residuals: np.ndarray,
-    job: FitJob,
+    variant: Variant,
 ) -> LayerSpectrum:
     moduli = np.abs(system.eigenvalues)
     energy = float(np.vdot(operator, operator))
     departure = max(0.0, energy - float(moduli @ moduli))
-    sigma = operator_norm(operator)
-    constant = kreiss_constant(operator) if job.kreiss else None
     return replace(
         measured,
         eigenvalues=system.eigenvalues,
@@ -308,35 +396,19 @@ def _with_spectrum(
         eigenvector_condition=system.condition,
         spectral_radius=float(moduli[0]),
         nonnormality=math.sqrt(departure / energy) if energy > 0.0 else 0.0,
-        largest_singular_value=sigma,
-        growth=growth_norms(operator, sigma, system) if job.extras else (),
         energy_gain=energy / len(moduli),
-        kreiss=None if constant is None else constant.value,
-        kreiss_scale=None if constant is None else constant.scale,
-        **_masses(moduli, residuals, job.variant),
+        **_masses(moduli, residuals, variant),
     )
 
 
 def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict[str, Any]:
-    low, high = variant.near_unit
-    t = variant.softness
-    soft = expit(t * (moduli - low)) * expit(t * (high - moduli))
     kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
-    found: dict[str, Any] = {
-        "soft_near_unit_mass": float(soft.mean()),
-        "counted_modes": len(kept),
-    }
+    found: dict[str, Any] = {"counted_modes": len(kept)}
     if len(kept):
-        near, above = (kept >= low) & (kept <= high), kept > high
-        below = kept < variant.contractive
-        middle = ~(near | above | below)
-        for name, mask in (
-            ("near_unit", near),
-            ("expansive", above),
-            ("contractive", below),
-            ("middle", middle),
-        ):
-            found[f"{name}_mass"] = float(mask.mean())
+        low, high = variant.near_unit
+        found["near_unit_mass"] = float(((kept >= low) & (kept <= high)).mean())
+        found["expansive_mass"] = float((kept > high).mean())
+        found["contractive_mass"] = float((kept < variant.contractive).mean())
     return found
 
 
@@ -371,3 +443,77 @@ def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[S
     if found.rank_reduced_from is not None:
         return Status.OK, f"rank reduced from {found.width} to {k}: {inputs} distinct inputs"
     return Status.OK, f"{inputs} distinct inputs for {k} modes"
+
+
+class SpectralAccumulator:
+    """Fits each block when it arrives and keeps only its spectrum.
+
+    With `workers`, threads solve blocks while the forward pass continues. At most that many blocks
+    wait with their states, so memory stays bounded. Each solve uses one BLAS thread, so results do
+    not depend on the number of workers.
+
+    It is also a context manager, which drops pending work if the forward pass fails.
+
+    Args:
+        variant: The definition; see `rksp.spectra.spectrum.VARIANTS`.
+        rank: As for `fit`.
+        workers: Number of threads; 0 solves inside `consume`.
+    """
+
+    def __init__(
+        self,
+        *,
+        variant: Variant = VARIANTS["rksp-1"],
+        rank: int | None = None,
+        workers: int = 0,
+    ) -> None:
+        check_rank(rank, variant)
+        if workers < 0:
+            raise InputError(f"workers is {workers}; give 0 or more.")
+        self._variant, self._rank, self._workers = variant, rank, workers
+        self._spectra: list[LayerSpectrum] = []
+        self._pending: set[Future[LayerSpectrum]] = set()
+        self._stack = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def consume(self, transition: LayerTransition) -> None:
+        """Fit one block; its tensors may change or be freed after this returns."""
+        states = distinct_states(transition.x, transition.y)
+        job = (states, self._variant, self._rank, transition.name, transition.layer)
+        if self._workers == 0:
+            with blas_threads(1):
+                self._spectra.append(solve(*job))
+            return
+        if self._pool is None:
+            # One limit around all solves: nested limits in threads restore each other's values.
+            self._stack.enter_context(blas_threads(1))
+            self._pool = self._stack.enter_context(
+                ThreadPoolExecutor(self._workers, thread_name_prefix="rksp-spectra")
+            )
+        while len(self._pending) >= self._workers:
+            self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
+        self._pending.add(self._pool.submit(solve, *job))
+
+    def finish(self) -> SpectralProfile:
+        """Wait for pending work and aggregate.
+
+        Raises:
+            InputError: No block was consumed.
+        """
+        with self:
+            self._collect(wait(self._pending).done)
+        return SpectralProfile.of(self._spectra, self._variant)
+
+    def _collect(self, done: set[Future[LayerSpectrum]]) -> None:
+        self._pending -= done
+        self._spectra.extend(future.result() for future in done)
+
+    def __enter__(self) -> SpectralAccumulator:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for future in self._pending:
+            future.cancel()
+        self._pending = set()
+        self._stack.close()
+        self._pool = None

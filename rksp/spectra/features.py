@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer needs no torch
     from rksp.measure.forward_stats import ForwardStats
     from rksp.measure.response_profile import ResponsePoint, ResponseProfile
-    from rksp.spectra.profile import SpectralProfile
-    from rksp.spectra.spectrum import LayerSpectrum
+    from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 
 SCHEMA = "features-1"
 

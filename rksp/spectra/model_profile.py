@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from rksp.ground.errors import InputError
 from rksp.measure.forward_stats import ForwardStats
-from rksp.spectra.profile import SpectralProfile
-from rksp.spectra.spectrum import VARIANTS
+from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 if TYPE_CHECKING:  # a stored profile is read without torch
     from torch import Tensor, nn
 
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
+    from rksp.ground.model import Progress
     from rksp.measure.snapshots import Collected, LayerTransition
-    from rksp.models.streaming.meter import Progress
 
 Fitted = Literal["all", "some", "none"]
 _SOME = 4  # blocks
@@ -83,7 +82,7 @@ class Profile:
 
 
 def _judged_as(model: nn.Module) -> str:
-    from rksp.models.anatomy.equivalent import equivalent_shape  # torch
+    from rksp.models.anatomy.parts import equivalent_shape  # torch
 
     width, depth = equivalent_shape(model)
     return (
@@ -111,7 +110,6 @@ def profile(
     *,
     variant: str = "rksp-1",
     rank: int | None = None,
-    kreiss: bool = False,
     fitted: Fitted = "all",
     num_states: int | None = None,
     blocks: str | None = None,
@@ -125,9 +123,9 @@ def profile(
         model: Any `nn.Module` with a chain of blocks; left bitwise unchanged.
         inputs: Input of the model: a tensor, keyword arguments, or a `Batch` with labels for the
             initial loss. Positions with a zero in `attention_mask` are left out.
-        variant: A name in `rksp.spectra.dmd.VARIANTS`; the published definitions have names there.
+        variant: A name in `rksp.spectra.spectrum.VARIANTS`, such as those of the published
+            definitions.
         rank: Keep this many principal directions; default decided from the data.
-        kreiss: Whether to compute the Kreiss constant of each block too (slow).
         fitted: Whose spectra are fitted: those of all blocks, of at most four, or of none.
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
@@ -143,16 +141,14 @@ def profile(
         InputError: An option or the inputs cannot be used.
         NotCovered: The model has no residual stream of constant width.
     """
-    from rksp.batch import Batch
+    from rksp.datasets.batch import Batch
     from rksp.measure.snapshots import collect
-    from rksp.spectra.accumulator import SpectralAccumulator
+    from rksp.spectra.dmd import SpectralAccumulator
 
     if variant not in VARIANTS:
         raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
     batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
-    with SpectralAccumulator(
-        variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
-    ) as spectra:
+    with SpectralAccumulator(variant=VARIANTS[variant], rank=rank, workers=workers) as spectra:
 
         def consume(transition: LayerTransition) -> None:
             if fitted == "all" or transition.layer in _chosen(fitted, transition.of):

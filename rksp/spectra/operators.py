@@ -1,4 +1,4 @@
-"""Analyze a square real operator: eigenvalues, their condition, norms and growth.
+"""Analyze a square real operator: eigenvalues, their condition, and norms.
 
 All computations use LAPACK on the CPU, in float64 but for the vectors of large operators. The
 eigenvector matrix `V` of a real operator is kept in LAPACK's packed real form `R`: one column per
@@ -9,7 +9,6 @@ cost of complex arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +17,8 @@ from scipy.linalg import lapack
 
 from rksp.ground.model import definite
 
-GROWTH_POWERS = (1, 2, 4, 8, 12)  # four products instead of eleven reach the twelfth power
 _DENSE_NORM = 96  # below this an SVD is as fast as Lanczos
-_GROWTH_TOLERANCE = 1e-3
 _MAX_STEPS = 200
-_TRUSTED_BASIS = 1e8  # powers through such an eigenbasis lose eight of sixteen digits
 _BREAKDOWN = 1e-10  # so small a residual means an invariant subspace; dividing by it adds noise
 _TWICE = range(2)  # once is not enough where most of a vector goes (Giraud et al., 2005)
 _MIXED = 192  # modes, from which float32 pays
@@ -43,12 +39,10 @@ class EigenSystem:
             part of one left vector; a real eigenvalue has one row.
         pair: `[n]` index of the row that completes row i, itself for a real eigenvalue.
         order: `[n]` position in `left_rows` of each sorted eigenvalue.
-        right: Packed right vectors, `[n, n]`; None if `V` is singular.
     """
 
     eigenvalues: np.ndarray
     condition: float | None
-    right: np.ndarray | None
     left_rows: np.ndarray
     pair: np.ndarray
     order: np.ndarray
@@ -88,10 +82,9 @@ def eigen_system(operator: np.ndarray) -> EigenSystem | None:
         return None
     packed, pair = _packed(eigenvalues, vectors)
     left, condition = _inverse(packed)
-    right = None if left is None else packed
     if left is None:
         left = _left_vectors(operator)
-    return _sorted(eigenvalues.astype(np.complex128), condition, right, left, pair)
+    return _sorted(eigenvalues.astype(np.complex128), condition, left, pair)
 
 
 def _mixed(operator: np.ndarray) -> EigenSystem | None:
@@ -120,7 +113,7 @@ def _mixed(operator: np.ndarray) -> EigenSystem | None:
     values[first], values[first + 1] = (one + other) / 2 + root, (one + other) / 2 - root
     if _turn(blocks, values) > _MOST_TURN:
         return None
-    return _sorted(values, condition, packed, left, pair)
+    return _sorted(values, condition, left, pair)
 
 
 def _turn(blocks: np.ndarray, values: np.ndarray) -> float:
@@ -152,17 +145,12 @@ def _packed(eigenvalues: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _sorted(
-    eigenvalues: np.ndarray,
-    condition: float | None,
-    right: np.ndarray | None,
-    left: np.ndarray,
-    pair: np.ndarray,
+    eigenvalues: np.ndarray, condition: float | None, left: np.ndarray, pair: np.ndarray
 ) -> EigenSystem:
     order = np.lexsort((-eigenvalues.imag, -eigenvalues.real, -np.abs(eigenvalues)))
     return EigenSystem(
         eigenvalues=eigenvalues[order],
         condition=condition,
-        right=right,
         left_rows=left,
         pair=pair,
         order=order,
@@ -205,39 +193,26 @@ def operator_norm(operator: np.ndarray, *, tolerance: float = 1e-9) -> float:
     # a matrix with one dominant row; the cosine term breaks symmetries.
     heaviest = operator[np.argmax(np.einsum("ij,ij->i", operator, operator))]
     start = heaviest + np.linalg.norm(heaviest) / columns * np.cos(np.arange(columns))
-    return _lanczos_norm(
-        lambda v: operator @ v, lambda v: operator.T @ v, start, size=rows, tolerance=tolerance
-    )
-
-
-def _lanczos_norm(
-    forward: Callable[[np.ndarray], np.ndarray],
-    backward: Callable[[np.ndarray], np.ndarray],
-    start: np.ndarray,
-    *,
-    size: int,
-    tolerance: float,
-) -> float:
     if not start.any():
         return 0.0
     if not np.isfinite(start @ start):
         return float("inf")
-    limit = min(size, len(start), _MAX_STEPS)
-    right = np.zeros((limit + 1, len(start)))
-    left = np.zeros((limit, size))
+    limit = min(rows, columns, _MAX_STEPS)
+    right = np.zeros((limit + 1, columns))
+    left = np.zeros((limit, rows))
     right[0] = start / np.linalg.norm(start)
     alphas, betas = np.zeros(limit), np.zeros(limit)
     best, calm = 0.0, 0
     for step in range(limit):
         count = step + 1
-        vector = forward(right[step])
+        vector = operator @ right[step]
         for _ in _TWICE if step else ():
             vector -= left[:step].T @ (left[:step] @ vector)
         alphas[step] = np.linalg.norm(vector)
         if alphas[step] <= _BREAKDOWN * alphas[:step].max(initial=0.0):
             break
         left[step] = vector / alphas[step]
-        vector = backward(left[step])
+        vector = operator.T @ left[step]
         for _ in _TWICE:
             vector -= right[:count].T @ (right[:count] @ vector)
         betas[step] = np.linalg.norm(vector)
@@ -258,55 +233,3 @@ def _lanczos_norm(
 def _bidiagonal_norm(diagonal: np.ndarray, above: np.ndarray) -> float:
     matrix = np.diag(diagonal) + np.diag(above[:-1], 1)
     return float(np.linalg.svd(matrix, compute_uv=False)[0])
-
-
-def growth_norms(
-    operator: np.ndarray, sigma_max: float, system: EigenSystem | None = None
-) -> tuple[float | None, ...]:
-    """Compute `||A^j||_2` for j in `GROWTH_POWERS`, to three digits; None if a power overflows.
-
-    These norms are the transient growth over depth. They bracket the Kreiss constant for rho < 1:
-    max ||A^j|| / (e n) <= K <= max ||A^j||. With an eigenbasis no power is formed: any `A^j v` is
-    two products with a vector.
-    """
-    norms: list[float | None] = []
-    powers = {1: operator}
-    has_basis = system is not None and system.right is not None
-    is_cheap = (
-        has_basis
-        and definite(definite(system).condition) < _TRUSTED_BASIS
-        and len(operator) > _DENSE_NORM
-    )
-    with np.errstate(over="ignore", invalid="ignore"):
-        for power in GROWTH_POWERS:
-            if power == 1:
-                norm = sigma_max
-            elif is_cheap:
-                norm = _power_norm(definite(system), power)
-            else:
-                part = max(p for p in powers if power - p in powers)
-                powers[power] = powers[part] @ powers[power - part]
-                norm = operator_norm(powers[power], tolerance=_GROWTH_TOLERANCE)
-            norms.append(float(norm) if np.isfinite(norm) else None)
-    return tuple(norms)
-
-
-def _power_norm(system: EigenSystem, power: int) -> float:
-    right, left, pair = system.right, system.left_rows, system.pair
-    values = np.empty_like(system.eigenvalues)
-    values[system.order] = system.eigenvalues
-    values = values**power
-    if not np.isfinite(values).all():
-        return float("inf")
-    stretch, turn = values.real, values.imag
-
-    def forward(vector: np.ndarray) -> np.ndarray:
-        inner = left @ vector
-        return right @ (stretch * inner + turn * inner[pair])
-
-    def backward(vector: np.ndarray) -> np.ndarray:
-        inner = definite(right).T @ vector
-        return left.T @ (stretch * inner + (turn * inner)[pair])
-
-    start = np.cos(np.arange(len(pair)) ** 2)
-    return _lanczos_norm(forward, backward, start, size=len(pair), tolerance=_GROWTH_TOLERANCE)

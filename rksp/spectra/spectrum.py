@@ -1,12 +1,26 @@
-"""Define a spectrum by name and version, and hold the numbers of one block."""
+"""Define a spectrum by name and version, and hold the numbers of one block and of all blocks."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from rksp.ground.errors import InputError
+from rksp.ground.text import words
 from rksp.spectra.status import Status
+
+QUANTITIES = words(
+    "near_unit_mass expansive_mass contractive_mass spectral_radius eigenvector_condition "
+    "nonnormality energy_gain nonlinearity update_ratio update_ratio_centered condition"
+)
+MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
+
+Aggregates = Mapping[str, Mapping[str, float | int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +37,6 @@ class Variant:
             status, because the paper has none.
         near_unit: Band of modulus counted as near-unit, inclusive; above it is expansive.
         contractive: Modulus below which a mode is contractive; the rest is the middle.
-        softness: Temperature T of the soft near-unit mass (section 4 of the paper).
     """
 
     name: str
@@ -34,7 +47,6 @@ class Variant:
     layers: str = "ok"
     near_unit: tuple[float, float] = (0.90, 1.05)
     contractive: float = 0.80
-    softness: float = 20.0
 
 
 VARIANTS: dict[str, Variant] = {
@@ -69,22 +81,16 @@ class LayerSpectrum:
         rank_reduced_from: The width, if too few states forced a reduced rank.
         eigenvalues: `[modes]` complex128 by descending modulus.
         residuals: `[modes]` float64, `||u*(Y - lambda X)|| / ||u* X||` of the left vectors,
-            in-sample. Multiply by `sqrt((N-1) / (N-1-k))` for the bias of the fit.
-        near_unit_mass: Share of counted modes in the band. The expansive, contractive and middle
-            mass are defined likewise; all four sum to one.
-        soft_near_unit_mass: The same with sigmoids for edges, over all modes.
+            in-sample (times `sqrt((N-1) / (N-1-k))` without the bias of the fit); empty where the
+            definition filters no modes.
+        near_unit_mass: Share of counted modes in the band. The expansive and the contractive mass
+            are defined likewise.
         eigenvector_condition: kappa(V), unit columns; None if V is singular.
         nonnormality: Henrici's `sqrt(||A||_F^2 - sum |lambda|^2) / ||A||_F`, from 0 (normal) to 1.
-        growth: `||A^j||_2` for j in `rksp.spectra.operators.GROWTH_POWERS`.
         energy_gain: `||A||_F^2 / k`, the quantity of the paper's Theorem 1.
-        nonlinearity: `||Y - A X||_F / ||Y - X||_F`; `nonlinearity_whitened` is the same in whitened
-            coordinates, where weak directions weigh most.
+        nonlinearity: `||Y - A X||_F / ||Y - X||_F`.
         update_ratio: `||Y - X||_F / ||X||_F`; `update_ratio_centered` is that of centered states.
-        noise_radius: nu, the radius of the disc over which estimation noise spreads an eigenvalue.
-        held_out_residual: `nonlinearity` in the kept directions, each fold predicted by the rest.
         condition: Largest over smallest kept standard deviation of the inputs.
-        discarded_energy: Share of the inputs' variance outside the kept directions.
-        kreiss: K(A / g) if requested, a lower bound; `kreiss_scale` is g.
     """
 
     layer: int
@@ -104,28 +110,109 @@ class LayerSpectrum:
     near_unit_mass: float | None = None
     expansive_mass: float | None = None
     contractive_mass: float | None = None
-    middle_mass: float | None = None
-    soft_near_unit_mass: float | None = None
     spectral_radius: float | None = None
     eigenvector_condition: float | None = None
     nonnormality: float | None = None
-    largest_singular_value: float | None = None
-    growth: tuple[float | None, ...] = ()
     energy_gain: float | None = None
     nonlinearity: float | None = None
-    nonlinearity_whitened: float | None = None
     update_ratio: float | None = None
     update_ratio_centered: float | None = None
-    noise_radius: float | None = None
-    held_out_residual: float | None = None
     condition: float | None = None
-    discarded_energy: float | None = None
-    discarded_directions: int = 0
-    kreiss: float | None = None
-    kreiss_scale: float | None = None
 
-    @property
-    def max_growth(self) -> float | None:
-        """Largest measured `||A^j||_2`; None if a power overflowed."""
-        known = [norm for norm in self.growth if norm is not None]
-        return max(known) if known and len(known) == len(self.growth) else None
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpectralProfile:
+    """One spectrum per block, and their aggregates.
+
+    Attributes:
+        layers: Spectra by position in the chain, with any status.
+        variant: Name of the definition that all of them follow.
+        aggregates: For each quantity of `QUANTITIES` measured on at least one OK layer, its `mean`,
+            `max`, `min`, `std` (population) and `count` over the OK layers.
+        coverage: Share of layers that are OK.
+        published_score: Layer mean of the near-unit mass, over the layers that the variant counts;
+            None if no such layer has one.
+        reading: `"measured"`, `"indeterminate"` if the profile must not be read as risk, or
+            `"not measured"`.
+        reason: Why it is not measured, with numbers and a remedy; otherwise empty.
+    """
+
+    layers: tuple[LayerSpectrum, ...]
+    variant: str
+    aggregates: Aggregates
+    coverage: float
+    published_score: float | None
+    reading: str
+    reason: str
+
+    @classmethod
+    def not_measured(cls, variant: str, reason: str) -> SpectralProfile:
+        """Return the profile of a model that has no blocks to measure."""
+        return cls(
+            layers=(),
+            variant=variant,
+            aggregates={},
+            coverage=0.0,
+            published_score=None,
+            reading="not measured",
+            reason=reason,
+        )
+
+    @classmethod
+    def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:
+        """Sort the layers and aggregate them.
+
+        Raises:
+            InputError: There are no layers, or one follows another variant.
+        """
+        ordered = tuple(sorted(layers, key=lambda s: s.layer))
+        if not ordered:
+            raise InputError(
+                "There are no spectra of blocks; give a model with at least one block."
+            )
+        others = sorted({s.variant for s in ordered} - {variant.name})
+        if others:
+            raise InputError(
+                f"Layers use {', '.join(others)} as well as {variant.name}; use one variant."
+            )
+        trusted = [s for s in ordered if s.status is Status.OK]
+        counted = trusted if variant.layers == "ok" else ordered
+        masses = [s.near_unit_mass for s in counted if s.near_unit_mass is not None]
+        reason = _reason(ordered, len(trusted))
+        return cls(
+            layers=ordered,
+            variant=variant.name,
+            aggregates=_aggregate(trusted),
+            coverage=len(trusted) / len(ordered),
+            published_score=statistics.fmean(masses) if masses else None,
+            reading="indeterminate" if reason else "measured",
+            reason=reason,
+        )
+
+
+def _aggregate(layers: Iterable[LayerSpectrum]) -> Aggregates:
+    trusted = list(layers)
+    found: dict[str, dict[str, float | int]] = {}
+    for quantity in QUANTITIES:
+        values = [v for s in trusted if (v := getattr(s, quantity)) is not None]
+        if values and all(map(math.isfinite, values)):
+            found[quantity] = {
+                "mean": statistics.fmean(values),
+                "max": max(values),
+                "min": min(values),
+                "std": statistics.pstdev(values),
+                "count": len(values),
+            }
+    return found
+
+
+def _reason(layers: tuple[LayerSpectrum, ...], trusted: int) -> str:
+    if trusted >= MIN_COVERAGE * len(layers):
+        return ""
+    failures = Counter(s.status for s in layers if s.status is not Status.OK)
+    status, count = failures.most_common(1)[0]
+    example = next(s for s in layers if s.status is status)
+    return (
+        f"{count} of {len(layers)} layers are {status.value.replace('_', ' ')} "
+        f"(layer {example.layer}: {example.status_detail}). {status.remedy}"
+    )

@@ -17,7 +17,7 @@ from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.report import words
-from rksp.report.formats import rendering
+from rksp.report.formats import render, rendering
 from rksp.report.issues import deciding
 
 RECIPE = {"learning_rate": 6e-3, "warmup_steps": 100, "max_steps": 1000}
@@ -179,10 +179,10 @@ def test_every_page_says_what_would_raise_the_edge() -> None:
     report = scored().report
     page = words.levers(deciding(report).risk)
     first, *others = page.split("; ")
-    assert first == "QK-norm (in the model's code) would raise the edge by 3.2× [1.8, 5.6]"
+    assert first == "would raise the edge: QK-norm (in the model's code) by 3.2× [1.8, 5.6]"
     assert "300 steps of warm-up (--warmup-steps 300) by" in others[-1]
     for form in ("full", "markdown", "html"):
-        assert "QK-norm" in str(printed(report, form)), form
+        assert "QK-norm" in render(report, form), form
     sarif = json.loads(printed(report, "sarif"))
     assert len(sarif["runs"][0]["properties"]["levers"]) == 3
 

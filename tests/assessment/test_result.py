@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import FrozenInstanceError
 
-import matplotlib
 import pytest
 import torch
 from support.given_models import HandGPT, tokens
 
 import rksp
-from rksp.ground.errors import InputError
-
-matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
@@ -59,23 +55,12 @@ def test_a_notebook_shows_the_page_in_a_frame(result):
     assert "HandGPT" in shown and "&lt;svg" in shown
 
 
-def test_the_plot_is_the_curve(result):
-    axes = result.plot()
-    xs, ys = axes.lines[0].get_data()
-    assert list(xs) == [p.learning_rate for p in result.curve]
-    assert list(ys) == [p.probability for p in result.curve]
-    assert axes.get_xscale() == "log" and result.plot(axes) is axes
-    matplotlib.pyplot.close(axes.figure)
-
-
-def test_no_curve_is_no_plot(result):
+def test_without_an_answer_it_says_why(result):
     seed = result.report.seeds[0].model_copy(update={"risk": None, "risk_missing": "it is gone"})
     bare = rksp.Result(
         result.report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
     )
     assert bare.probability_failed is None and "it is gone" in repr(bare)
-    with pytest.raises(InputError, match="no risk curve"):
-        bare.plot()
 
 
 def test_a_profile_is_short_too():

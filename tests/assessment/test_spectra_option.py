@@ -9,7 +9,7 @@ from rksp.assessment.report import score_report
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.report.score.change import measured_line
+from rksp.report.score.measured import measured
 
 DEEP = {"n_layer": 7, "n_embd": 32, "n_head": 2, "vocab_size": 300}
 RECIPE = Recipe(learning_rate=1e-3)
@@ -45,5 +45,5 @@ def test_none_are_said_to_be_none(reports):
     spectra = reports["none"].seeds[0].spectra
     assert spectra.layers == [] and spectra.reading == "not measured"
     assert "asked for" in spectra.reason
-    [long, _] = measured_line(reports["none"].seeds[0])
-    assert "gradient norm" in long and "near-unit mass" not in long
+    shown = [row.word for row in measured(reports["none"].seeds[0])]
+    assert "gradient norm" in shown and "near-unit mass" not in shown

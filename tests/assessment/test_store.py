@@ -17,7 +17,7 @@ from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore
 from rksp.grid.cell import Options
 from rksp.grid.evaluate import evaluate_group
-from rksp.ground.caches import user_cache
+from rksp.ground.files import user_cache
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 import torch
-from rich.console import Console
 from support.check_evidence import (
     BLOCK,
     found,
@@ -18,6 +16,7 @@ from support.check_evidence import (
     on_meta,
     token_batch,
 )
+from support.reports import with_findings
 from torch import nn
 
 from lab.zoo import ZooConfig, ZooTransformer
@@ -30,7 +29,7 @@ from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
-from rksp.report.score.terminal import _findings
+from rksp.report.formats import render
 
 
 def test_errors_come_first_and_equals_by_code():
@@ -121,9 +120,9 @@ def test_the_table_is_in_order_and_its_names_are_names():
     assert len(set(names)) == len(names)
     assert all(name == name.lower() and " " not in name for name in names)
     for check in CHECKS:
-        assert check.fix.endswith("."), check.code
+        assert check.texts.fix.endswith("."), check.code
         for part in ("title", "measures", "why", "source", "healthy", "failing", "stable"):
-            assert getattr(check, part).strip(), (check.code, part)
+            assert getattr(check.texts, part).strip(), (check.code, part)
 
 
 def test_published_rate_passes_through_gpt_3s_ends():
@@ -157,10 +156,10 @@ class ByLayer:
 
 def test_a_setting_that_differs_by_layer_is_no_setting():
     evidence = healthy(config={"text_config": ByLayer()})
-    assert evidence.setting("head_dim") is None
-    assert evidence.setting("head_dim", "num_attention_heads") == 8
-    assert evidence.number("head_dim", "num_attention_heads") == 8
-    assert healthy(config={"d_ff": [1, 2], "tied": True}).number("d_ff", "tied") is None
+    assert evidence.settings.get("head_dim") is None
+    assert evidence.settings.get("head_dim", "num_attention_heads") == 8
+    assert evidence.settings.number("head_dim", "num_attention_heads") == 8
+    assert healthy(config={"d_ff": [1, 2], "tied": True}).settings.number("d_ff", "tied") is None
 
 
 def test_encoder_and_decoder_are_chains_of_their_own():
@@ -282,17 +281,13 @@ def test_a_terminal_shows_every_finding_the_worst_first():
     )
     findings = list(run_checks(evidence))
     assert len(findings) > 7
-    console = Console(width=200, file=StringIO())
-    console.print(_findings(findings))
-    lines = console.file.getvalue().splitlines()
-    assert len(lines) == len(findings)
+    page = render(with_findings(*findings), "full")
+    lines = page.partition("\nFindings\n")[2].replace("\n", " ")
     assert findings[0].level == "error"
-    assert findings[0].code in lines[0]
-    assert findings[0].message in lines[0]
-    assert findings[0].fix in lines[0]
-    assert all(f.code in line for f, line in zip(findings, lines, strict=True))
-    console.print(_findings(findings[:6]))
-    assert "more" not in console.file.getvalue().splitlines()[-1]
+    places = [lines.index(f"{f.level} {f.code} ") for f in findings]
+    assert places == sorted(places) and places[0] == 0
+    for part in (findings[0].message, findings[0].fix):
+        assert " ".join(part.split()) in " ".join(lines.split())
 
 
 def leaves_with(arguments: list[str]) -> int | str | None:
@@ -318,7 +313,7 @@ def test_rksp_explain_teaches_each(check, capsys):
     assert said.startswith(f"{check.code} {check.name}")
     for title in ("Measures", "Why", "Healthy", "Fix", "Fails", "Passes", "Source"):
         assert title in said
-    assert check.why.split()[0] in said
+    assert check.texts.why.split()[0] in said
 
 
 def test_rksp_explain_of_nothing_is_one_sentence(capsys):

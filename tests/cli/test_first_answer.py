@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,9 @@ def _fresh(_measured_once, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RKSP_CACHE", str(tmp_path / "cache"))
 
 
+CHANGED = re.compile("(raised|lowered|left) the edge")  # what a measurement says
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     """The page of the same score in a pipe, as wide as the terminal."""
@@ -34,17 +38,17 @@ def test_the_measurement_replaces_the_configuration_s_answer(page):
         assert not left_with(list(SCORE))
         drawn = text()
     before, _, after = drawn.rpartition(MEASURING)
-    assert "start here" in before and "measured:" not in before
+    assert "start here" in before and not CHANGED.search(before)
     final = [line.rstrip() for line in screen(drawn) if line.strip()]
     assert final[0].startswith(("OK", "CAUTION", "RISK"))
     assert [line[:60] for line in final] == [line[:60] for line in page.splitlines()]
-    assert any(line.startswith("  measured: ") for line in final)
-    assert MEASURING not in "".join(final) and "measured:" in after
+    assert any(CHANGED.search(line) for line in final)
+    assert MEASURING not in "".join(final) and CHANGED.search(after)
 
 
 def test_a_pipe_carries_the_final_page_alone(page):
     assert MEASURING not in page
-    assert page.count("start here") == page.count("  measured: ") == 1
+    assert page.count("start here") == len(CHANGED.findall(page)) == 1
 
 
 def test_what_is_known_is_not_announced():
@@ -52,7 +56,7 @@ def test_what_is_known_is_not_announced():
     with on_a_terminal() as text:
         assert not left_with([*SCORE, "--lr=5e-4"])
         drawn = text()
-    assert MEASURING not in drawn and "measured:" in drawn
+    assert MEASURING not in drawn and CHANGED.search(drawn)
 
 
 @pytest.mark.parametrize("more", [("--format=json",), ("--evidence=config",)])

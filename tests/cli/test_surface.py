@@ -33,7 +33,7 @@ RECIPE = (
     "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
+    "--blocks --evidence --max-memory --probe --rank --snapshots --spectra --stream "
     "--threads "
     "--variant "
 )
@@ -67,7 +67,6 @@ OPTIONS = {
     + "--steps "
     + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
-    "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
     + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
@@ -82,12 +81,12 @@ OPTIONS = {
     "--select --set --strict --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
-    + "--task --allow-hub --evidence --format --max-params --offline --recipe --runs --set "
+    + "--task --allow-hub --format --max-params --offline --recipe --runs --set "
     "--strict --trust-remote-code --help-all",
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
+    "assumed baseline findings gate kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
     "summary target timings unread verdict"
 )
@@ -144,7 +143,10 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("lab", "python -m lab"), ("bench", "lab bench"), ("reproduce", "lab.experiments")],
+)
 def test_what_left_the_package_says_where_it_went(capsys, name, place):
     assert left_with([name, "--help"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()

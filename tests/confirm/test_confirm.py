@@ -10,17 +10,17 @@ import pytest
 import torch
 from support.commands import left_with
 
-from rksp.batch import Batch
 from rksp.cli.progress import sparse
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve_tiny
 from rksp.options import MeasureOptions
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import read_log

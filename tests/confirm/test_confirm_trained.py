@@ -22,7 +22,7 @@ from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
-from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.history import read_history
 from rksp.own_runs.record import read_record
 from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe
 
@@ -203,7 +203,7 @@ def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tm
     (row,) = read_record(path)
     (trial,) = report.trials
     assert row["final_loss"] == trial.held_out_loss != trial.final_loss
-    found = read_history([path], Question(source=source, recipe=recipe))
+    found = read_history([path], source, recipe)
     assert found.ladders[0].runs[0].shape.is_trained and not found.seen
     with pytest.raises(InputError, match="leave out --record"):
         random = resolve_tiny("gpt2")

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
-import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 import torch
 from support.commands import left_with
-from support.places import ROOT
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.grid.cell import Cell, Options
-from rksp.grid.evaluate import gather_cell
+from rksp.grid.evaluate import ask
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
-
-try:
-    version("datasets")  # not imported: our own folder may have the name
-except PackageNotFoundError:
-    pytest.skip("the datasets library is not installed", allow_module_level=True)
 
 TEXTS = [f"line {number} says nothing of note" for number in range(40)]
 CHAT = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "reply"}]
@@ -71,6 +61,8 @@ def lines(path: Path, rows: list[dict]) -> Path:
 @pytest.mark.parametrize("form", ["a[1].jsonl", "b.csv", "c.parquet", "d.txt", "folder"])
 def test_every_form_of_a_file_gives_the_same_rows(form, tmp_path):
     rows, path = [{"text": text} for text in TEXTS], tmp_path / form
+    if form.endswith(("csv", "parquet")):
+        pytest.importorskip("pyarrow")
     if form.endswith("jsonl"):
         lines(path, rows)
     elif form.endswith("csv"):
@@ -135,51 +127,24 @@ def test_a_broken_file_is_an_artifact_and_a_mixed_folder_is_refused(tmp_path):
         read_own_rows(tmp_path)
 
 
-def test_a_folder_of_that_name_does_not_shadow_the_library(tmp_path):
-    path = lines(tmp_path / "rows.jsonl", [{"text": "x"}, {"text": "y"}])
-    # A stranger's folder of that name, which does not give way.
-    shutil.copytree(ROOT / "datasets", tmp_path / "root" / "datasets", ignore=lambda *_: ["runs"])
-    (tmp_path / "root" / "datasets" / "__init__.py").write_text("")
-    code = (
-        "import datasets as ours, sys\n"
-        "assert 'corpora.py' in __import__('os').listdir(ours.__path__[0])\n"
-        "from pathlib import Path\n"
-        "from rksp.datasets.own_rows import read_own_rows\n"
-        f"print(len(read_own_rows(Path({str(path)!r})).rows))\n"
-        "import datasets; assert datasets is ours and not hasattr(datasets, 'Dataset')\n"
-        f'Path({str(path)!r}).write_text(\'{{"text": "z"}}\\n\')\n'
-        f"print(len(read_own_rows(Path({str(path)!r})).rows))\n"
-    )
-    bare = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path / "root",
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["2", "1"], done.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_a_library_that_is_imported_already_stays_the_same(tmp_path):
-    path = lines(tmp_path / "rows.jsonl", [{"text": "x"}])
-    code = (
-        "import datasets, sys\n"
-        "from pathlib import Path\n"
-        "from rksp.datasets.own_rows import read_own_rows\n"
-        f"read_own_rows(Path({str(path)!r}))\n"
-        "assert sys.modules['datasets'] is datasets\n"
-        "import datasets.features; print(datasets.__version__)\n"
-    )
-    after = code.replace("import datasets, sys", "import sys").replace(
-        "assert sys.modules['datasets'] is datasets", "import datasets"
-    )
-    for text in (code, after):
-        command = [sys.executable, "-P", "-c", text]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.stdout.strip() == version("datasets"), done.stderr[-2000:]
+@pytest.mark.parametrize("parts", [[], ["test", "train"]])
+def test_a_folder_of_hugging_face_is_read_without_its_library(parts, tmp_path):
+    """As `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write it: Arrow, in two shards."""
+    pyarrow = pytest.importorskip("pyarrow")
+    for part in parts or [""]:
+        home = tmp_path / "data" / part
+        home.mkdir(parents=True)
+        (home / "dataset_info.json").write_text("{}")
+        for shard in range(2):
+            table = pyarrow.Table.from_pylist([{"text": f"{part} {shard}", "label": shard}])
+            with pyarrow.ipc.new_stream(home / f"data-{shard}.arrow", table.schema) as stream:
+                stream.write_table(table)
+    if parts:
+        (tmp_path / "data" / "dataset_dict.json").write_text("{}")
+    found = read_own_rows(tmp_path / "data")
+    name = "train" if parts else ""
+    assert [first for first, _ in found.rows] == [f"{name} 0", f"{name} 1"]
+    assert found.labels == (0, 1)
 
 
 def test_text_is_cut_into_sequences_whose_labels_are_the_next_tokens(checkpoint, tmp_path):
@@ -264,7 +229,7 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
 def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     options = Options(data=path, evidence="forward")
-    measurement = gather_cell(checkpoint, {}, 0, options).measurement
+    measurement = ask(checkpoint, {}, 0, options, Recipe())[1].measurement
     assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
     cell = Cell(target=checkpoint, recipe=Recipe())
     before = cell.key(options)
@@ -311,11 +276,9 @@ def test_a_classifier_is_confirmed_on_labelled_data(checkpoint, tmp_path, capsys
     assert trial["trivial_loss"] == pytest.approx(0.693, abs=0.01)
 
 
-def test_without_the_library_one_sentence_says_what_to_install(checkpoint, tmp_path, monkeypatch):
-    def absent(name: str):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("rksp.datasets.hugging_face.distribution", absent)
-    path = lines(tmp_path / "rows.jsonl", [{"text": "only here"}])
+def test_without_pyarrow_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert len(read_own_rows(lines(tmp_path / "rows.jsonl", [{"text": "x"}])).rows) == 1
+    (tmp_path / "rows.csv").write_text("text\nx\n")
     with pytest.raises(InputError, match=r"pip install 'rksp\[data\]'"):
-        read_own_rows(path)
+        read_own_rows(tmp_path / "rows.csv")

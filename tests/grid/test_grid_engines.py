@@ -28,8 +28,6 @@ from rksp.grid.engines.ray import RayEngine
 from rksp.grid.engines.slurm import SlurmEngine
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import TRIES, GridStore
-from rksp.grid.sweepers.optuna import prune_by_risk
-from rksp.grid.sweepers.ray_tune import risk_scheduler
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.recipe import Recipe
 
@@ -227,6 +225,18 @@ def test_other_files_are_no_stores(tmp_path):
         GridStore(tmp_path / "other.db")
 
 
+def test_text_that_is_not_utf8_is_damage(tmp_path):
+    path = tmp_path / "grid.db"
+    with GridStore(path) as store:
+        store.fill(cells("good", 1), Options())
+    base = sqlite3.connect(path)
+    base.execute("UPDATE meta SET value = CAST(x'ff22' AS TEXT) WHERE name = 'made_by'")
+    base.commit()
+    base.close()
+    with pytest.raises(ArtifactError, match="damaged"):
+        read_grid(path)
+
+
 def test_jobs_write_events_and_failures_are_the_same(tmp_path):
     pytest.importorskip("submitit")
     plan = [*cells("good", 3), *cells("dies", 2, die_at=1), *cells("wrong", 1, invalid=True)]
@@ -333,8 +343,6 @@ def test_without_slurm_that_is_said(tmp_path, monkeypatch):
     [
         ("ray", "ray", lambda folder: RayEngine()),
         ("submitit", "slurm", lambda folder: SlurmEngine(folder, 1)),
-        ("optuna", "optuna", lambda folder: prune_by_risk(None, None)),
-        ("ray.tune.schedulers", "tune", lambda folder: risk_scheduler(None)),
     ],
 )
 def test_a_missing_package_is_one_sentence(module, extra, use, tmp_path, monkeypatch):

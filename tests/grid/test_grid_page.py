@@ -13,16 +13,17 @@ from support.pages import check_self_contained, wrong_numbers
 
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
-from rksp.assessment.risk import certain_failure
+from rksp.assessment.risk import Terms
 from rksp.grid.evaluate import summarize
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe
+from rksp.report.formats import render
 from rksp.report.gate import Gate
-from rksp.report.grid import html, summary, terminal
 from rksp.report.grid.report import grid_report
 
-WARNED, FAULTY = ["RKSP505 warning"], ["RKSP304 error"]
+WARNED = [{"code": "RKSP505", "level": "warning"}]
+FAULTY = [{"code": "RKSP304", "level": "error"}]
 
 
 def filled(tmp_path: Path, grid: dict, answer) -> Path:
@@ -40,8 +41,8 @@ def test_every_page_says_what_was_assumed(tmp_path):
     assert document.assumed["max_steps"] == "1000 steps"
     assert document.assumed.keys() & {"learning_rate", "warmup_steps"} == set()
     assert json.loads(document.to_json())["assumed"] == document.assumed
-    for page in (terminal, html, summary.markdown):
-        text = page(document) if callable(page) else page.render(document)
+    for form in ("text", "html", "markdown"):
+        text = " ".join(render(document, form).replace("\\", "").split())
         assert "1000 steps" in text
         assert "--max-steps" in text
         assert "a warm-up of 100 in an assumed run of 1000 steps" in text
@@ -52,22 +53,22 @@ def test_every_page_names_the_first_lever_of_a_cell(tmp_path):
     answer = lambda recipe: warmed if recipe["learning_rate"] == 1e-2 else {}
     document = report(filled(tmp_path, {"lr": [1e-3, 1e-2]}, answer))
     assert [cell["lever"] for cell in document.cells].count("warmup") == 1
-    for page in (terminal.render, html.render, summary.markdown):
-        assert page(document).count("warmup 1.3×") == 1
-    (line,) = (text for text in summary.csv(document).splitlines() if "warmup,1.312" in text)
+    for form in ("text", "html", "markdown"):
+        assert render(document, form).count("warmup 1.3×") == 1
+    (line,) = (text for text in render(document, "csv").splitlines() if "warmup,1.312" in text)
     assert ",0.01," in line
 
 
 def test_a_grid_without_levers_has_no_column_of_them(tmp_path):
     document = report(filled(tmp_path, {"lr": [1e-3]}, lambda recipe: {}))
-    assert "raises the edge" not in terminal.render(document)
+    assert "Raises the edge" not in render(document, "text")
 
 
 def test_what_was_given_is_not_assumed(tmp_path):
     plan = read_plan("gpt2", ["lr=1e-3", "steps=50"], recipe={"warmup_steps": 9})
     assert plan.assumed.keys() & {"learning_rate", "max_steps", "warmup_steps"} == set()
     fill_done(tmp_path / "g.db", plan, lambda recipe: {})
-    assert "assumed run" not in terminal.render(report(tmp_path / "g.db"))
+    assert "assumed run" not in render(report(tmp_path / "g.db"), "text")
     wandb = tmp_path / "s.yaml"
     wandb.write_text("parameters: {lr: {values: [1]}, max_steps: {value: 7}}\n")
     assert "max_steps" not in read_plan(str(wandb), target="gpt2").assumed
@@ -122,24 +123,24 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
     [row] = heat.rows
     assert None not in row.probabilities
     assert row.probabilities == sorted(row.probabilities)
-    text = terminal.render(document)
+    text = render(document, "text")
     assert "in 20 columns of equal width" in text
-    page = html.render(document)
+    page = render(document, "html")
     check_self_contained(page)
     assert wrong_numbers(page, json.loads(document.to_json())) == []
     assert page.count('class="risky"') == 20
 
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
-    risk = certain_failure("x is not finite", "config", steps=9, learning_rate=1e-3)
+    risk = Terms(tier="config", steps=9, learning_rate=1e-3).failing("x is not finite")
     seen = Evaluation(
         seed=0, source=None, profile=None, response=None, risk=risk, risk_missing=None
     )
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)
     assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]
-    for page in (terminal.render, html.render, summary.markdown, summary.junit):
-        assert "0.01" in page(document) or "1e-2" in page(document)
+    for form in ("text", "html", "markdown", "junit"):
+        assert "0.01" in render(document, form) or "1e-2" in render(document, form)
 
 
 def test_an_interrupted_grid_says_how_to_go_on(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
-from rksp.grid.axes import Choice, Range, axis_of, read_override, sweep_axis
+from rksp.grid.axes import Choice, Range, read_override, sweep_axis
 from rksp.grid.cell import Options
 from rksp.grid.plan import make_plan, read_plan
 from rksp.ground.errors import InputError
@@ -177,25 +177,6 @@ def test_draws_choose_among_conditional_blocks(tmp_path):
     assert all(c.recipe.momentum == 0.9 for c in plan.cells if c.recipe.optimizer == "adamw")
     with pytest.raises(InputError, match="60 cells"):
         make_plan(grid, target="gpt2", samples=60, max_cells=59)
-
-
-def test_spaces_of_optuna_and_ray_tune_are_axes():
-    optuna = pytest.importorskip("optuna")
-    assert axis_of("x", {"grid_search": [1, 2]}) == Choice(values=(1, 2))  # Ray Tune's own form
-    spaces = optuna.distributions
-    assert axis_of("x", spaces.CategoricalDistribution(["a", "b"])) == Choice(values=("a", "b"))
-    assert axis_of("x", spaces.FloatDistribution(1e-5, 1e-1, log=True)) == Range(
-        kind="log_uniform", low=1e-5, high=1e-1
-    )
-    assert axis_of("x", spaces.FloatDistribution(0, 1, step=0.5)) == Choice(values=(0.0, 0.5, 1.0))
-    assert axis_of("x", spaces.IntDistribution(2, 8, step=3)) == Choice(values=(2, 5, 8))
-
-
-def test_domains_of_ray_tune_keep_their_open_end():
-    tune = pytest.importorskip("ray.tune")
-    assert axis_of("x", tune.randint(0, 4)) == Range(kind="uniform", low=0, high=3, whole=True)
-    assert axis_of("x", tune.loguniform(1e-4, 1e-1)).kind == "log_uniform"
-    assert axis_of("x", tune.choice([1, 2])) == Choice(values=(1, 2))
 
 
 def test_a_warm_up_below_one_is_a_share_of_the_run():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rksp.ground.caches import Cache, user_cache
+from rksp.ground.files import Cache, user_cache
 
 
 def _aged(cache: Cache, name: str, seconds: int) -> None:

@@ -14,9 +14,8 @@ from support.commands import left_with
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.flags import Flag, flags_of
-from rksp.ground.sizes import whole
-from rksp.models.streaming.opening import Streaming
+from rksp.ground.flags import Flag, flags_of, whole
+from rksp.models.streaming.memory import Streaming
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
@@ -69,7 +68,7 @@ def test_what_was_typed_is_told_from_what_was_not():
 
 
 def test_choices_are_those_of_the_type():
-    with pytest.raises(typer.BadParameter.__mro__[1], match="'a', 'b'"):
+    with pytest.raises(typer.BadParameter.__mro__[1], match="use a, b"):
         call(parts, "--kind", "c")
 
 
@@ -120,7 +119,7 @@ def test_counts_are_read_as_people_write_them(text, number, capsys):
 def test_what_is_not_whole_is_no_count(text, capsys):
     assert left_with(["score", "gpt2", "--max-steps", text, "--evidence", "config"]) == 2
     said = capsys.readouterr().err
-    assert f"'--max-steps': it is '{text}'; it should be a whole number, such as 10000" in said
+    assert f"--max-steps is '{text}'; it should be a whole number, such as 10000" in said
     with pytest.raises(InputError, match=r"'max_steps' is .*; it should be a whole number"):
         Recipe.parse({"max_steps": text})
 
@@ -132,7 +131,7 @@ def test_what_is_not_whole_is_no_count(text, capsys):
         ("--learning-rate -1", "--lr is -1.0; it should be greater than 0"),
         ("--beta1 1", "--beta1 is 1.0; it should be less than 1"),
         ("--rank 0", "--rank is 0; it should be greater than or equal to 1"),
-        ("--optimizer adam2", "'--optimizer'"),
+        ("--optimizer adam2", "--optimizer is 'adam2'"),
         ("--classifier absent.json --set n_layer=1", "absent.json"),
     ],
 )

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from rksp.assessment.pipeline import evaluate
-from rksp.cli.progress import counted, live_progress, sparse, time_left
+from rksp.cli.progress import live_progress, sparse, time_left
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -66,12 +66,10 @@ def test_hours_are_written_as_hours_and_stored_work_costs_no_time():
     assert left(43, 50) == " (about 1 h 10 min left)"
 
 
-def test_ladders_are_counted_and_what_arrives_is_printed_on_one_line(capsys):
-    with counted("plan x") as report:
-        report(0, 4)
+def test_what_arrives_is_printed_on_one_line(capsys):
     sparse(_clock(1.0))("gpt2: \x1b[2Jbad\nline", 0, 0)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["rksp: plan x: 0 of 4 ladders", "rksp: gpt2: \\u001b[2Jbad\\nline"]
+    assert lines == ["rksp: gpt2: \\u001b[2Jbad\\nline"]
 
 
 def test_a_score_reports_every_block_in_order():

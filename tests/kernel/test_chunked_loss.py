@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rksp.batch import IGNORED, Batch, run_pass
+from rksp.datasets.batch import IGNORED, Batch, run_pass
 from rksp.kernels import cross_entropy
 
 

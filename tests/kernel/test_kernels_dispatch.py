@@ -1,8 +1,6 @@
-"""Which implementation runs, that it says so, and that a compiled step keeps one graph."""
+"""Which implementation runs, and that a compiled step keeps one graph."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import pytest
 import torch
@@ -10,8 +8,7 @@ from support.kernel_cases import states
 
 from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
-from rksp.kernels.newton_schulz import polar_factor, symmetric_product
-from rksp.kernels.normal_fill import normal_fill
+from rksp.kernels.newton_schulz import polar_factor
 from rksp.kernels.router_statistics import router_statistics
 from rksp.kernels.row_cosine import row_cosine
 
@@ -25,39 +22,30 @@ def fresh(monkeypatch):
     dispatch.forget()
 
 
-def test_auto_takes_the_reference_on_the_cpu_and_says_why():
-    assert dispatch.explain() == []
-    symmetric_product(states(2, 3))
-    symmetric_product(states(5, 3))
-    normal_fill((3,), 0)
-    assert [dataclasses.astuple(choice) for choice in dispatch.explain()] == [
-        ("symmetric_product", "reference", "tensors on the CPU"),
-        ("normal_fill", "reference", "tensors on the CPU"),
-    ]
-
-
-def test_reference_can_be_forced(monkeypatch):
-    monkeypatch.setenv("RKSP_KERNELS", "reference")
-    row_cosine(states(2, 3), states(3))
-    assert [choice.reason for choice in dispatch.explain()] == ["RKSP_KERNELS=reference"]
+@pytest.mark.parametrize("mode", ["auto", "reference"])
+def test_the_reference_runs_unless_triton_is_asked_for(mode, monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", mode)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert not dispatch.takes_triton("row_cosine", states(2, 3))
+    assert row_cosine(states(2, 3), states(3)).rows.tolist() == [2]
 
 
 def test_triton_where_it_cannot_run_is_an_error(monkeypatch):
     monkeypatch.setenv("RKSP_KERNELS", "triton")
     with pytest.raises(InputError, match="router_statistics cannot run in Triton: tensors on the"):
         router_statistics(states(2, 3))
-    assert dispatch.explain() == []
-
-
-def test_an_operation_names_its_own_limit():
-    router_statistics(states(2, 2049))
-    assert [choice.reason for choice in dispatch.explain()] == ["more than 2048 experts"]
+    with pytest.raises(InputError, match="float64"):
+        router_statistics(states(2, 3).double())
+    with pytest.raises(InputError, match="more than 2048 experts"):
+        router_statistics(states(2, 2049))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert dispatch.takes_triton("router_statistics", states(2, 3))
 
 
 def test_an_unknown_mode_is_an_error(monkeypatch):
     monkeypatch.setenv("RKSP_KERNELS", "tritn")
     with pytest.raises(InputError, match="did you mean triton"):
-        dispatch.choose("normal_fill", states(1))
+        dispatch.takes_triton("row_cosine", states(1))
 
 
 def test_the_mode_is_read_at_the_first_dispatch_and_not_again(monkeypatch):
@@ -66,29 +54,8 @@ def test_the_mode_is_read_at_the_first_dispatch_and_not_again(monkeypatch):
     assert dispatch.mode() == "auto"
 
 
-@pytest.mark.parametrize("measure", ["rows", "elements"])
-def test_a_measured_threshold_decides_by_size(measure):
-    size = {"rows": 10, "elements": 200}[measure]
-    tensor = states(10, 20)
-    for at_least, expected in ((size, "triton"), (size + 1, "reference")):
-        threshold = dispatch.Threshold(measure=measure, at_least=at_least, provenance="a test")
-        implementation, reason = dispatch._by_size(threshold, tensor)
-        assert implementation == expected and str(at_least) in reason
-
-
-def test_what_nobody_timed_is_not_switched_on():
-    for op, threshold in dispatch.THRESHOLDS.items():
-        if threshold.at_least is None:
-            assert threshold.provenance == dispatch.UNMEASURED, op
-            chosen, reason = dispatch._by_size(threshold, states(2, 2))
-            assert (chosen, reason) == ("reference", dispatch.UNMEASURED)
-        else:
-            assert "triton" in threshold.provenance, f"{op}: name device and versions"
-
-
 STEPS = {
     "polar_factor": lambda x: polar_factor(x, 3),
-    "symmetric_product": symmetric_product,
     "row_cosine": lambda x: row_cosine(x, x[0]).total_squares,
     "row_cosine_histogram": lambda x: row_cosine(x, x[:2]).histogram,
     "router_entropy": lambda x: router_statistics(x, 2).entropy,
@@ -118,7 +85,7 @@ def test_a_compiled_step_trains():
     weight = states(6, 8, seed=2).requires_grad_()
 
     def loss(weight, x):
-        return router_statistics(x @ weight, 2).log_sum_exp.square().mean()
+        return router_statistics(x @ weight, 2).entropy.square().mean()
 
     x = states(5, 6, seed=3)
     torch.compile(loss, fullgraph=True, backend="aot_eager")(weight, x).backward()

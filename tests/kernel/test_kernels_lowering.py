@@ -15,24 +15,21 @@ STATES = {
     "symmetric_product": {"a", "out"},
     "row_cosine": {"x"},
     "router_statistics": {"logits"},
-    "normal_fill": {"out"},
     "power_pass": set(),
 }
 FLOAT_POINTERS = (
     *("basis", "left", "partial", "vectors", "moments"),
-    *("per_token", "importance"),
+    "entropies",
 )
 TYPES = {"addresses": "*i64", "counts": "*i32", "histogram": "*i32", "load": "*i32"}
 TYPES |= dict.fromkeys(FLOAT_POINTERS, "*fp32")
-TYPES |= dict.fromkeys(("alpha", "beta", "low", "high", "mean", "std"), "fp32")
-TYPES |= dict.fromkeys(("count", "first_block", "seed"), "i64")
+TYPES |= dict.fromkeys(("alpha", "beta", "low", "high"), "fp32")
 CONSTANTS = {
     "symmetric_product": {
         **{"ADD": True, "INTERPRET": False, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
     },
     "row_cosine": {"VECTORS": 2, "PAD": 16, "BLOCK_M": 32, "BLOCK_K": 64},
-    "router_statistics": {"TOP_K": 2, "RANKS": 2, "SIGMOID": True, "PAD": 16, "BLOCK_M": 32},
-    "normal_fill": {"BLOCK": 256},
+    "router_statistics": {"TOP_K": 2, "SIGMOID": True, "PAD": 16, "BLOCK_M": 32},
     "power_pass": {"BLOCK": 4, "PAD": 16, "BLOCK_M": 32, "BLOCK_N": 64},
 }
 

@@ -27,7 +27,6 @@ def test_row_cosine_against_numpy(dtype, shape):
     cosines = rows @ units.T / np.linalg.norm(rows, axis=1)[:, None] / np.linalg.norm(units, axis=1)
     np.testing.assert_allclose(result.total, cosines.sum(0), atol=1e-5)
     np.testing.assert_allclose(result.total_squares, (cosines**2).sum(0), rtol=1e-5)
-    np.testing.assert_allclose(result.largest, np.abs(cosines).max(0), rtol=1e-5)
     assert result.positive.tolist() == (cosines > 0).sum(0).tolist()
     assert result.negative.tolist() == (cosines < 0).sum(0).tolist()
     for k in range(3):
@@ -43,7 +42,6 @@ def test_row_cosine_of_known_directions():
     assert result.rows.tolist() == [4]
     assert result.positive.tolist() == [2] and result.negative.tolist() == [1]
     assert result.total.item() == pytest.approx(math.sqrt(0.5))
-    assert result.largest.item() == 1
     at = {index: count for index, count in enumerate(result.histogram[0].tolist()) if count}
     assert at == {0: 1, 32: 1, 54: 1, 63: 1}
 
@@ -65,7 +63,7 @@ def test_rows_without_a_direction_are_not_counted():
     assert result.rows.tolist() == [2]
     assert result.total.item() == pytest.approx(2) and result.histogram.sum() == 2
     empty = row_cosine(x[:0], torch.ones(4))
-    assert empty.rows.tolist() == [0] and empty.largest.tolist() == [0]
+    assert empty.rows.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -91,13 +89,7 @@ def test_router_statistics_against_numpy(dtype, is_sigmoid, shape, top_k):
     z = logits.double().numpy()
     weight = 1 / (1 + np.exp(-z)) if is_sigmoid else np.exp(z)
     p = weight / weight.sum(-1, keepdims=True)
-    ordered = np.sort(p, axis=-1)[..., ::-1]
-    second = ordered[..., 1] if shape[-1] > 1 else 0.0
     np.testing.assert_allclose(result.entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
-    np.testing.assert_allclose(result.log_sum_exp, np.log(weight.sum(-1)), atol=1e-5)
-    np.testing.assert_allclose(result.top_probability, ordered[..., 0], atol=1e-6)
-    np.testing.assert_allclose(result.margin, ordered[..., 0] - second, atol=1e-6)
-    np.testing.assert_allclose(result.importance, p.reshape(-1, shape[-1]).sum(0), rtol=1e-4)
     chosen = np.argsort(-z.reshape(-1, shape[-1]), axis=-1, kind="stable")[:, :top_k]
     assert result.load.tolist() == np.bincount(chosen.ravel(), minlength=shape[-1]).tolist()
     assert result.entropy.shape == shape[:-1] and result.entropy.dtype == torch.float32
@@ -110,7 +102,6 @@ def test_router_entropy_has_its_known_bounds():
     certain = torch.full((1, 8), -1e4)
     certain[0, 5] = 1e4
     assert router_statistics(certain).entropy.item() == 0
-    assert router_statistics(certain).margin.item() == 1
     # Masked experts are as if they were not there.
     masked = torch.full((1, 8), -math.inf)
     masked[0, :4] = 0
@@ -130,7 +121,6 @@ def test_a_token_that_cannot_be_read_is_nan_and_counts_nowhere(is_sigmoid):
     result = router_statistics(logits, is_sigmoid=is_sigmoid)
     assert result.entropy.isnan().tolist() == [False, False, True, True, True]
     assert torch.equal(result.load, clean.load)
-    torch.testing.assert_close(result.importance, clean.importance)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e30])
@@ -146,7 +136,7 @@ def test_entropy_does_not_depend_on_a_common_offset(offset):
 def test_router_statistics_has_gradients():
     logits = states(4, 5, seed=5).double().requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda z: torch.softmax(z, -1).sum() + router_statistics(z, 2).log_sum_exp.double().sum(),
+        lambda z: torch.softmax(z, -1).sum() + router_statistics(z, 2).entropy.double().sum(),
         logits,
         eps=1e-2,
         atol=1e-3,

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rksp.batch import Batch, logits_of, run_pass, tensors
+from rksp.datasets.batch import Batch, logits_of, run_pass, tensors
 from rksp.datasets.probe import make_probe
 from rksp.kernels import cross_entropy, wide_output
 from rksp.kernels.cross_entropy import IGNORED

@@ -20,7 +20,7 @@ from lab.ladders.ladder import LadderRun
 from lab.ladders.plan import LadderSpec
 from lab.ladders.store import read_ladder, write_ladder
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.outcome import Curves, Outcome
+from rksp.own_runs.outcome import Curves, Outcome
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

@@ -12,8 +12,7 @@ import torch
 from lab.bench.cost import score_cost
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate
-from rksp.ground.allocator import return_freed_memory
-from rksp.ground.collector import collector_paused
+from rksp.ground.allocator import collector_paused, return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming.memory import resident_memory

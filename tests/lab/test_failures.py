@@ -9,8 +9,8 @@ import torch
 
 from lab.experiments.failures import FAILURES, Failures, has_failed
 from lab.experiments.rows import TrialRow
-from rksp.batch import Batch
 from rksp.confirm.onset import departure
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.watch.faults.registry import make_fault

@@ -16,7 +16,7 @@ from lab.ladders.fine_tuning.summary import summarize
 from lab.ladders.fine_tuning.table import read_fine_tuning
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-from rksp.outcome import OutcomePolicy
+from rksp.own_runs.outcome import OutcomePolicy
 
 pytest.importorskip("pyarrow")
 

@@ -21,7 +21,7 @@ from lab.ladders.fine_tuning.measured import MEASURED
 from lab.ladders.fine_tuning.model import OldAbility, load_base, model_to_tune
 from lab.ladders.fine_tuning.plan import FineTuningPlan
 from lab.ladders.fine_tuning.run import run_fine_tuning
-from rksp.batch import mean_loss
+from rksp.datasets.batch import mean_loss
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.training import train
 

@@ -24,7 +24,7 @@ from lab.ladders.fine_tuning.summary import summarize
 from lab.ladders.fine_tuning.table import pack_fine_tuning, read_fine_tuning
 from lab.ladders.run import run_plan
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 pytest.importorskip("peft")
 

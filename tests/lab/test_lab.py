@@ -28,7 +28,7 @@ from lab.ladders.run import run_plan
 from lab.ladders.store import read_ladder, write_ladder
 from lab.tasks.tasks import make_task
 from rksp.ground.errors import ArtifactError, Incomplete
-from rksp.outcome import Curves, Outcome
+from rksp.own_runs.outcome import Curves, Outcome
 
 # Ladders
 

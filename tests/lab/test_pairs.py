@@ -28,7 +28,7 @@ from lab.ladders.pairs import LadderPairs
 from lab.ladders.plan import LadderSpec
 from lab.ladders.store import read_ladder, write_ladder
 from rksp.ground.errors import InputError
-from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves, OutcomePolicy
 
 BASE = tiny_spec().model_dump(mode="json", exclude={"family", "seed", "interventions"})
 PAIRS = {

@@ -17,7 +17,7 @@ from lab.ladders.ladder import LadderRun, ladder_batches
 from lab.ladders.parquet import schema_of
 from lab.tasks.domain_tasks import PADDING, START
 from lab.zoo import build_member
-from rksp.batch import task_loss
+from rksp.datasets.batch import task_loss
 
 RUNS, PLANS = (ROOT / "datasets" / name for name in ("runs", "plans"))
 # Curves keep 16 significant bits, and processors add in other orders.

@@ -11,7 +11,7 @@ import torch
 from lab.tasks import tasks
 from lab.tasks.corpora import bpe_tokens, byte_tokens
 from lab.tasks.tasks import TASKS, make_task
-from rksp.datasets.corpora import digit_images, shakespeare
+from rksp.datasets.probe import digit_images, shakespeare
 from rksp.ground.errors import InputError
 from rksp.kernels.cross_entropy import IGNORED
 

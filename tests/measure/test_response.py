@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch, run_pass
+from rksp.datasets.batch import Batch, run_pass
 from rksp.measure.gradient import measure_gradient
 from rksp.measure.response import first_direction, measure_response
 from rksp.models.streaming import gradients as of_weights
-from rksp.optimizers import OPTIMIZERS, make_optimizer
+from rksp.optimizers.table import OPTIMIZERS, make_optimizer
 from rksp.recipe import Recipe
 
 SHAPE = {

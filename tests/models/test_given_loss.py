@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import rksp
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
 from rksp.models.given import given_batch
 from rksp.models.given_loss import split_batch

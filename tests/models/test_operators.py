@@ -1,4 +1,4 @@
-"""Norms, eigenvector condition and growth of square operators against dense linear algebra."""
+"""Norms and eigenvector condition of square operators against dense linear algebra."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import distance
 
-from rksp.spectra.operators import GROWTH_POWERS, eigen_system, growth_norms, operator_norm
+from rksp.spectra.operators import eigen_system, operator_norm
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,3 @@ def test_condition_of_the_eigenvectors_is_that_of_the_complex_matrix() -> None:
     system = eigen_system(operator)
     assert system.condition == pytest.approx(np.linalg.cond(vectors), rel=1e-5)
     assert distance(system.eigenvalues, values) < 1e-10
-
-
-def test_growth_through_the_eigenbasis_is_that_of_the_powers() -> None:
-    operator = np.random.default_rng(41).standard_normal((120, 120)) / 10
-    system = eigen_system(operator)
-    sigma = operator_norm(operator)
-    expected = [
-        np.linalg.norm(np.linalg.matrix_power(operator, power), 2) for power in GROWTH_POWERS
-    ]
-    assert growth_norms(operator, sigma, system) == pytest.approx(expected, rel=1e-3)
-    assert growth_norms(operator, sigma) == pytest.approx(expected, rel=1e-3)
-    assert growth_norms(1e100 * operator, 1e100)[-1] is None

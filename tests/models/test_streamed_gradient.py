@@ -11,8 +11,8 @@ from support.places import CONFIGS
 from support.streams import FAMILIES, batch_for, halves
 
 from rksp.assessment.pipeline import evaluate
-from rksp.batch import task_loss
 from rksp.checks.facts import read_facts
+from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
 from rksp.measure.response_profile import ResponseProfile
@@ -20,7 +20,7 @@ from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units
 from rksp.models.streaming.gradients import Gradients, chunks, size_of, taping
-from rksp.models.streaming.opening import open_stream
+from rksp.models.streaming.stream import open_stream
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract
@@ -34,11 +34,11 @@ PUBLISHED = [
 ]
 
 
-def streamed(source, progress=None) -> ResponseProfile:
+def streamed(source, **told) -> ResponseProfile:
     both, same, _ = halves(source)
     with open_stream(source, 0, workers=2) as stream:
         collect(stream.model, both, consume=lambda transition: None)
-    return measure_streamed_gradient(stream, same, progress=progress)
+    return measure_streamed_gradient(stream, same, **told)
 
 
 def in_memory(source) -> ResponseProfile:
@@ -149,7 +149,7 @@ def test_scales_of_weights_are_those_in_memory(family, monkeypatch):
 
 def test_progress_begins_at_nothing_and_ends_at_the_end():
     events = []
-    streamed(resolve_tiny("llama"), lambda *event: events.append(event))
+    streamed(resolve_tiny("llama"), progress=lambda *event: events.append(event))
     done = [event[0] for event in events]
     assert done == sorted(done) and done[0] == 0 and done[-1] == events[0][1]
     assert len(set(done)) > 20

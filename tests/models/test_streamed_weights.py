@@ -6,15 +6,12 @@ import math
 
 import pytest
 import torch
-from support.streams import assert_same, batch_for, states_of
 from torch import nn
 
-from rksp.ground.errors import NotCovered, RkspError
-from rksp.kernels import dispatch
+from rksp.ground.errors import NotCovered
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming.recording import PIECE, piece_seed, record_model
-from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
+from rksp.models.streaming.weights import InitialWeights, build_whole, fill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,7 +48,7 @@ def test_a_padding_row_stays_zero():
 def test_a_part_of_a_weight_is_that_part_of_the_whole():
     source = resolve("llama", overrides={"num_hidden_layers": "1", "vocab_size": "40"})
     model, recipes = record_model(source.construct_empty, 0)
-    weights = InitialWeights(recipes, 0, poison=True)
+    weights = InitialWeights(recipes, 0)
     name = "model.layers.0.mlp.up_proj.weight"
     like = model.get_parameter(name)
     assert like.numel() > 40 * PIECE
@@ -71,17 +68,6 @@ def test_no_two_pieces_of_a_model_share_a_seed():
     numbers = [s.first + k for s in steps for k in range(s.pieces)]
     assert len(numbers) == len(set(numbers)) > 20
     assert len({piece_seed(0, n) for n in range(10_000)}) == 10_000
-
-
-def test_poison_finds_what_a_recipe_leaves_out():
-    source = resolve_tiny("llama")
-    model, recipes = record_model(source.construct_empty, 0)
-    weights = InitialWeights(recipes, 0, poison=True)
-    name = "model.layers.0.mlp.up_proj.weight"
-    recipe = weights.recipes[name]
-    object.__setattr__(recipe, "steps", ())
-    with pytest.raises(RkspError, match=f"{name} was left"):
-        fill(weights, name, model.get_parameter(name))
 
 
 class Undecided(nn.Module):
@@ -108,40 +94,3 @@ def test_weights_without_a_recipe_are_refused_in_one_sentence(computes):
 def test_a_module_without_an_initializer_is_refused():
     with pytest.raises(NotCovered, match="has no _init_weights"):
         build_whole(lambda: nn.Linear(2, 2), 0)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "mamba", "qwen3_moe", "vit"])
-def test_weights_drawn_by_counter_are_the_same_streamed_and_in_memory(family, monkeypatch):
-    source = resolve_tiny(family)
-    batch = batch_for(source)
-    whole = build_whole(source.construct_empty, 0, by_counter=True, poison=True).eval()
-    expected, _ = states_of(whole, batch)
-    model, recipes = record_model(source.construct_empty, 0)
-    weights = InitialWeights(recipes, 0, by_counter=True, poison=True)
-    fill_buffers(model, weights)
-    with Stream(model, weights, workers=2) as stream:
-        found, _ = states_of(stream.model, batch)
-    assert_same(expected, found)
-    other, _ = states_of(source.build(0), batch)
-    assert not torch.equal(expected[0][2], other[0][2])  # another stream of numbers
-
-
-def test_a_part_drawn_by_counter_is_that_part_of_the_whole_and_normal():
-    source = resolve_tiny("llama")
-    model, recipes = record_model(source.construct_empty, 0)
-    weights = InitialWeights(recipes, 0, by_counter=True)
-    name = "model.layers.0.mlp.up_proj.weight"
-    like = model.get_parameter(name)
-    whole, part = fill(weights, name, like), torch.empty(3, like.shape[1])
-    (job,) = weights.rows(name, 5, 8, part)
-    job()
-    assert torch.equal(part, whole[5:8])
-    assert float(whole.std()) == pytest.approx(0.02, rel=6 / math.sqrt(whole.numel()))
-    other = fill(weights, name.replace("up", "gate"), like)
-    assert not torch.equal(whole, other)
-
-
-def test_the_normal_fill_of_weights_drawn_by_counter_is_dispatched():
-    dispatch.forget()
-    build_whole(resolve_tiny("llama").construct_empty, 0, by_counter=True)
-    assert {choice.op for choice in dispatch.explain()} == {"normal_fill"}

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units
-from rksp.models.streaming.opening import open_stream
+from rksp.models.streaming.stream import open_stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

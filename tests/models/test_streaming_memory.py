@@ -11,13 +11,14 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.ground.errors import InputError
-from rksp.ground.sizes import parse_size
+from rksp.ground.flags import parse_size
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
-from rksp.models.streaming import memory, opening, rehearsal, units
-from rksp.models.streaming.opening import fits, open_stream, should_stream
-from rksp.models.streaming.stream import Stream
+from rksp.models.streaming import memory, units
+from rksp.models.streaming import stream as stream_module
+from rksp.models.streaming.memory import fits, should_stream
+from rksp.models.streaming.stream import Stream, open_stream
 from rksp.models.streaming.supply import Buffers
 from rksp.models.streaming.weights import InitialWeights
 from rksp.options import MeasureOptions
@@ -45,28 +46,28 @@ def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
     assert 0 < max(held) <= ahead
 
 
-def test_large_experts_come_one_by_one(monkeypatch):
+def test_large_experts_come_one_by_one(monkeypatch, poisoned):
     source = resolve_tiny("qwen3_moe")
     batch = batch_for(source)
     model = source.build(0)
     model.set_experts_implementation("eager")
     expected, _ = states_of(model, batch)
     monkeypatch.setattr(units, "SLICED_OVER", 0)
-    with open_stream(source, 0, poison=True) as stream:
+    with open_stream(source, 0) as stream:
         assert stream.stacks
         found, _ = states_of(stream.model, batch)
         assert "experts one by one" in stream.describe()
     assert_same(expected, found)
 
 
-def test_large_matrices_come_by_rows(monkeypatch):
+def test_large_matrices_come_by_rows(monkeypatch, poisoned):
     source = resolve_tiny("gemma2")  # a tied head, and an embedding that scales what it looks up
     batch = batch_for(source)
     expected, whole = states_of(source.build(0), batch)
     for name, value in {"SLICED_OVER": 0, "_ROWS": 64, "_PART": 1}.items():
         monkeypatch.setattr(units, name, value)
     monkeypatch.setattr(units, "PIECE", 512)  # so that a look-up takes several groups
-    with open_stream(source, 0, poison=True) as stream:
+    with open_stream(source, 0) as stream:
         found, streamed = states_of(stream.model, batch)
         assert len(stream.tall) > 10
         assert max(len(units.part_edges(slot.empty.shape)) for slot in stream.tall) > 2
@@ -134,7 +135,7 @@ def test_what_is_no_size_is_refused(text):
 def test_when_a_model_is_streamed(monkeypatch):
     source = resolve_tiny("llama")
     held = 10**9  # by the process already
-    monkeypatch.setattr(opening, "resident_memory", lambda: held)
+    monkeypatch.setattr(memory, "resident_memory", lambda: held)
     assert not should_stream(source, "auto", None)
     assert should_stream(source, "always", None)
     assert should_stream(source, "auto", held + 4 * source.num_parameters - 1)
@@ -197,7 +198,7 @@ def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
 
 def test_in_memory_what_has_no_room_is_refused_before_the_model_is_built(monkeypatch):
     source = resolve_tiny("llama")
-    monkeypatch.setattr(opening, "resident_memory", lambda: 0)
+    monkeypatch.setattr(memory, "resident_memory", lambda: 0)
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
     limits = {"states": 256, "streaming": "never", "max_memory": 7 * source.num_parameters}
     found = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
@@ -213,7 +214,7 @@ def test_in_memory_what_has_no_room_is_refused_before_the_model_is_built(monkeyp
 def test_a_module_is_counted_once_for_its_response(monkeypatch):
     model = nn.Linear(8, 8)
     source = module_source(model, torch.ones(4, 8), lambda out, batch: out.sum())
-    monkeypatch.setattr(opening, "resident_memory", lambda: 10**6)  # the module among it
+    monkeypatch.setattr(memory, "resident_memory", lambda: 10**6)  # the module among it
     needed = 10**6 + 2 * 4 * source.num_parameters
     assert fits(source, needed, "response") and not fits(source, needed - 1, "response")
 
@@ -223,15 +224,15 @@ def test_streamed_a_gradient_without_room_is_refused_before_a_weight_is_drawn(mo
     peaks = []
 
     def noted(stream, same):
-        peaks.append((stream.plan.peak, rehearsal.gradient_peak(stream, same)))
+        peaks.append((stream.plan.peak, stream_module.gradient_peak(stream, same)))
         raise InputError("enough")
 
-    for module in (memory, rehearsal):
+    for module in (memory, stream_module):
         monkeypatch.setattr(module, "resident_memory", lambda: 0)
-    monkeypatch.setattr(rehearsal, "_GRAPH", 1e4)
+    monkeypatch.setattr(stream_module, "_GRAPH", 1e4)
     options = MeasureOptions(states=256, streaming="always")
     with monkeypatch.context() as patch:
-        patch.setattr(rehearsal, "check_gradient", noted)
+        patch.setattr(stream_module, "check_gradient", noted)
         with pytest.raises(InputError, match="enough"):
             evaluate(source, Recipe(), options)
     [(passes, gradient)] = peaks

@@ -10,9 +10,8 @@ from support.edge_cases import inputs, ladder
 from support.past_runs import team_ladder
 
 from lab.own_runs.thinned import thinned_markdown
-from rksp.own_runs import between, observed
-from rksp.own_runs.between import EVEN, READ, crossing, lowest
-from rksp.own_runs.observed import Observed
+from rksp.own_runs import observed
+from rksp.own_runs.observed import EVEN, READ, Observed, crossing, lowest
 from rksp.own_runs.offsets import GRID
 
 RATES = np.array([-4.0, -3.5, -3.1, -2.5, -2.0])  # uneven, as people choose them
@@ -134,7 +133,7 @@ def test_readings_are_judged_by_ladders_that_are_thinned():
     row = next(x for x in thinned_markdown([whole]).splitlines() if "best rate | public" in x)
     between_rates, middles = (float(cell.split(",")[0]) for cell in row.split("|")[4:6])
     assert between_rates < 0.02 < 0.15 < middles
-    assert between.READ < between.EVEN
+    assert READ < EVEN
 
 
 def test_a_coarse_ladder_no_longer_misleads_about_the_best_rate():

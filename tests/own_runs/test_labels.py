@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rksp.own_runs.labels import Trained, ended, final_loss, judge
+from rksp.own_runs.outcome import Trained, ended, final_loss, judge
 from rksp.own_runs.run import Curve, in_nats, is_loss, loss_among
 
 

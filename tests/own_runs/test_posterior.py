@@ -15,8 +15,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.own_runs.informed import InformedModel
 from rksp.own_runs.observed import Observed, path_of
-from rksp.own_runs.offsets import GRID, Tree
-from rksp.own_runs.spreads import SEED, Spreads
+from rksp.own_runs.offsets import GRID, SEED, Spreads, posterior
 
 TARGET = inputs(width=1024, steps=20_000, warmup_steps=500)
 
@@ -158,8 +157,8 @@ def test_the_tree_agrees_with_a_normal_posterior():
     places.append(path_of("llama", inputs(width=256)))
     target = path_of("gpt2", inputs(width=1024))
     seen, noise = (0.4, 0.1, -0.3), 0.1
-    likelihoods = [np.exp(-0.5 * ((GRID - x) / noise) ** 2) for x in seen]
-    found = Tree(list(zip(places, likelihoods, strict=True)), target, spreads).posterior()
+    logs = [-0.5 * ((GRID - x) / noise)[None] ** 2 for x in seen]
+    found = posterior(list(zip(places, logs, strict=True)), target, spreads)
     levels = [0.3 * np.sqrt(share) for share in spreads.outer] + [spreads.model, spreads.ladder]
 
     def shared(one, other):
@@ -187,9 +186,9 @@ def test_a_surprising_ladder_favours_the_wide_spreads():
     spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), "adamw", 1.0)
     place = path_of("gpt2", inputs(width=256))
     target = path_of("gpt2", inputs(width=1024))
-    at = lambda x: [(place, np.exp(-0.5 * ((GRID - x) / SEED) ** 2))]
-    assert Tree(at(1.2), target, spreads).posterior().rates.weights[1] > 0.9
-    assert Tree(at(0.0), target, spreads).posterior().rates.weights[1] < 0.5
+    at = lambda x: [(place, -0.5 * ((GRID - x) / SEED)[None] ** 2)]
+    assert posterior(at(1.2), target, spreads).rates.weights[1] > 0.9
+    assert posterior(at(0.0), target, spreads).rates.weights[1] < 0.5
 
 
 def test_a_thousand_runs_are_learned_within_a_moment():
@@ -236,6 +235,39 @@ def test_what_is_unlike_the_data_in_a_recipe_carries_whole():
     for unlike in (0.0, 0.3, 0.5, 0.6):  # what carries and what is the model's own make the whole
         found = of(unlike)
         assert sum(found.outer) * 0.25 + found.own == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("offset", [-1.5, -0.5, 0.5])
+def test_a_batch_of_few_tokens_says_nothing_of_usual_ones(offset):
+    """A team like `lenardst` (CS336): at batch 1 its edge lies far off, elsewhere where it is said.
+
+    What a step of few tokens costs is hardly known, so the ladder shows that and not the team.
+    """
+    few = team_ladder(offset, width=512, batch_tokens=256, steps=400_000)
+    usual = team_ladder(max(offset, -0.5), width=512, batch_tokens=32_768, steps=10_000)
+    said = load_edge_model().predict(TARGET)
+    apart, alike = informed(few).predict(TARGET), informed(usual).predict(TARGET)
+    assert abs(apart.log_edge - said.log_edge) <= 0.02
+    assert abs(apart.log_best - said.log_best) <= 0.02
+    assert abs(alike.log_edge - said.log_edge) > 0.05  # a usual batch says it of all
+    same = informed(few).predict(few.inputs)  # and of itself it tells all
+    assert (same.log_edge - load_edge_model().predict(few.inputs).log_edge) / offset > 0.8
+
+
+@pytest.mark.parametrize("along", ["width", "batch_tokens"])
+def test_two_ladders_show_a_slope_of_the_team(along):
+    """An offset that rises with the size says more of a larger one than an offset that falls."""
+    sizes, usual = (1024, 4096), {"width": 1024, "batch_tokens": 4096}
+    asked = replace(team_ladder(0.0, **usual, warmup_steps=700).inputs, **{along: 16_384})
+
+    def edge(*offsets: float, at: tuple[int, int] = sizes) -> float:
+        changed = [{along: size, "warmup_steps": 500 + n} for n, size in enumerate(at)]
+        ladders = [team_ladder(o, **usual | c) for o, c in zip(offsets, changed, strict=True)]
+        return informed(*ladders).predict(asked).log_edge
+
+    assert edge(-0.3, 0.0) - edge(0.0, -0.3) > 0.02
+    same = sizes[:1] * 2  # of one size: which of the two is off does not matter
+    assert abs(edge(-0.3, 0.0, at=same) - edge(0.0, -0.3, at=same)) < 0.005
 
 
 @pytest.mark.parametrize("offset", [-0.6, -0.3, 0.0, 0.3, 0.6])

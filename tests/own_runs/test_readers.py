@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import ClassVar
 
-import numpy as np
 import pytest
 from support.past_runs import LOSSES, RATES, write_table
 
 from rksp.ground.errors import InputError
+from rksp.own_runs.interpret import Words
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import RawRun
 
@@ -117,62 +116,18 @@ def test_metrics_of_lightning(tmp_path):
     assert set(run.curves["learning_rate"].values) == {1e-3}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
-def test_a_study_of_optuna(kind, tmp_path):
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if kind == "sqlite":
-        storage = f"sqlite:///{tmp_path / 'study.db'}"
-    else:
-        from optuna.storages.journal import JournalFileBackend
-
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "study.log")))
-    study = optuna.create_study(storage=storage, study_name="rates")
-    for rate, loss in zip(RATES, LOSSES, strict=True):
-        study.enqueue_trial({"learning_rate": rate})
-        trial = study.ask({"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1)})
-        trial.set_user_attr("max_steps", 100)
-        study.tell(trial, loss)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    runs = read(next(iter(before)))
-    assert [run.said["learning_rate"] for run in runs] == list(RATES)
-    assert [run.finals["loss"] for run in runs] == list(LOSSES)
-    assert runs[0].said["max_steps"] == 100 and runs[0].state == "finished"
-    assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_a_study_that_maximizes_has_no_loss(tmp_path):
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path = tmp_path / "study.db"
-    optuna.create_study(storage=f"sqlite:///{path}", direction="maximize")
-    with pytest.raises(InputError, match="does not minimize one value"):
-        read(path)
-
-
-def test_results_of_ray_tune(tmp_path):
-    pytest.importorskip("ray.tune")
-    from ray.tune.logger import JsonLoggerCallback
-
-    class Trial:
-        config: ClassVar = {"lr": 3e-3, "n_layer": 2}
-        local_path = str(tmp_path)
-        storage = checkpoint = None
-
-        def init_local_path(self) -> None:
-            """The folder is there."""
-
-    trial = Trial()
-    callback = JsonLoggerCallback()
-    callback.log_trial_start(trial)
-    for step in range(1, 6):
-        result = {"loss": 5.0 - step, "training_iteration": step, "trial_id": "ab12"}
-        callback.log_trial_result(step, trial, result | {"config": trial.config, "done": step == 5})
-    callback.log_trial_end(trial)
-    (run,) = read(tmp_path)
-    assert run.said == {"lr": 3e-3, "n_layer": 2}
-    assert run.curves["loss"].values.tolist() == [4, 3, 2, 1, 0]
-    assert run.state == "finished"
+def test_tables_as_optuna_ray_tune_and_mlflow_export_them(tmp_path):
+    """`study.trials_dataframe()` with its value renamed, `get_dataframe()`, `search_runs()`."""
+    (tmp_path / "m.csv").write_text(
+        "run_id,status,tags.mlflow.user,metrics.loss,params.lr\n1,FINISHED,a,3.6,0.01\n"
+    )
+    (tmp_path / "o.csv").write_text(
+        "number,loss,params_learning_rate,user_attrs_a,state\n0,3.5,0.001,1,COMPLETE\n"
+    )
+    (tmp_path / "r.csv").write_text("loss,training_iteration,trial_id,config/lr\n3.4,5,ab,0.003\n")
+    found, left_out = Words(target=None).read(read(tmp_path))
+    assert [(run.rate, run.final) for run in found] == [(0.01, 3.6), (0.001, 3.5), (0.003, 3.4)]
+    assert left_out == []
 
 
 MEGATRON = """\
@@ -219,26 +174,6 @@ def read_both(path: Path) -> None:
     assert all(run.state == "finished" for run in runs)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the libraries that MLflow stands on
-@pytest.mark.parametrize("where", ["mlruns", "mlflow.db"])
-def test_runs_of_mlflow(where, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    path = tmp_path / where
-    uri = path.as_uri() if where == "mlruns" else f"sqlite:///{path}"
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    experiment = client.create_experiment("rates", artifact_location="artifacts")
-    for rate in (1e-3, 1e-2):
-        run = client.create_run(experiment, run_name=f"rate {rate}").info.run_id
-        client.log_param(run, "learning_rate", rate)
-        client.log_param(run, "warmup_steps", 7)
-        for step in range(30):
-            client.log_metric(run, "train/loss", 5 - step / 10, step=step)
-        client.set_terminated(run)
-    read_both(path)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_offline_runs_of_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -257,7 +192,7 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without(name, *more, **rest):
-        if name.split(".")[0] in ("tensorboard", "wandb", "mlflow", "optuna"):
+        if name.split(".")[0] in ("tensorboard", "wandb"):
             raise ImportError(name)
         return real(name, *more, **rest)
 
@@ -269,60 +204,12 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "run-1.wandb").write_bytes(b"x")
     with pytest.raises(InputError, match=r"pip install 'rksp\[wandb\]'"):
         read(tmp_path)
-    (tmp_path / "run-1.wandb").unlink()
-    (tmp_path / "study.log").write_bytes(b'{"op_code": 0}\n')
-    with pytest.raises(InputError, match=r"pip install 'rksp\[optuna\]'"):
-        read(tmp_path / "study.log")
-
-
-CONFIRMED = {
-    "kind": "confirm",
-    "faults": [],
-    "target": {"name": "gpt2"},
-    "trained": {"learning_rate": 1e-2, "max_steps": 100},
-    "trials": [
-        {"arm": arm, "seed": 0, "final_loss": loss, "loss": [[0, 5.0], [99, loss]]}
-        for arm, loss in (("baseline", 3.0), ("rate=0.1", 2.5), ("kss", 2.0))
-    ],
-}
-
-
-def test_a_report_of_rksp_confirm(tmp_path):
-    path = tmp_path / "confirm.json"
-    path.write_text(json.dumps(CONFIRMED))
-    runs = read(path)
-    assert [run.said["learning_rate"] for run in runs] == pytest.approx([1e-2, 1e-3])
-    assert runs[0].said["target"] == "gpt2" and runs[0].finals["final_loss"] == 3.0
-    path.write_text(json.dumps(CONFIRMED | {"faults": ["bitflip:step=3"]}))
-    with pytest.raises(InputError, match="planted fault"):
-        read(path)
-    path.write_text(json.dumps({"kind": "grid", "cells": []}))
-    with pytest.raises(InputError, match="predictions, but no run"):
-        read(path)
-
-
-def test_a_ladder_of_the_lab(tmp_path):
-    from support.ladders import tiny_spec
-
-    from lab.ladders.ladder import LadderRun
-    from lab.ladders.store import write_ladder
-    from rksp.outcome import Curves
-
-    loss = np.linspace(5, 3, 4, dtype=np.float32)
-    curves = Curves(loss=loss, grad_norm=np.ones(4, np.float32), planned_steps=4)
-    short = Curves(loss=loss[:2] * np.nan, grad_norm=np.ones(2, np.float32), planned_steps=4)
-    spec = tiny_spec()
-    run = LadderRun(spec=spec, rates=(1e-3, 1e-2), curves=(curves, short), seconds=(1.0, 1.0))
-    write_ladder(tmp_path, run, {})
-    one, two = read(tmp_path)
-    assert one.said["learning_rate"] == 1e-3 and one.curves["loss"].values[-1] == 3.0
-    assert two.state == "diverged"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", b'{"kind": "confirm"}', "damaged"),
+        ("a.json", b'{"kind": "confirm"}', "no format of runs"),
         ("a.json", b"[" * 100_000, "no format of runs"),
         ("trainer_state.json", b"[" * 100_000, "not valid JSON"),
         ("trainer_state.json", b'{"log_history": 3}', "no log_history"),
@@ -332,8 +219,7 @@ def test_a_ladder_of_the_lab(tmp_path):
         ("a.jsonl", b"3\n", "must be a JSON object"),
         ("a.parquet", b"PAR1 and nothing", "not valid Parquet"),
         ("a.log", b"nothing of the kind", "no format of runs"),
-        ("result.json", b'{"training_iteration": 1, "trial_id"', "no result of a trial"),
-        ("study.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
+        ("runs.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
         ("events.out.tfevents.9", b"\x07" * 500, "holds no scalar"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.own_runs.informed import InformedTuning
+from rksp.own_runs.observed import Tuned
 from rksp.own_runs.record import Shape, shape_of
-from rksp.own_runs.tuned import InformedTuning, Tuned
 from rksp.recipe import Recipe
 
 PRIOR = load_fine_tuning_model()

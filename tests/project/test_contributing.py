@@ -106,7 +106,7 @@ def test_every_kind_of_the_table_has_a_toy():
 def test_a_toy_needs_no_more_files_than_the_table_names(kind):
     named = [
         re.sub(r"NAME|TOPIC", r"\\w+", re.escape(path))
-        for path in re.findall(r"`([\w./]+\.py)`", TABLE[kind])
+        for path in re.findall(r"`([\w./]+\.(?:py|toml))`", TABLE[kind])
     ]
     for name in TOYS[kind].changes:
         assert any(re.fullmatch(path, name) for path in named), f"{kind}: {name}"

@@ -11,7 +11,7 @@ from support.places import ROOT
 
 # Each room may import those above it and nothing else; the order is that of design.md.
 LAYERS = (
-    "ground", "kernels", "batch", "outcome", "optimizers", "recipe", "options",
+    "ground", "kernels", "optimizers", "recipe", "options",
     "documents", "datasets", "recipe_files", "models", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
     "scoring", "cli",
@@ -24,8 +24,8 @@ LAB = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files", "caches",
-    "factory", "sizes", "flags", "option_lines", "collector", "giving_way",
+    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files",
+    "factory", "flags", "option_lines", "giving_way",
 )  # fmt: skip
 
 

@@ -13,9 +13,15 @@ from rksp.assessment.risk import edge_inputs
 from rksp.checks.coverage import not_covered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
-from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
-from rksp.optimizers.muon_scale import matched_rate
+from rksp.optimizers.makers import matched_rate
 from rksp.optimizers.own import AdamKin, Mars
+from rksp.optimizers.table import (
+    OPTIMIZERS,
+    Family,
+    make_optimizer,
+    optimizer_named,
+    optimizer_spec,
+)
 from rksp.recipe import MuonScale, Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]

@@ -358,3 +358,9 @@ def test_names_of_readers_are_unique_and_forceable(tmp_path):
     assert read_recipe_file(path, trainer="hugging-face").recipe().learning_rate == 1e-3
     with pytest.raises(InputError, match="did you mean nanotron"):
         read_recipe_file(path, trainer="nanotro")
+
+
+@pytest.mark.parametrize("kwargs", ["3", "'[1]'", "[1]", "'{'"])
+def test_settings_of_a_schedule_that_are_no_mapping_are_not_read(tmp_path, kwargs):
+    path = write(tmp_path, "a.yaml", f"learning_rate: 1e-3\nlr_scheduler_kwargs: {kwargs}\n")
+    assert read_recipe_file(path, trainer="hugging-face").recipe().min_lr_ratio == 0.0

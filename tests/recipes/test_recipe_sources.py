@@ -90,7 +90,10 @@ def test_a_script_without_a_trainer_is_named_so(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1.0e_8", None), ("1.0e-8", 1e-8), ("1_000", 1000), (".5", 0.5), ("3.", 3.0), ("nan", None)],
+    [
+        *(("1.0e_8", None), ("1.0e-8", 1e-8), ("1_000", 1000), (".5", 0.5), ("3.", 3.0)),
+        *(("nan", None), ("9" * 5000, float("inf"))),
+    ],
 )
 def test_numbers_are_those_of_yaml(text, value):
     assert read_number(text) == value

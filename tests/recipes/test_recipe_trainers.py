@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
-from rksp.optimizers.muon_scale import TRAINERS
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
 from rksp.recipe_files.registry import READERS, read_recipe_file
@@ -64,14 +63,16 @@ def test_the_scale_of_muon_is_read_from_the_trainers_files(tmp_path):
     assert (distributed.value, distributed.origin.kind) == ("original", "trainer")
 
 
-@pytest.mark.parametrize("trainer", sorted(TRAINERS.keys() & {one.name for one in READERS}))
-def test_every_trainer_of_the_table_gives_muon_its_own_scale(trainer):
+OWN_SCALES = [one for one in READERS if one.muon]
+
+
+@pytest.mark.parametrize("reader", OWN_SCALES, ids=lambda reader: reader.name)
+def test_every_trainer_of_the_table_gives_muon_its_own_scale(reader):
     said = {"optimizer": "muon"}
-    reader = next(one for one in READERS if one.name == trainer)
     draft = Draft(Document(path=Path("a"), syntax="yaml", data={}), reader.title, given=said)
     reader.read(draft)
-    assert draft.value("muon_scale") == TRAINERS[trainer].scale
-    assert TRAINERS[trainer].source.count(";") == 1  # a formula, and where it was read
+    assert draft.value("muon_scale") == reader.muon["scale"]
+    assert reader.muon["source"].count(";") == 1  # a formula, and where it was read
 
 
 _ZERO = """{"zero_optimization": {"stage": 2}, "train_batch_size": 64, %s

@@ -1,4 +1,4 @@
-"""The page says in a clause what measuring changed, and in a line what was measured."""
+"""The page says in a clause what measuring changed, and which numbers are unusual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.report.score.change import change, measured_line
+from rksp.report.score.measured import change, measured
 
 TINY = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300}
 
@@ -44,18 +44,21 @@ def test_nothing_is_said_where_nothing_was_measured():
     source = resolve("gpt2", overrides=TINY, counts=False)
     options = MeasureOptions(evidence="config")
     report = score_report(Recipe(), [evaluate(source, Recipe(), options)])
-    assert change(report.seeds[0]) == "" and measured_line(report.seeds[0]) == ()
+    assert change(report.seeds[0]) == "" and measured(report.seeds[0]) == []
 
 
-def test_what_was_measured_stands_beside_the_range_of_the_model_s_artifact():
-    long, brief = measured_line(scored().seeds[0])
-    for said in ("near-unit mass", "spectral radius", "gradient norm"):
-        assert said in long
-    assert "critical rate" not in long  # the response was not measured
-    assert len(brief) < len(long)
+def test_a_number_outside_the_range_of_the_labelled_models_says_so():
     low, high = load_edge_model().measured_ranges["grad_norm"]
-    norm = scored().seeds[0].response.grad_norm
-    assert f"gradient norm {norm:.2g} ({10**low:.2g} – {10**high:.2g})" in long
+    seed = scored().seeds[0]
+
+    def note(norm: float) -> str:
+        response = seed.response.model_copy(update={"grad_norm": norm})
+        rows = measured(seed.model_copy(update={"response": response}))
+        return next(row.note for row in rows if row.word == "gradient norm")
+
+    assert "labelled models" not in note(10 ** (0.5 * (low + high)))
+    assert f"outside {10**low:.2g} to {10**high:.2g} of the labelled models" in note(2 * 10**high)
+    assert "labelled models" in note(0.5 * 10**low)
 
 
 def test_a_forward_pass_gives_the_configuration_s_rates_and_says_so():

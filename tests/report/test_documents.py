@@ -105,7 +105,7 @@ def test_a_curve_of_any_length_renders(count):
     for name in formats.formats_of("score"):
         assert render(again, name)
     text = render(again, "full")
-    assert ("P(failed) from 1e-6 to 6: " in text) == (count == 161)
+    assert ("P(failed) at rates from 1e-7 to 1e1: " in text) == (count in (50, 161))
     assert text.count("▅") >= min(count, 20)
 
 
@@ -135,7 +135,7 @@ def test_a_format_for_all_kinds_is_one_entry(monkeypatch):
     assert json.loads(render(scored(), "toy"))["kind"] == "score"
 
 
-def _row(position: int, probability: float | None, findings: list[str]) -> Row:
+def _row(position: int, probability: float | None, findings: list[dict]) -> Row:
     result = {"verdict": "ok", "probability_failed": probability, "findings": findings}
     result |= {"probability_failed_high": probability, "do_not_exceed": None}
     return Row(
@@ -156,7 +156,9 @@ def _row(position: int, probability: float | None, findings: list[str]) -> Row:
 
 
 def test_the_document_of_a_grid_is_strict_and_about_every_cell():
-    rows = (_row(1, 0.9, []), _row(2, 0.1, ["RKSP501 warning"]), _row(3, 0.2, ["RKSP503 note"]))
+    warned = [{"code": "RKSP501", "level": "warning"}]
+    noted = [{"code": "RKSP503", "level": "note"}]
+    rows = (_row(1, 0.9, []), _row(2, 0.1, warned), _row(3, 0.2, noted))
     result = GridResult(rows=rows, profiles=(1.0,), made_by={"rksp": "0"})
     report = grid_report(result, Gate.parse("warning"), conditions=["lr<0.05"], top=1)
     assert (report.verdict, report.exit_code) == ("risk", 1)

@@ -26,7 +26,6 @@ KNOWN = {
     "ranges outside": "widths of the range",
     "decades": "factor of 10",
     "kss": "an arm of rksp confirm",
-    "failures": "an experiment of rksp reproduce",
     "muon": "max(rows, columns)",
     "X": "5 % quantile",
     "risk_verdict": "P(failed) says alone",
@@ -46,7 +45,7 @@ def test_an_unknown_word_names_the_nearest(capsys):
 
 @pytest.mark.parametrize(
     ("word", "option"),
-    [("bitflip", "where=weights"), ("zclip", "Does"), ("backoff", "factor"), ("kss", "--stored")],
+    [("bitflip", "where=weights"), ("zclip", "Does"), ("backoff", "factor")],
 )
 def test_a_fault_or_an_arm_is_explained_with_its_options(word, option, capsys):
     assert left_with(["explain", word]) == 0

@@ -15,9 +15,9 @@ from support.reports import finding, scored, with_findings, with_risk
 from rksp.documents.score import LayerReport, ScoreReport
 from rksp.ground.text import short
 from rksp.report import words
+from rksp.report.blocks import likelihood
 from rksp.report.formats import render
-from rksp.report.pages import likelihood
-from rksp.report.score.figures import circles, frame
+from rksp.report.score.figures import circle, frame
 from rksp.report.svg import Scale, flags
 
 
@@ -69,7 +69,7 @@ def test_an_intruder_is_seen(intruder):
 def test_the_verdict_comes_first_and_every_part_is_there():
     text = render(scored(3.0), "html")
     parts = ["Verdict", "Risk against the learning rate", "Findings", "Why"]
-    parts += ["Eigenvalues of every block", "Blocks at a glance", "Evidence", "Provenance"]
+    parts += ["Eigenvalues of every block", "All numbers of all blocks", "Evidence", "Provenance"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert text.count('class="unit"') == text.count('class="ring"') == 2  # one a block
@@ -142,10 +142,10 @@ def test_values_near_one_are_drawn_large_and_others_in_the_whole_circle():
 @pytest.mark.parametrize("values", [[(1.1, 0.0), (0.9, 0.1)], [(1.0, 0.5), (-0.7, 0.1)]])
 def test_dots_and_the_circle_are_on_one_scale(values):
     layers = _layers(values)
-    (drawn,) = circles(layers, frame(layers), (0.9, 1.05))
-    circle = re.search(r'<circle cx="([-\d.]+)" cy="70" r="([\d.]+)" class="unit"', drawn.drawing)
-    middle, unit = map(float, circle.groups())
-    dots = [tuple(map(float, d)) for d in re.findall(r"M([\d.]+) ([\d.]+)h0", drawn.drawing)]
+    drawn = circle(layers[0], frame(layers), (0.9, 1.05))
+    unit_circle = re.search(r'<circle cx="([-\d.]+)" cy="70" r="([\d.]+)" class="unit"', drawn)
+    middle, unit = map(float, unit_circle.groups())
+    dots = [tuple(map(float, d)) for d in re.findall(r"M([\d.]+) ([\d.]+)h0", drawn)]
     measured = {(round((x - middle) / unit, 1), round((70 - y) / unit, 1)) for x, y in dots}
     assert measured == {(round(re_, 1), round(im, 1)) for re_, im in values}
 

@@ -188,15 +188,10 @@ def view_of_cells(path: Path) -> None:
     columns = ", ".join(f"'' AS {name}" for name in rest.split())
     _base(
         path,
-        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('schema', 'rksp-grid-2');"
+        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('schema', 'rksp-grid-3');"
         "CREATE TABLE profiles (init, owner, seconds);"
         f"CREATE VIEW cells AS {_ENDLESS} i AS key, i AS position, {columns} FROM n",
     )
-
-
-def view_of_optuna(path: Path) -> None:
-    pytest.importorskip("optuna")
-    _base(path, f"CREATE TABLE trials (a); CREATE VIEW studies AS {_ENDLESS} i AS study_id FROM n")
 
 
 def seeds(path: Path) -> None:
@@ -267,7 +262,6 @@ WITHIN = {
     "D5 argument": (argument, "a.log", "runs {}"),
     "D5 step": (step, "a.log", "runs {}"),
     "D5 digits": (digits, "a.log", "runs {}"),
-    "D6 Optuna": (view_of_optuna, "o.db", "runs {}"),
     "D9 deep sums": (deep_sums, "run.py", EXPLAIN),
     "D9 fewer assignments": (fewer_assignments, "run.py", EXPLAIN),
     "D9 fewer optimizers": (fewer_optimizers, "run.py", EXPLAIN),

@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import one_line, printable
 from rksp.models.config_guard import sanitize
 from rksp.models.resolve import resolve
-from rksp.models.streaming import memory, opening
+from rksp.models.streaming import memory
 from rksp.report.formats import formats_of
 
 
@@ -125,6 +125,9 @@ HUGE = {
     "layers": {"model_type": "gpt2", "n_layer": 2048},
     "infinite": {"model_type": "gpt2", "n_head": float("inf")},
     "zero patch": {"model_type": "vit", "image_size": 32, "patch_size": 0},
+    "no base": {"model_type": "qwen3_vl", "text_config": {"rope_theta": 0}},
+    "negative init": {"model_type": "gpt2", "initializer_range": -0.02},
+    "infinite init": {"model_type": "gpt2", "initializer_range": float("-inf")},
 }
 
 
@@ -146,7 +149,7 @@ def test_a_table_of_all_positions_is_counted_before_it_is_made():
 
 def test_a_probe_beyond_the_memory_is_refused_before_the_model_is_built(run, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: memory.resident_memory() + 2**20)
-    monkeypatch.setattr(opening, "free_memory", lambda: 10**12)
+    monkeypatch.setattr(memory, "fits", lambda *of_the_model: True)
     refused_late = run("score gpt2 --set n_layer=1 --set n_embd=8 --set n_head=1")
     assert refused_late[0] == 2
     assert "logits), more than" in refused_late[2].splitlines()[-1]

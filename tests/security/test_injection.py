@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,16 +18,9 @@ from rksp.grid.table import to_csv
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import ResultFolder, atomic_write, check_writable
 from rksp.ground.text import has_control, one_line, printable
-from rksp.own_runs.readers.files import tables_of
 from rksp.own_runs.record import append_row
 from rksp.report.formats import formats_of, render
 
-HOSTILE = (
-    "b.db?mode=rwc&x=",
-    "a.db%2f..%2f..%2fescaped.db?mode=rwc&x=",
-    "c.db#?mode=rwc",
-    "d%00.db",
-)
 OK = "score gpt2 --lr 1e-4 --warmup-steps 100 --evidence config"
 links = pytest.mark.skipif(os.name != "posix", reason="needs links")
 
@@ -39,34 +30,6 @@ def run(monkeypatch, capsys, tmp_path):
     folder = tmp_path / "repository"
     folder.mkdir()
     yield from commands_in(folder, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize("tables", ["studies trials", "experiments runs latest_metrics"])
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.skipif(os.name != "posix", reason="needs such names")
-def test_the_name_of_a_database_opens_no_other_file(run, tmp_path, name, tables):
-    with closing(sqlite3.connect(name)) as file:
-        for table in tables.split():
-            file.execute(f"create table {table} (a)")
-    assert tables_of(Path(name)) == set(tables.split())
-    before = sorted(p for p in tmp_path.rglob("*"))
-    code, _, err = run(f"runs {name}")
-    assert code == 2 and name.partition("%")[0].partition("?")[0] in err
-    assert sorted(p for p in tmp_path.rglob("*")) == before
-
-
-def test_the_name_of_a_study_is_read_whatever_it_holds(tmp_path):
-    optuna = pytest.importorskip("optuna")
-    from rksp.own_runs.readers.searches import OPTUNA
-
-    plain = tmp_path / "plain.db"
-    study = optuna.create_study(storage=f"sqlite:///{plain}", study_name="s")
-    study.add_trial(optuna.trial.create_trial(value=2.5))
-    for name in ("50%25 off?.db", "a#b.db", "ü &x=1.db"):
-        path = tmp_path / name
-        path.write_bytes(plain.read_bytes())
-        (found,) = OPTUNA.read(path)
-        assert found.finals == {"loss": 2.5}
 
 
 @links

@@ -13,6 +13,7 @@ from rksp.grid.cell import Cell, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
+from rksp.ground.files import with_home
 from rksp.models import names
 from rksp.models.identity import identity
 from rksp.models.resolve import resolve, resolve_tiny
@@ -99,3 +100,10 @@ def test_a_store_does_not_stand_in_for_the_target_of_a_grid(capsys):
     assert capsys.readouterr().out.count('"target": "gpt2"') == 2
     assert {cell.target for cell in read_plan("gpt2", ["lr=1e-4"]).cells} == {"gpt2"}
     assert names.path_of("./gpt2") == Path("gpt2")
+
+
+def test_a_file_that_begins_as_a_home_folder_does_is_a_file():
+    Path("~.csv").write_text("target,lr\ngpt2,1e-3\n")
+    assert [cell.target for cell in read_plan("./~.csv").cells] == ["gpt2"]
+    assert names.path_of("./~.csv") == Path("~.csv")
+    assert with_home("~") == Path.home()

@@ -15,9 +15,8 @@ import torch
 
 from lab.zoo import ZooConfig, ZooTransformer
 from rksp.measure.snapshots import LayerTransition
-from rksp.spectra.accumulator import SpectralAccumulator
-from rksp.spectra.dmd import VARIANTS
-from rksp.spectra.profile import SpectralProfile
+from rksp.spectra.dmd import SpectralAccumulator
+from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 _SEEDS = (42, 123, 456)
 _WIDTH, _SEQUENCES, _LENGTH = 256, 32, 64
@@ -29,13 +28,12 @@ def _profile(norm: str, seed: int) -> SpectralProfile:
     config = ZooConfig(hidden_size=_WIDTH, num_hidden_layers=6, norm=norm)
     model = ZooTransformer(config).eval()
     tokens = torch.randint(config.vocab_size, (_SEQUENCES, _LENGTH))
-    spectra = SpectralAccumulator(variant=VARIANTS["paper-full-1"], extras=False)
-    sequence = torch.arange(_SEQUENCES).repeat_interleave(_LENGTH)
+    spectra = SpectralAccumulator(variant=VARIANTS["paper-full-1"])
     for layer, block in enumerate(model.blocks):
 
         def hand_over(_module, inputs, output, layer=layer) -> None:
             x, y = inputs[0].reshape(-1, _WIDTH), output.reshape(-1, _WIDTH)
-            spectra.consume(LayerTransition(layer=layer, name="", x=x, y=y, sequence=sequence))
+            spectra.consume(LayerTransition(layer=layer, name="", x=x, y=y))
 
         block.register_forward_hook(hand_over)
     with torch.no_grad():

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import nn
 
-from rksp.batch import Batch
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
+from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
 from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
 from rksp.measure.response import measure_response

@@ -6,8 +6,8 @@ import torch
 from support.small_zoo import small_member
 
 from lab.tasks.tasks import associative_recall
-from rksp.batch import task_loss
-from rksp.optimizers import make_optimizer
+from rksp.datasets.batch import task_loss
+from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.moment import Moment

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lab.tasks.tasks import associative_recall
-from rksp.batch import task_loss
+from rksp.datasets.batch import task_loss
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment

@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 from rich.console import Group
 from rich.table import Table
 
+from rksp.report.terminal import Lines
+
 _SHOWN = ("th", "dt", "h2", "summary")
 _CLASSES = ("badge", "level")
 
@@ -18,10 +20,12 @@ def of_rich(made: object) -> Iterator[str]:
     if isinstance(made, Group):
         for part in made.renderables:
             yield from of_rich(part)
+    elif isinstance(made, Lines):
+        yield from of_rich(made.inner)
     elif isinstance(made, Table):
         heads = [str(column.header) for column in made.columns]
         yield from heads
-        if heads[0] in ("", "measured"):
+        if heads[0] in ("", "Measured"):
             yield from (str(cell) for cell in made.columns[0].cells)
 
 

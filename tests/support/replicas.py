@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import (
 
 from lab.tasks.tasks import make_task
 from lab.zoo import ZooConfig, ZooTransformer, build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
-from rksp.watch.faults.hardware import ReplicaCorruption
-from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.faults.computation import ReplicaCorruption
+from rksp.watch.interventions.recovery import RepeatStep
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors

@@ -12,7 +12,7 @@ from rksp.documents.confirm import (
     PredictionReport,
     TrialReport,
 )
-from rksp.documents.grid import GridReport
+from rksp.documents.grid import GridReport, RiskMap
 from rksp.recipe import Recipe
 
 
@@ -101,7 +101,14 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
         cells.append(lost)
     if failing is None:
         failing = [c["position"] for c in cells if c["verdict"] == "risk"]
+    shares = [c["probability_failed"] for c in cells[:6]]
+    rows = [{"name": f"{d}", "probabilities": shares[n : n + 3]} for d, n in ((2, 0), (4, 3))]
+    rates = [1e-4, 3e-3, 0.3]
+    heat = RiskMap.model_validate(
+        {"axes": ["n_layer"], "rates": rates, "is_binned": False, "rows": rows}
+    )
     return GridReport(
+        risk_map=heat,
         verdict="incomplete" if broken else "risk" if failing else "ok",
         cells_in_grid=len(cells),
         axes=["lr", "n_layer"],

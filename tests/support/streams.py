@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.measure.snapshots import Collected, collect
 from rksp.models.source import ModelSource

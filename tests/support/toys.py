@@ -43,19 +43,35 @@ class Toy(Monitor):
         return [self.reading("toy_step", moment.step, float(moment.step))]
 '''
 _CHECK = """
-CHECKS = (*CHECKS, Check(code="RKSP999", name="toy", level=Level.NOTE, title="A toy", measures="-",
-    why="-", source="-", healthy="-", fix="-", failing="-", stable="-",
-    look=lambda e: iter([Observation(level=Level.NOTE, message="A toy.", value=1.0)])))
+
+@check("RKSP999", "toy", Level.NOTE)
+def _toy(evidence):
+    yield Observation(level=Level.NOTE, message="A toy.", value=1.0)
+"""
+_CHECK_TEXTS = """
+[RKSP999]
+title = "A toy"
+measures = "-"
+why = "-"
+source = "-"
+healthy = "-"
+fix = "-"
+failing = "-"
+stable = "-"
 """
 _READER = '''
 """A toy."""
-from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.reader import Row, reader
 
-READER = Reader(
-    name="toy", title="Toy", version="1", source="none", marks=(Marks(all="toy toy_rate"),),
-    steps=(Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77)),
-)
+READER = reader("toy", Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77))
 '''
+_TRAINER = """
+[toy]
+title = "Toy"
+version = "1"
+source = "none"
+marks = [{ all = "toy toy_rate" }]
+"""
 _PAST_READER = '''
 """A toy."""
 from rksp.own_runs.run import RawRun, RunReader
@@ -66,7 +82,7 @@ def _read(path):
         yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)},
             finals={"loss": float(loss)})
 
-READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
+READER = RunReader(matches=lambda path: path.suffix == ".toy", read=_read)
 '''
 _OPTIMIZER = """
 OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),
@@ -147,7 +163,7 @@ TOYS = {
         "['toy']",
     ),
     "a check": Toy(
-        {"rksp/checks/shape.py": _CHECK},
+        {"rksp/checks/shape.py": _CHECK, "rksp/checks/checks.toml": _CHECK_TEXTS},
         "import rksp\nfound = rksp.score('gpt2', evidence='config').findings\n"
         "print([finding.message for finding in found if finding.code == 'RKSP999'])",
         "['A toy.']",
@@ -155,6 +171,7 @@ TOYS = {
     "a recipe reader": Toy(
         {
             "rksp/recipe_files/readers/toy.py": _READER,
+            "rksp/recipe_files/keys.toml": _TRAINER,
             "rksp/recipe_files/registry.py": "\nfrom rksp.recipe_files.readers import toy\n"
             "READERS = (*READERS, toy.READER)\n",
         },

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Reading
+from rksp.watch.monitors.registry import MONITORS
+from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.watch import Watch
 
@@ -45,6 +47,20 @@ def alarms_of(quantity: str, rows: Mapping[str, Sequence[float]]) -> list[Alarm]
         for layer, values in rows.items()
     ]
     return replay(readings, Rules())
+
+
+def markdown_table() -> str:
+    """Return every quantity of every monitor with its cadence, alarm rule, advice and source."""
+    lines = [
+        "| monitor | quantity | every | alarm | advice | source |",
+        "|---|---|---:|---|---|---|",
+    ]
+    for monitor in MONITORS.values():
+        for quantity in monitor.quantities:
+            rule = RULES[quantity]
+            cells = (monitor.name, f"`{quantity}`", monitor.default_every, rule, rule.advice)
+            lines.append("| " + " | ".join(map(str, (*cells, monitor.source))) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rksp.ground.errors import NotCovered
-from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.faults.computation import LowPrecisionAttention
 from rksp.watch.moment import Moment
 
 

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from lab.tasks.tasks import associative_recall
-from rksp.batch import Batch, task_loss
+from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
-from rksp.watch.faults.hardware import BitFlip, MatmulCorruption, ReplicaCorruption, flip_bit
+from rksp.watch.faults.computation import BitFlip, MatmulCorruption, ReplicaCorruption, flip_bit
 from rksp.watch.faults.registry import FAULTS, make_fault
 from rksp.watch.faults.run_faults import LargeRate
 from rksp.watch.moment import Moment
@@ -178,7 +178,7 @@ def test_a_faulty_multiplier_stays_or_ends_as_told():
     )
     assert not same_run(once, always) and once[0][:2] == always[0][:2]
     with pytest.raises(InputError, match="product='up'"):
-        MatmulCorruption(product="up")
+        make_fault("matmul:product=up")
     with pytest.raises(NotCovered, match="no linear layer"):
         MatmulCorruption(name="absent").bind(small_member("zoo_pre_ln"), seed=0)
 

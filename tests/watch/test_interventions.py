@@ -10,13 +10,13 @@ from support.intervention_steps import RECIPE, TwoParameters, alarm_at, few_batc
 from support.small_zoo import small_member
 from torch.distributed.fsdp import fully_shard
 
-from rksp.batch import task_loss
+from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.optimizers import make_optimizer
-from rksp.watch.interventions.rate_backoff import RateBackoff
+from rksp.optimizers.table import make_optimizer
+from rksp.watch.interventions.penalties import ZLoss
+from rksp.watch.interventions.recovery import RateBackoff
 from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
-from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
-from rksp.watch.interventions.z_loss import ZLoss
+from rksp.watch.interventions.singular_values import SpectralSmoothing
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Severity
 

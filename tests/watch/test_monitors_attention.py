@@ -15,7 +15,7 @@ from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.faults.computation import LowPrecisionAttention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.attention import (
     AttentionEntropy,
@@ -23,8 +23,6 @@ from rksp.watch.monitors.attention import (
     KeyNullSum,
     MultiMaximum,
 )
-from rksp.watch.monitors.base import Reading
-from rksp.watch.monitors.jacobian_alignment import JacobianAlignment, _as_function, leading_triplet
 from rksp.watch.monitors.watch import Watch
 
 FAMILIES = ("gpt2", "llama", "phi3", "zoo_qk_norm", "deepseek_v3")
@@ -226,8 +224,6 @@ def test_long_sequences_are_sampled_at_late_queries() -> None:
         ("attention_entropy", 0.7, 0.02, "qk_clip"),
         ("multi_max_share", 0.02, 0.6, "backoff"),
         ("key_null_sum", 1e-7, 1e-2, "backoff"),
-        ("jacobian_alignment", 0.2, 0.95, "msign"),
-        ("jacobian_growth", 0.4, 3.0, "msign"),
     ],
 )
 def test_alarms_at_what_is_sick_and_not_at_what_is_healthy(
@@ -356,129 +352,6 @@ class _Blocks(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
-
-
-def test_jacobian_alignment_is_that_of_the_dense_jacobians() -> None:
-    model = _Blocks()
-    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    readings = observe(model, JacobianAlignment(iterations=400), states)
-    x, parts = states[:1], []
-    for layer in model.layers:
-        dense = torch.autograd.functional.jacobian(layer.forward, x).reshape(12, 12)
-        parts.append(torch.linalg.svd(dense))
-        x = layer(x).detach()
-    expected = {
-        f"layers.{i + 1}": float((parts[i][0][:, 0] * parts[i + 1][2][0]).sum().abs())
-        for i in range(2)
-    }
-    assert values_of(readings, "jacobian_alignment") == pytest.approx(expected, abs=1e-5)
-    growth = float(torch.stack([s[0] for _, s, _ in parts]).median()) * np.median(
-        list(expected.values())
-    )
-    assert values_of(readings, "jacobian_growth")[""] == pytest.approx(growth, abs=1e-5)
-
-
-def _float64(value: object) -> object:
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _float64(item) for key, item in value.items()}
-    return tuple(map(_float64, value)) if isinstance(value, tuple | list) else value
-
-
-def _jacobians(model: nn.Module, monitor: JacobianAlignment) -> tuple[dict, list[Reading]]:
-    """Return the inputs of the blocks in a pass over ten tokens, and the monitor's readings."""
-    assert monitor.bind(model) is None
-    handles = monitor.arm(model)
-    model(TOKENS[:, :10])
-    for handle in handles:
-        handle.remove()
-    kept = dict(monitor._inputs)
-    return kept, monitor.read(Moment(step=0, model=model))
-
-
-@pytest.mark.parametrize("positions", [10, 6])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "zoo"])
-def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(
-    name: str, positions: int
-) -> None:
-    model = tiny(name)
-    kept, readings = _jacobians(model, JacobianAlignment(positions=positions))
-    dense = []
-    for path, (args, kwargs) in kept.items():
-        block = model.get_submodule(path).double().eval()
-        function, state = _as_function(block, _float64(args), _float64(kwargs))
-        matrix = torch.autograd.functional.jacobian(function, state)
-        matrix = matrix[:, :positions, :, :, :positions]
-        dense.append(torch.linalg.svd(matrix.flatten(3).flatten(0, 2)))
-    (u, _, _), (_, sigma, v) = dense
-    reading = readings[0]
-    assert reading.value == pytest.approx(float((u[:, 0] @ v[0]).abs()), rel=0.01)
-    assert reading.detail["sigma"] == pytest.approx(float(sigma[0]), rel=1e-3)
-    gaps = [float(s[1] / s[0]) for _, s, _ in dense]
-    assert reading.detail["gap"] == pytest.approx(max(gaps), rel=1e-3)
-    assert reading.detail["residual"] < 1e-2
-
-
-def test_a_block_that_looks_ahead_is_measured_at_all_positions() -> None:
-    model = tiny("bert")
-    cut, whole = (_jacobians(model, JacobianAlignment(positions=n))[1] for n in (6, 10))
-    assert cut == whole and len(cut) > 0
-    model = tiny("llama")
-    cut, whole = (_jacobians(model, JacobianAlignment(positions=n))[1] for n in (6, 10))
-    assert cut != whole
-
-
-def test_a_triplet_that_did_not_converge_says_so_and_is_left_out() -> None:
-    spread = 0.999 ** torch.arange(200, dtype=torch.float64)
-    rough = leading_triplet(lambda x: x * spread, torch.ones_like(spread), rounds=1)
-    fine = leading_triplet(lambda x: x * spread.sqrt() ** 20, torch.ones_like(spread), rounds=60)
-    assert rough.residual > 0.01 and rough.rounds == 1 and rough.sigma < 1
-    assert fine.sigma == pytest.approx(1.0, rel=1e-4) and fine.residual < 1e-2
-    flat = JacobianAlignment(iterations=1)
-    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = observe(_Blocks(), flat, states)
-    assert all(reading.detail["residual"] <= 0.1 for reading in found if reading.layer)
-
-
-def test_blocks_that_stretch_one_direction_are_aligned() -> None:
-    model = _Blocks()
-    with torch.no_grad():
-        for layer in model.layers:
-            layer["inner"].weight.copy_(3 * torch.outer(torch.ones(4), torch.ones(4)) / 4)
-            layer["inner"].bias.zero_()
-    readings = observe(model, JacobianAlignment(), 1e-3 * torch.ones(1, 1, 4, dtype=torch.float64))
-    assert min(values_of(readings, "jacobian_alignment").values()) > 0.999
-    assert values_of(readings, "jacobian_growth")[""] == pytest.approx(4.0, rel=1e-3)
-
-
-def test_jacobians_leave_caches_hooks_and_modes_as_they_are() -> None:
-    found = []
-    for use_cache in (False, True):  # True is the default of transformers
-        model = tiny("gpt2", dtype=torch.float64, use_cache=use_cache)
-        fired = []
-        handle = model.transformer.h[1].mlp.c_fc.register_forward_hook(
-            lambda module, args, output, fired=fired: fired.append(1)
-        )
-        caches = []
-        model.register_forward_hook(
-            lambda module, args, output, caches=caches: caches.append(output.past_key_values)
-        )
-        found.append(observe(model, JacobianAlignment(), TOKENS))
-        assert len(fired) == 1  # the run's own pass
-        assert model.training and handle.id in model.transformer.h[1].mlp.c_fc._forward_hooks
-        assert (caches[0] is not None) == use_cache
-        if use_cache:
-            assert caches[0].get_seq_length() == TOKENS.shape[1]
-    assert found[0] == found[1] and len(found[0]) == 2
-
-
-def test_states_that_are_not_finite_have_no_jacobian() -> None:
-    assert observe(_Blocks(), JacobianAlignment(), torch.full((1, 1, 4), math.nan).double()) == []
-
-
-def test_one_block_has_no_neighbor() -> None:
-    assert "two blocks" in JacobianAlignment().bind(_Blocks(count=1))
 
 
 def test_a_model_without_attention_says_so() -> None:

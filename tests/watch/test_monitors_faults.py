@@ -11,7 +11,7 @@ from support.benchmark_scripts import script
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.outcome import Outcome
+from rksp.own_runs.outcome import Outcome
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.registry import make_monitors

@@ -13,9 +13,13 @@ from support.watching import alarms_of, noise, observe, values_of
 from rksp.kernels.newton_schulz import polar_factor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.spectral_alignment import SpectralAlignment
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.monitors.weights import QKSpectralEntropy, StableRank, change_ranks
+from rksp.watch.monitors.weights import (
+    QKSpectralEntropy,
+    SpectralAlignment,
+    StableRank,
+    change_ranks,
+)
 
 
 def _rank(matrix):

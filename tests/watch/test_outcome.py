@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 
 STEPS = 100
 POLICY = OutcomePolicy()

@@ -12,9 +12,8 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import watching_attention
-from rksp.optimizers import make_optimizer
-from rksp.watch.interventions.qk_clip import QKClip
-from rksp.watch.interventions.qk_norm import QKNorm
+from rksp.optimizers.table import make_optimizer
+from rksp.watch.interventions.queries_keys import QKClip, QKNorm
 from rksp.watch.moment import Moment
 
 

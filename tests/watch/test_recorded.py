@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from rksp.ground.errors import InputError
-from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.history import read_history
+from rksp.own_runs.observed import Tuned
 from rksp.own_runs.record import read_record
-from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 from rksp.watch.training.callbacks.plain import LoopWatch
 
@@ -47,7 +47,7 @@ def test_runs_of_a_loop_become_a_ladder(tmp_path):
     rows = read_record(record)
     assert [row["learning_rate"] for row in rows] == [1e-4, 1e-2]
     assert {row["state"] for row in rows} == {"finished"}
-    (ladder,) = read_history([record], Question(source=None, recipe=Recipe())).ladders
+    (ladder,) = read_history([record], None, Recipe()).ladders
     inputs = ladder.observed.inputs
     assert (inputs.width, inputs.depth, inputs.steps, inputs.optimizer) == (16, 2, 12, "adamw")
     assert inputs.beta2 == 0.95 and inputs.batch_tokens == 32
@@ -62,7 +62,7 @@ def test_a_run_from_trained_weights_teaches_nothing_of_random_ones(tmp_path):
                 watch.begin_step()
                 watch.after_backward(first - 0.1 * step)
             watch.close()
-        history = read_history([tmp_path / record], Question(source=None, recipe=Recipe()))
+        history = read_history([tmp_path / record], None, Recipe())
         assert bool(history.seen) == (first != 2.0)
         assert isinstance(history.ladders[0].observed, Tuned) == (first == 2.0)
 

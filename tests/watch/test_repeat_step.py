@@ -99,5 +99,5 @@ def test_a_repetition_leaves_the_step_as_it_was() -> None:
 
 
 def test_repeated_steps_refuse_constants_that_cannot_work() -> None:
-    with pytest.raises(InputError, match="ratio > 1"):
+    with pytest.raises(InputError, match="ratio='1'"):
         make_intervention("repeat_step:ratio=1")

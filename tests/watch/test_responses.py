@@ -34,9 +34,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lab.zoo import build_member
-from rksp.batch import Batch, task_loss
+from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
-from rksp.optimizers import make_optimizer
+from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention

@@ -14,13 +14,13 @@ from torch import nn
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.rate_backoff import RateBackoff
+from rksp.watch.interventions.recovery import RateBackoff
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.optimizers import make_optimizer
 from rksp.optimizers.own import JointOptimizer, Lion
-from rksp.outcome import OutcomePolicy
+from rksp.optimizers.table import make_optimizer
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.training import gradient_norm, hopeless, train
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import random
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.places import ROOT
+from support.watching import markdown_table
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
@@ -24,11 +24,10 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, make_monitors, markdown_table
+from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, make_monitors
 from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.sinks import (
-    Csv,
     JsonLines,
     Latest,
     MLflow,
@@ -441,25 +440,6 @@ def test_a_log_is_continued_where_it_was_cut_off(tmp_path: Path) -> None:
         read_log(path)
     with pytest.raises(InputError, match="folder that exists"):
         JsonLines(tmp_path / "absent" / "monitor.jsonl")
-
-
-def test_a_table_of_commas_has_a_row_a_reading_and_a_row_an_alarm(tmp_path: Path) -> None:
-    path = tmp_path / "monitor.csv"
-    for step in (0, 1):  # closed and continued
-        sink = Csv(path)
-        sink.write([_reading(step)], _alarm() if step else [])
-        sink.close()
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [(row["kind"], row["step"]) for row in rows] == [
-        ("reading", "0"), ("reading", "1"), ("alarm", "1"),
-    ]  # fmt: skip
-    assert rows[0]["value"] == "1.5" and rows[0]["severity"] == ""
-    assert rows[2]["severity"] == "critical" and rows[2]["value"] == "inf"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="different table"):
-        Csv(path)
-    with pytest.raises(InputError, match="folder that exists"):
-        Csv(tmp_path / "absent" / "monitor.csv")
 
 
 def test_the_newest_value_of_a_quantity_is_that_of_the_worst_layer() -> None:

@@ -16,7 +16,7 @@ from lab.tasks.domain_tasks import PADDING, START, make_domain_task
 from lab.tasks.domains import Part
 from lab.tasks.tasks import Task
 from lab.zoo import build_member
-from rksp.batch import Batch, mean_loss
+from rksp.datasets.batch import Batch, mean_loss
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
 from rksp.ground.model import Strict

@@ -13,8 +13,8 @@ from lab.ladders.fine_tuning.measured import measure_start
 from lab.ladders.fine_tuning.model import OldAbility, load_base, model_to_tune
 from lab.ladders.fine_tuning.spec import FineTuningSpec
 from lab.ladders.ladder import POLICY, run_ladder
-from rksp.batch import Batch, mean_loss
-from rksp.outcome import Curves, Ladder
+from rksp.datasets.batch import Batch, mean_loss
+from rksp.own_runs.outcome import Curves, Ladder
 from rksp.watch.training import train
 
 

@@ -11,7 +11,7 @@ from lab.ladders.fine_tuning.run import FineTunedLadder, HeldOut
 from lab.ladders.fine_tuning.spec import FineTuningSpec
 from lab.ladders.store import array_of, numbers, stored
 from rksp.ground.files import ResultFolder
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-fine-tuning-1"
 

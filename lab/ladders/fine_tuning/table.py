@@ -17,7 +17,7 @@ from lab.ladders.ladder import POLICY
 from lab.ladders.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
 from lab.places import DATA
 from rksp.ground.errors import ArtifactError
-from rksp.outcome import Curves
+from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-fine-tuning-1"
 _TEXT = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict
 
@@ -53,17 +54,31 @@ class End:
     message: str = ""
 
 
-class Job(Protocol):
-    """One group of cells at work."""
+class Job:
+    """One group of cells at work; this one was answered before.
+
+    Args:
+        known: Events that have happened already.
+    """
+
+    def __init__(self, known: Iterable[Event] = ()) -> None:
+        self._events = list(known)
 
     def poll(self) -> list[Event]:
         """Return the events since the last call, without waiting."""
+        self._drain()
+        events, self._events = self._events, []
+        return events
 
     def end(self) -> End | None:
         """Return None while the job works; after that every event must have been polled."""
+        return End()
 
     def stop(self) -> None:
         """Stop the work at once."""
+
+    def _drain(self) -> None:
+        """Add what has happened since the last call to `_events`."""
 
 
 class Engine(Protocol):

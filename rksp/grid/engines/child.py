@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from rksp.ground.collector import loading
+from rksp.ground.allocator import loading
 from rksp.ground.processes import end_with
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 
-from rksp.grid.engines.base import CellGroup, End, Event
+from rksp.grid.engines.base import CellGroup, End, Job
 from rksp.grid.evaluate import EVALUATOR
 from rksp.ground.model import definite
 from rksp.ground.processes import safe_path
@@ -96,13 +96,13 @@ class _Worker:
         self.errors.close()
 
 
-class LocalJob:
+class LocalJob(Job):
     """A group in a worker process."""
 
     def __init__(self, worker: _Worker, group: CellGroup, idle: list[_Worker]) -> None:
+        super().__init__()
         self._worker, self._idle = worker, idle
         self._is_done = False
-        self._events: list[Event] = []
         worker.send(group)
 
     def _drain(self) -> None:
@@ -116,12 +116,6 @@ class LocalJob:
                 self._idle.append(self._worker)
             else:
                 self._events.append(event)
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call."""
-        self._drain()
-        events, self._events = self._events, []
-        return events
 
     def end(self) -> End | None:
         """Return how the job ended, by the worker's last message or by its exit code."""

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from rksp.grid.engines.base import CellGroup, End, Event
+from rksp.grid.engines.base import CellGroup, End, Event, Job
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.ground.errors import InputError
 from rksp.ground.processes import safe_path
@@ -92,12 +92,13 @@ def _work(evaluator: str, group: CellGroup, folder: str):
     yield from load_evaluator(evaluator)(group)
 
 
-class RayJob:
+class RayJob(Job):
     """One group on the cluster, with a thread that waits for its events."""
 
     def __init__(self, ray, stream) -> None:
+        super().__init__()
         self._ray, self._stream = ray, stream
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end: End | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -106,7 +107,7 @@ class RayJob:
         errors = self._ray.exceptions
         try:
             for reference in self._stream:
-                self._events.put(self._ray.get(reference))
+                self._arrived.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
         except errors.RayError as error:  # the worker, its node or its object was lost
@@ -115,14 +116,10 @@ class RayJob:
         else:
             self._end = End()
 
-    def poll(self) -> list[Event]:
-        """Return the events since the last call."""
-        events = []
-        while True:
-            try:
-                events.append(self._events.get_nowait())
-            except queue.Empty:
-                return events
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._events.append(self._arrived.get_nowait())
 
     def end(self) -> End | None:
         """Return how the stream ended, or None while it runs."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rksp.grid.engines.base import CellGroup, End, Event
+from rksp.grid.engines.base import CellGroup, End, Event, Job
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.store import made_by
 from rksp.ground.errors import InputError
@@ -69,12 +69,12 @@ class SlurmEngine:
         self._evaluator = evaluator
         self._jobs: list[SlurmJob] = []
 
-    def start(self, group: CellGroup) -> SlurmJob | Answered:
+    def start(self, group: CellGroup) -> Job:
         """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
         known = self._left_behind(group)
         rest = [cell for cell in group["cells"] if cell[0] not in known]
         if not rest:
-            return Answered(list(known.values()))
+            return Job(known.values())
         file = self.folder / f"events-{rest[0][0]}-{secrets.token_hex(4)}.jsonl"
         left = {**group, "cells": rest}
         job = SlurmJob(
@@ -125,26 +125,7 @@ def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
     return [json.loads(line) for line in whole.splitlines()], start + len(whole)
 
 
-class Answered:
-    """A group whose cells were all answered before."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self._events = events
-
-    def poll(self) -> list[Event]:
-        """Return all events, once."""
-        events, self._events = self._events, []
-        return events
-
-    def end(self) -> End:
-        """Return the end at once."""
-        return End()
-
-    def stop(self) -> None:
-        """Do nothing, because nothing runs."""
-
-
-class SlurmJob:
+class SlurmJob(Job):
     """One group in the queue or at work.
 
     Args:
@@ -158,10 +139,10 @@ class SlurmJob:
     def __init__(
         self, job, file: Path, *, patience: float, grace: float, known: list[Event]
     ) -> None:
+        super().__init__(known)
         self._job, self._file = job, file
         self._patience, self._grace = patience, grace
         self._position = 0
-        self._events = known
         self._is_done = False
         self._next_look = time.monotonic() + patience
         self._over_since: float | None = None
@@ -171,12 +152,6 @@ class SlurmJob:
         events, self._position = _read(self._file, self._position)
         self._is_done |= None in events
         self._events += [event for event in events if event is not None]
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call."""
-        self._drain()
-        events, self._events = self._events, []
-        return events
 
     def end(self) -> End | None:
         """Return how the job ended, by its own last line or else by the queue; None before that."""

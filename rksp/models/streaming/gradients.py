@@ -26,9 +26,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from rksp.ground.model import definite
-from rksp.models.streaming.products import multiply_back, run_all
-from rksp.models.streaming.scales import as_real, square_sum
-from rksp.models.streaming.units import Begin, Rows
+from rksp.models.streaming.supply import as_real, square_sum
+from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream

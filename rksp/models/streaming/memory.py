@@ -1,4 +1,4 @@
-"""Predict how much memory a streamed pass will take."""
+"""Predict how much memory a pass will take, whole or streamed, and refuse what does not fit."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
 from rksp.ground.errors import InputError
-from rksp.models.streaming.units import Unit
+from rksp.ground.model import definite
+from rksp.models.source import ModelSource
+
+if TYPE_CHECKING:
+    from rksp.models.streaming.units import Unit
+
+Streaming = Literal["auto", "always", "never"]
+STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
+_COPY = 4  # bytes per parameter of a copy of the weights
+# Copies in memory at once; of the gradient's, one is that of the largest weights alone.
+_COPIES = {"forward": 1, "gradient": 2, "response": 3}
+_OF_WHAT = {
+    "gradient": "for its weights and the largest gradients",
+    "response": "for three copies of its weights",
+}
+_BELOW = {"gradient": "forward", "response": "gradient"}
 
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
 _ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
@@ -146,6 +162,86 @@ def check_pass(
             f"({readable(logits)} of it logits), more than {readable(limit)}; use fewer "
             "--snapshots, or raise --max-memory."
         )
+
+
+def should_stream(
+    source: ModelSource, streaming: Streaming, max_memory: int | None, evidence: str = "forward"
+) -> bool:
+    """Tell whether a model is streamed: if it must be, or would not fit in memory.
+
+    Args:
+        source: The target.
+        streaming: The user's choice.
+        max_memory: Bytes; default the free memory.
+        evidence: What is measured of it: "forward", "gradient" or "response".
+
+    Returns:
+        Whether to stream.
+
+    Raises:
+        InputError: Streaming was requested but is impossible, or it was forbidden and what is
+            measured does not fit.
+    """
+    if streaming not in STREAMING:
+        raise InputError(f"--stream {streaming!r} is not one of {', '.join(STREAMING)}.")
+    can = source.construct_empty is not None
+    if streaming == "always" and not can:
+        raise InputError(
+            f"{source.target} is a {source.kind}, whose weights cannot be drawn one by one; "
+            "use --stream never."
+        )
+    if evidence == "response":
+        if streaming == "always":
+            raise InputError(
+                "--evidence response moves weights that are held in memory, and --stream always "
+                "drops them; use --evidence gradient, or --stream auto."
+            )
+        check_whole(source, max_memory, evidence)
+        return False
+    if streaming == "always" or source.num_parameters is None:
+        return streaming == "always"
+    is_large = source.num_parameters > source.max_params
+    if streaming == "auto" and can:
+        return is_large or not fits(source, max_memory, evidence)
+    check_whole(source, max_memory, evidence)
+    return False
+
+
+def check_whole(source: ModelSource, max_memory: int | None, evidence: str) -> None:
+    """Refuse what does not fit in memory with the whole model.
+
+    Raises:
+        InputError: It does not fit; the message has the prediction and says what does.
+    """
+    if fits(source, max_memory, evidence):
+        return
+    limit = readable(free_memory() if max_memory is None else max_memory)
+    needed, can = readable(_needed(source, evidence)), source.construct_empty is not None
+    if evidence in _BELOW and fits(source, max_memory, _BELOW[evidence]):
+        raise InputError(
+            f"The {evidence} of {source.target} needs {needed} of memory {_OF_WHAT[evidence]}, "
+            f"more than {limit}; --evidence {_BELOW[evidence]} needs "
+            f"{readable(_needed(source, _BELOW[evidence]))} and fits, or raise --max-memory."
+        )
+    advice = "use --stream auto" if can else "use a smaller one"
+    if evidence == "response":
+        advice = "use --evidence gradient"
+    raise InputError(
+        f"{source.target} needs {needed} of memory if held whole, more than {limit}; {advice}, or "
+        "raise --max-memory."
+    )
+
+
+def fits(source: ModelSource, max_memory: int | None, evidence: str) -> bool:
+    """Tell whether what is measured fits in memory with the whole model."""
+    limit = free_memory() if max_memory is None else max_memory
+    return source.num_parameters is None or _needed(source, evidence) <= limit
+
+
+def _needed(source: ModelSource, evidence: str) -> int:
+    """Return the bytes this process holds with the whole model in memory."""
+    copies = _COPIES[evidence] - (source.model is not None)
+    return resident_memory() + copies * _COPY * definite(source.num_parameters)
 
 
 def readable(size: int) -> str:

@@ -50,14 +50,6 @@ def _entries(func: Callable, args: tuple, kwargs: dict) -> int:
     return math.prod(int(length) for length in size)
 
 
-@contextmanager
-def _uninitialized() -> Iterator[None]:
-    from transformers.initialization import no_init_weights
-
-    with no_init_weights():
-        yield
-
-
 def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, Tensor]]:
     """Run a constructor without allocating the weights.
 
@@ -74,7 +66,9 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
         The model with its parameters on the meta device, and the values that the constructor itself
         gave to small parameters, by name.
     """
-    with torch.random.fork_rng(devices=[]), _uninitialized(), _SmallOnly(), torch.no_grad():
+    from transformers.initialization import no_init_weights
+
+    with torch.random.fork_rng(devices=[]), no_init_weights(), _SmallOnly(), torch.no_grad():
         torch.manual_seed(seed_of(seed, "constructor"))
         model = make()
     given: dict[str, Tensor] = {}
@@ -86,11 +80,16 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
         empty[id(parameter)] = nn.Parameter(
             torch.empty_like(value, device="meta"), requires_grad=parameter.requires_grad
         )
+    put_parameters(model, empty)
+    return model.eval(), given
+
+
+def put_parameters(model: nn.Module, values: dict[int, nn.Parameter]) -> None:
+    """Replace every parameter, wherever it occurs, by the one under its identity."""
     for module in model.modules():
         for name, held in module._parameters.items():
             if held is not None:
-                module._parameters[name] = empty[id(held)]
-    return model.eval(), given
+                module._parameters[name] = values[id(held)]
 
 
 def share_weights(model: nn.Module) -> None:

@@ -1,37 +1,65 @@
-"""Run a forward pass whose weights are loaded just before their use and dropped right after."""
+"""Run passes whose weights are loaded just before their use and dropped right after.
+
+A rehearsal without weights finds how a model can be streamed, and what that takes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.streaming.memory import MemoryPlan
-from rksp.models.streaming.products import SplitProducts
-from rksp.models.streaming.supply import Supply, choose_device, move_buffers, moved
+from rksp.datasets.batch import Batch
+from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import UnmadeOutputs
+from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
+from rksp.models.refusals import refusals, refused
+from rksp.models.source import ModelSource
+from rksp.models.streaming.memory import (
+    OVERHEAD,
+    MemoryPlan,
+    free_memory,
+    plan_memory,
+    readable,
+    resident_memory,
+)
+from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
+from rksp.models.streaming.supply import Supply
 from rksp.models.streaming.units import (
+    GRAINS,
     Experts,
     Grain,
     HollowProducts,
     Read,
+    Result,
     Rows,
     Slot,
+    SplitProducts,
     Unit,
-    Visitor,
     hollow,
     is_stack,
     is_tall,
+    slice_size,
     slots_of,
     units_of,
 )
-from rksp.models.streaming.weights import Weights
+from rksp.models.streaming.weights import (
+    CheckpointWeights,
+    InitialWeights,
+    Weights,
+    fill_buffers,
+)
 
-if TYPE_CHECKING:
-    from rksp.batch import Batch
+AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
+# What a forward pass keeps for the backward pass, as a share of the inputs and outputs of all
+# products (1.13 of Llama). The factors of all gradients are 0.9 to 1.03 of these.
+_GRAPH = 1.2
 
 
 class Stream:
@@ -39,7 +67,9 @@ class Stream:
 
     A rehearsal with weights that have no memory finds the order of the modules. It also finds
     whether a module's weights are used only while it runs; if not, whole blocks are loaded. Use the
-    stream as a context manager: leaving it drops every weight and stops the threads.
+    stream as a context manager: leaving it drops every weight and stops the threads. torch gets one
+    thread and large products are split here, because the result must not depend on the number of
+    threads.
 
     Args:
         model: A skeleton; its buffers have values.
@@ -50,9 +80,6 @@ class Stream:
             quarter of a gigabyte and the largest unit of a block, or less if memory is short.
         max_memory: Bytes; a pass that needs more is refused after its rehearsal.
         target: Name of the model in messages.
-        device: Device of the model; default the GPU if there is one. Weights get there from pinned
-            memory while the GPU computes. On the CPU torch gets one thread and large products are
-            split here, because the result must not depend on the number of threads.
     """
 
     def __init__(
@@ -64,45 +91,34 @@ class Stream:
         ahead: int | None = None,
         max_memory: int | None = None,
         target: str = "The model",
-        device: torch.device | None = None,
     ) -> None:
         self.model, self.weights, self.workers = model, weights, workers
         self.max_memory, self.target = max_memory, target
         self.plan: MemoryPlan | None = None  # of the pass that was rehearsed
         self.gradient_batch: Batch | None = None  # of a gradient that is to follow the pass
-        self.device = choose_device() if device is None else device
-        move_buffers(model, self.device)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self.slots = slots_of(model)
         self.empty = {slot.name: slot.empty for slot in self.slots}  # without memory, by name
         can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
-        on_cpu = self.device.type == "cpu"  # a GPU multiplies by whole matrices
-        self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
+        self.tall = tuple(slot for slot in can_slice if is_tall(slot))
         self.grain: Grain = "module"
         self.units: tuple[Unit, ...] = ()
         self.asked_ahead = ahead
-        self.supply = Supply(weights, self.device, workers)
+        self.supply = Supply(weights, workers)
         self.supply.ahead = ahead or 0
         self.widest = self.logits = 0
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks: list = []
-        self._tape: Visitor | None = None
+        self._tape: Any = None  # a `gradients.Tape`, whose module imports this one
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
-            cast(Any, model).set_experts_implementation(
-                "eager"
-            )  # the one that reads experts one by one
+            cast(Any, model).set_experts_implementation("eager")  # it reads experts one by one
         for slot in self.stacks:
-            experts = Experts(
-                slot,
-                self.supply.read(slot),
-                self.device,
-                self._give_expert,
-                lambda: bool(self.supply.ahead),
-            )
+            read = self.supply.read(slot)
+            experts = Experts(slot, read, self._give_expert, lambda: bool(self.supply.ahead))
             # In the instance's dictionary it hides the parameter, which stays registered.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
@@ -128,8 +144,7 @@ class Stream:
         }
         experts = ", experts one by one" if self.stacks else ""
         tall = ", large matrices by rows" if self.tall else ""
-        where = ", on the GPU" if self.device.type == "cuda" else ""
-        return f"streamed {grains[self.grain]}{experts}{tall}{where}"
+        return f"streamed {grains[self.grain]}{experts}{tall}"
 
     def attach(self, grain: Grain) -> None:
         """Put hooks on the modules that hold weights, or on whole blocks."""
@@ -146,12 +161,9 @@ class Stream:
                     lambda module, args, output, unit=unit: self._leave(unit, output)
                 ),
             ]
-        self._hooks += [
-            self.model.register_forward_pre_hook(
-                lambda module, args, kwargs: self._begin_pass(args, kwargs), with_kwargs=True
-            ),
-            self.model.register_forward_hook(lambda module, args, output: self._end_pass()),
-        ]
+        self._hooks.append(
+            self.model.register_forward_hook(lambda module, args, output: self._end_pass())
+        )
 
     def _detach(self) -> None:
         for hook in self._hooks:
@@ -161,9 +173,6 @@ class Stream:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Split products with large weights over as many threads as prepare weights."""
-        if self.device.type != "cpu":
-            yield
-            return
         tall = {id(slot.empty): Rows(slot.empty, self.supply.read(slot)) for slot in self.tall}
         with SplitProducts(self.supply.products, tall) as split:
             yield
@@ -187,9 +196,7 @@ class Stream:
         self._retire()
         if self.supply.is_hollow:
             self.supply.order.append(unit)
-            tensors: Mapping[str, Tensor] = {
-                slot.name: hollow(slot.empty, self.device) for slot in unit.slots
-            }
+            tensors: Mapping[str, Tensor] = {slot.name: hollow(slot.empty) for slot in unit.slots}
         else:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
@@ -202,7 +209,7 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, tape: Visitor) -> Iterator[None]:
+    def visited_by(self, tape: Any) -> Iterator[None]:
         """Let a tape give modules their weights inside."""
         self.release()
         self._tape = tape
@@ -243,9 +250,6 @@ class Stream:
                 self.supply.held.remove(unit)
         self._done.clear()
 
-    def _begin_pass(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return moved((args, kwargs), self.device)
-
     def _end_pass(self) -> None:
         if self._tape is not None:
             self._tape.end()
@@ -269,7 +273,6 @@ class Stream:
             ahead=self.asked_ahead,
             max_memory=self.max_memory,
             target=self.target,
-            device=self.device,
         )
         if not self.tall:
             stream.tall = ()
@@ -298,3 +301,209 @@ class Stream:
 def _bytes_of(output: Any) -> int:
     tensor = first_tensor(output)
     return 0 if tensor is None else tensor.numel() * tensor.element_size()
+
+
+def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPlan, int]:
+    """Predict the peak of a pass; if memory is short, less is prepared ahead.
+
+    Args:
+        stream: A stream that was just rehearsed on one sequence.
+        sequences: Number of sequences of the pass.
+        entries: States times width of one block.
+
+    Returns:
+        The plan, and the bytes to prepare ahead.
+
+    Raises:
+        InputError: The pass does not fit even with nothing prepared ahead.
+    """
+    inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
+    wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    for ahead in (wished, inner, wished // 4, 0):
+        plan = plan_memory(
+            stream.supply.order,
+            ahead=ahead,
+            slice_size=_slice_size(stream),
+            widest=stream.widest * sequences,
+            logits=stream.logits * sequences,
+            entries=entries,
+            workers=stream.workers,
+        )
+        if plan.peak <= limit:
+            return plan, ahead
+    plan.check(limit, stream.target)
+    raise AssertionError("a plan beyond the limit is refused")
+
+
+def gradient_peak(stream: Stream, same: Batch) -> int:
+    """Predict the bytes of a streamed gradient, which keeps the inputs and outputs of weights.
+
+    Args:
+        stream: A rehearsed stream.
+        same: The batch of the gradient.
+    """
+    config, tokens = getattr(stream.model, "config", None), definite(same.labels).numel()
+    chosen = getattr(config, "num_experts_per_tok", None) or 2
+    kept = 0
+    for slot in {slot.name: slot for slot in stream.slots}.values():
+        shape = slot.empty.shape
+        if len(shape) == 2 and not isinstance(slot.module, nn.Embedding):
+            kept += tokens * sum(shape)
+        elif len(shape) == 3 and slot in stream.stacks:
+            kept += tokens * min(chosen, shape[0]) * sum(shape[1:])
+        elif len(shape) > 2:
+            kept += slot.empty.numel()
+    logits = 4 * 3 * tokens * (getattr(config, "vocab_size", None) or 0)
+    weights = 2 * definite(stream.plan).weights  # what multiplies takes as much again
+    return resident_memory() + OVERHEAD + int(1.1 * (weights + logits + _GRAPH * 4 * kept))
+
+
+def check_gradient(stream: Stream, same: Batch) -> None:
+    """Refuse a gradient that will not fit, before the pass that precedes it.
+
+    Args:
+        stream: A stream that was just rehearsed.
+        same: The batch of the gradient.
+
+    Raises:
+        InputError: It does not fit; the message has the prediction and says what does.
+    """
+    peak, passes = gradient_peak(stream, same), definite(stream.plan).peak
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    if peak > limit:
+        raise InputError(
+            f"The gradient of {stream.target} needs {readable(peak)} of memory even when streamed, "
+            f"more than {readable(limit)}; --evidence forward needs {readable(passes)} and fits, "
+            f"or give --max-memory {math.ceil(peak / 1e6)}MB if there is as much."
+        )
+
+
+def _slice_size(stream: Stream) -> int:
+    """Return the bytes that are loaded at a time of the weights that are not loaded whole."""
+    together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
+    for slot in stream.stacks:
+        together[slot.module] = together.get(slot.module, 0) + slice_size(slot)
+    return max((*together.values(), *map(slice_size, stream.tall)), default=0)
+
+
+def rehearse(
+    stream: Stream, run: Callable[[], Result], *, sequences: int = 1, entries: int = 0
+) -> Result:
+    """Call `run` in a rehearsal, with the finest grain that the model supports.
+
+    Args:
+        stream: Not begun yet.
+        run: Runs the model on one sequence.
+        sequences: Number of sequences of the pass that will follow.
+        entries: States times width of that pass.
+
+    Returns:
+        The result of `run`.
+
+    Raises:
+        InputError: The pass would not fit in memory, or the gradient that is to follow it.
+        NotCovered: The model uses weights outside of the modules that hold them.
+    """
+    failure: Exception | None = None
+    for _ in _attempts(stream):
+        try:
+            with stream.rehearsal():
+                result = run()
+            break
+        except NotCovered:
+            raise
+        except (InputError, RuntimeError, NotImplementedError, TypeError) as error:
+            failure = failure or error
+    else:
+        text = " ".join(str(failure).split())[:200]
+        raise NotCovered(
+            f"{type(stream.model).__name__} cannot be streamed: it uses weights outside of the "
+            f"modules that hold them ({text}); use --stream never."
+        ) from failure
+    stream.plan, stream.supply.ahead = plan_stream(stream, sequences, entries)
+    stream.supply.buffers.limit = stream.plan.weights
+    if stream.gradient_batch is not None:
+        check_gradient(stream, stream.gradient_batch)
+    return result
+
+
+def _attempts(stream: Stream) -> Iterator[None]:
+    """Try coarser and coarser grains: matrices by rows, whole, by block, the rest at once."""
+    stream.attach("module")
+    yield
+    stream.tall = ()
+    for grain in GRAINS:
+        stream.attach(grain)
+        yield
+
+
+def locate_chains(
+    model: nn.Module, run: Callable[[], object], path: str | None, sequences: int, states: int
+) -> tuple[Chain, ...]:
+    """Find the chains as `find_chains` does; a streamed model is rehearsed for it.
+
+    Args:
+        model: The model.
+        run: Runs the model on one sequence.
+        path: As in `find_chains`.
+        sequences: Number of sequences of the pass that will follow, to predict its memory.
+        states: Number of states of that pass.
+
+    Returns:
+        The chains.
+    """
+    stream: Stream | None = getattr(model, "_rksp_stream", None)
+    if stream is None:
+        return find_chains(model, run, path=path)
+    width = getattr(getattr(model, "config", None), "hidden_size", 0)
+    find = partial(find_chains, model, run, path=path)
+    return rehearse(stream, find, sequences=sequences, entries=states * int(width or 0))
+
+
+def computing(model: nn.Module) -> AbstractContextManager[object]:
+    """Return the context for a pass: what computes large products, streamed or in memory."""
+    stream: Stream | None = getattr(model, "_rksp_stream", None)
+    return UnmadeOutputs() if stream is None else stream.computing()
+
+
+def open_stream(
+    source: ModelSource,
+    seed: int | None = None,
+    *,
+    workers: int = 1,
+    max_memory: int | None = None,
+) -> Stream:
+    """Open a model whose weights are loaded while it runs; use it as a context manager.
+
+    Args:
+        source: A source of a transformers model.
+        seed: Seed of the random initialization, default the source's own; a checkpoint ignores it.
+        workers: Threads that prepare weights; the result does not depend on their number.
+        max_memory: Bytes; a pass that needs more is refused before it starts. Default the free
+            memory.
+
+    Returns:
+        The stream.
+
+    Raises:
+        NotCovered: The model's weights cannot be drawn one by one.
+        InputError: The configuration is inconsistent, or a file of the checkpoint is missing or
+            damaged.
+    """
+    seed = source.seed if seed is None else seed
+    try:
+        if source.is_pretrained:
+            model, _ = make_skeleton(definite(source.construct_empty), seed)
+            share_weights(model)
+            stored = CheckpointWeights(definite(source.folder), model)
+            stored.fill_buffers(model)
+            weights: Weights = stored
+        else:
+            model, recipes = record_model(definite(source.construct_empty), seed)
+            drawn = InitialWeights(recipes, seed)
+            fill_buffers(model, drawn)
+            weights = drawn
+    except refusals() as error:
+        raise refused(source.target, error) from error
+    return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rksp.ground.model import definite
-from rksp.models.streaming.scales import Scales
-from rksp.models.streaming.units import Read, Slot, Unit, hollow
+from rksp.models.streaming.units import Read, Slot, Unit, hollow, run_all
 from rksp.models.streaming.weights import Weights
 
+_CHUNK = 1 << 20  # entries summed in float32 at once: a relative error of 1e-6
 _SMALL = 1 << 20  # bytes; below this size torch's own allocator is as good
 _LOOSE = 1.1  # a reused block may be longer than the request by this factor
 
@@ -90,72 +92,29 @@ Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
 
 
 class Loading:
-    """Tensors by name; jobs in a pool fill them, and a GPU gets them from pinned memory.
+    """Tensors by name, which jobs in a pool fill.
 
     Args:
         shapes: Objects with the shape and dtype of each tensor, by name.
         jobs: Returns the jobs that fill a tensor.
-        in_place: Tells for which tensors the jobs run on the GPU itself, on demand.
-        pool: Runs the other jobs.
-        device: Device of the finished tensors.
-        buffers: Provides the tensors on the CPU.
+        pool: Runs the jobs.
+        buffers: Provides the tensors.
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, Tensor],
-        jobs: Jobs,
-        *,
-        in_place: Callable[[str], bool],
-        pool: Executor,
-        device: torch.device,
-        buffers: Buffers,
+        self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor, buffers: Buffers
     ) -> None:
-        self.device = device
         self.size = sum(like.numel() * like.element_size() for like in shapes.values())
-        on_gpu = device.type == "cuda"
-        self._jobs = jobs
-        self._later = {name: like for name, like in shapes.items() if on_gpu and in_place(name)}
-        self._here = {
-            # torch itself keeps pinned memory for reuse.
-            name: _pinned(like) if on_gpu else buffers.empty(like)
-            for name, like in shapes.items()
-            if name not in self._later
-        }
-        self._there: dict[str, Tensor] | None = None if on_gpu else self._here
-        self._copies = torch.cuda.Stream(device) if on_gpu and self._here else None
+        self._tensors = {name: buffers.empty(like) for name, like in shapes.items()}
         self._futures: list[Future] = [
-            pool.submit(job) for name, tensor in self._here.items() for job in jobs(name, tensor)
+            pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
         ]
-
-    def send(self) -> None:
-        """Start the copy to the GPU, parallel to its computation, once all jobs are done."""
-        if self._there is None and all(future.done() for future in self._futures):
-            with torch.cuda.stream(self._copies):
-                self._there = {
-                    name: tensor.to(self.device, non_blocking=True)
-                    for name, tensor in self._here.items()
-                }
 
     def wait(self) -> dict[str, Tensor]:
         """Return the filled tensors; raise the error of a failed job."""
         for future in self._futures:
             future.result()
-        self.send()
-        if self._copies is not None:
-            computing = torch.cuda.current_stream(self.device)
-            computing.wait_stream(self._copies)
-            for tensor in definite(self._there).values():
-                tensor.record_stream(computing)
-        return definite(self._there) | self._drawn_there()
-
-    def _drawn_there(self) -> dict[str, Tensor]:
-        drawn = {}
-        for name, like in self._later.items():
-            drawn[name] = torch.empty(like.shape, dtype=like.dtype, device=self.device)
-            for job in self._jobs(name, drawn[name]):
-                job()
-        return drawn
+        return self._tensors
 
     def drop(self) -> None:
         """Cancel the jobs that have not started."""
@@ -163,32 +122,52 @@ class Loading:
             future.cancel()
 
 
-def _pinned(like: Tensor) -> Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+class Scales:
+    """Root mean squares of the matrices that a pass has loaded.
+
+    For an embedding that is never whole, only the neighborhood of looked-up rows counts.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[int, tuple[float, int]]] = {}
+
+    def note(self, name: str, start: int, part: Tensor, pool: ThreadPoolExecutor) -> None:
+        """Add the rows of a weight from `start` on; each range counts once."""
+        if part.dim() == 2 and part.is_floating_point():
+            ranges = self._sums.setdefault(name, {})
+            if start not in ranges:
+                ranges[start] = square_sum(part, pool), part.numel()
+
+    def rms(self, name: str) -> float | None:
+        """Return the RMS of the entries seen; None if none were."""
+        ranges = self._sums.get(name)
+        if not ranges:
+            return None
+        return math.sqrt(sum(s for s, _ in ranges.values()) / sum(n for _, n in ranges.values()))
 
 
-def choose_device() -> torch.device:
-    """Return the GPU if torch sees one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def root_mean_square(weight: Tensor) -> float:
+    """Compute the RMS of all entries of a weight."""
+    return math.sqrt(square_sum(weight.detach()) / weight.numel())
 
 
-def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move a skeleton's buffers to a device; its parameters have no storage."""
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and not buffer.is_meta:
-                module._buffers[name] = buffer.to(device)
+def as_real(values: Tensor) -> Tensor:
+    """View a complex tensor as pairs of real numbers, as torch's optimizers do; others as is."""
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
-def moved(value: Any, device: torch.device) -> Any:
-    """Move the tensors in nested tuples, lists and dictionaries to a device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple | list):
-        return type(value)(moved(part, device) for part in value)
-    if isinstance(value, dict):
-        return {key: moved(part, device) for key, part in value.items()}
-    return value
+@torch.no_grad()
+def square_sum(weight: Tensor, pool: ThreadPoolExecutor | None = None) -> float:
+    """Compute the sum of squares; it is the same for any number of threads."""
+    flat = as_real(weight).reshape(-1)
+    edges = pairwise([*range(0, len(flat), _CHUNK), len(flat)])
+
+    def part(start: int, stop: int) -> float:
+        values = flat[start:stop].float()
+        return float(values.dot(values))
+
+    jobs = [partial(part, *ends) for ends in edges]
+    return sum([job() for job in jobs] if pool is None else run_all(pool, jobs))
 
 
 class Supply:
@@ -196,7 +175,6 @@ class Supply:
 
     Args:
         weights: Where the weights come from.
-        device: Where they are used.
         workers: Threads that prepare weights, and as many for products.
 
     Attributes:
@@ -210,8 +188,8 @@ class Supply:
         loads: Threads that prepare weights.
     """
 
-    def __init__(self, weights: Weights, device: torch.device, workers: int) -> None:
-        self.weights, self.device = weights, device
+    def __init__(self, weights: Weights, workers: int) -> None:
+        self.weights = weights
         self.order: list[Unit] = []
         self.ahead = 0
         self.held: list[Unit] = []
@@ -244,7 +222,7 @@ class Supply:
             like = torch.empty(shape, dtype=dtype, device="meta")
             if self.is_hollow:  # an expert, because tall weights are never read in rehearsal
                 like = torch.empty(shape[1:], dtype=dtype, device="meta")
-                return lambda: hollow(like, self.device).unsqueeze(0)
+                return lambda: hollow(like).unsqueeze(0)
             loading = self._loading(
                 {slot.name: like},
                 lambda name, out: self.weights.rows(name, start, stop, out),
@@ -263,14 +241,7 @@ class Supply:
         return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
 
     def _loading(self, shapes: dict[str, Tensor], jobs: Jobs) -> Loading:
-        return Loading(
-            shapes,
-            jobs,
-            in_place=self.weights.is_drawn_in_place,
-            pool=self.loads,
-            device=self.device,
-            buffers=self.buffers,
-        )
+        return Loading(shapes, jobs, self.loads, self.buffers)
 
     def _advance(self, unit: Unit) -> None:
         """Start loading what comes next, as far as memory is reserved for it."""
@@ -289,8 +260,6 @@ class Supply:
         for coming in window:
             if coming not in self._coming and coming not in self.held:
                 self._coming[coming] = self._load(coming)
-        for loading in self._coming.values():
-            loading.send()
 
     def rest(self) -> None:
         """Drop what was prepared; the next pass starts anew."""

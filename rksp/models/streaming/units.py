@@ -1,12 +1,14 @@
-"""Define what is loaded together: a module's own weights, a whole block, or a part of a weight."""
+"""What is loaded together: a module's weights, a block, a part of a weight; products with them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,11 +60,6 @@ class Unit:
         """Whether the module belongs to an entry of a list of modules, as blocks do."""
         return any(part.isdigit() for part in self.path.split("."))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the weights, each once."""
-        return tuple(dict.fromkeys(slot.name for slot in self.slots))
-
     def place(self, tensors: Mapping[str, Tensor]) -> None:
         """Place tensors as the weights."""
         for slot in self.slots:
@@ -73,26 +70,6 @@ class Unit:
         """Replace the weights by placeholders without memory."""
         for slot in self.slots:
             slot.module._parameters[slot.attribute] = slot.empty
-
-
-class Visitor(Protocol):
-    """Places the weights of modules in place of the stream, as a tape does."""
-
-    def enter(self, unit: Unit) -> None:
-        """Place the weights of a unit."""
-        ...
-
-    def leave(self, unit: Unit) -> None:
-        """Note that a unit has run; its weights stay until the next one, which may read them."""
-        ...
-
-    def end(self) -> None:
-        """Remove the weights that are left when a pass has ended."""
-        ...
-
-    def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
-        """Return one expert of a stack, which `begin` starts to load."""
-        ...
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
@@ -145,9 +122,9 @@ def _bytes(slots: list[Slot]) -> int:
     return sum({slot.name: slot.size for slot in slots}.values())
 
 
-def hollow(like: Tensor, device: torch.device) -> nn.Parameter:
+def hollow(like: Tensor) -> nn.Parameter:
     """Return a weight of the right shape without memory, for a rehearsal: one number repeated."""
-    value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype, device=device)
+    value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype)
     value = value.expand(like.shape)
     if like.dim() > 2:  # products of stacks of matrices read their strides
         value = value.contiguous()
@@ -171,9 +148,9 @@ class HollowProducts(TorchFunctionMode):
         is_product = func in (F.linear, F.embedding) and len(args) > 1 and self._is_hollow(args[1])
         if is_product and func is F.linear:
             x, weight = args[0], args[1]
-            return x.mean(-1, keepdim=True) * _ripple(len(weight), x.device) + x[..., :1]
+            return x.mean(-1, keepdim=True) * _ripple(len(weight)) + x[..., :1]
         if is_product:
-            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1], args[0].device)
+            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1])
         if func.__name__ not in _HARMLESS and any(
             isinstance(value, Tensor) and value.device.type == "meta" for value in args
         ):
@@ -186,9 +163,9 @@ class HollowProducts(TorchFunctionMode):
         return weight.dim() == 2 and weight.stride() == (0, 0)
 
 
-def _ripple(length: int, device: torch.device) -> Tensor:
+def _ripple(length: int) -> Tensor:
     """Return entries that differ, so that no normalization divides by zero."""
-    return torch.cos(torch.arange(length, device=device) * (math.pi / 7))
+    return torch.cos(torch.arange(length) * (math.pi / 7))
 
 
 SLICED_OVER = 256 * 2**20  # bytes; smaller weights are loaded whole
@@ -226,7 +203,6 @@ class Experts:
     Args:
         slot: Place of the weight.
         read: See `Read`.
-        device: Device of the experts.
         give: Returns an expert in place of `read`, or None; called with the slot, its index and
             `read`.
         ahead: Tells whether to load the next expert meanwhile, since experts are read in order.
@@ -236,11 +212,11 @@ class Experts:
         self,
         slot: Slot,
         read: Read,
-        device: torch.device,
         give: Callable[[Slot, int, Read], Tensor | None],
         ahead: Callable[[], bool],
     ) -> None:
-        self.shape, self.dtype, self.device = slot.empty.shape, slot.empty.dtype, device
+        self.shape, self.dtype = slot.empty.shape, slot.empty.dtype
+        self.device = torch.device("cpu")
         self._slot, self._read, self._give, self._ahead = slot, read, give, ahead
         self._next: tuple[int, Callable[[], Tensor]] | None = None
 
@@ -326,3 +302,109 @@ def slice_size(slot: Slot) -> int:
     """Return the bytes that are loaded at a time of a slot that is not loaded whole."""
     edges = range(2) if is_stack(slot) else part_edges(slot.empty.shape)
     return slot.size // len(slot.empty) * max(b - a for a, b in pairwise(edges))
+
+
+Result = TypeVar("Result")
+_LARGE = 1 << 22  # entries of a weight: its product with 256 tokens takes 20 ms on one core
+_NARROW = 512  # least outputs of a part
+_PARTS = 16
+
+# BLAS splits a product by its number of threads, and its rounding depends on the split. Here the
+# split depends only on the weight's shape, and each part runs on one thread. For some shapes
+# (2048 × 2048 with 256 tokens, for example), the whole product on one thread rounds differently, by
+# 1e-6 of its size. Smaller weights are left to BLAS.
+
+
+def bounds(outputs: int) -> list[int]:
+    """Return the edges of the parts of a product with this many outputs."""
+    return even_edges(outputs, max(1, min(_PARTS, outputs // _NARROW)))
+
+
+class SplitProducts(TorchFunctionMode):
+    """Splits `F.linear` with a large weight over the threads of a pool.
+
+    Args:
+        pool: The threads; not the pool that fills weights, whose jobs would delay the products.
+        tall: Weights that are loaded by ranges of rows, by the identity of their placeholder.
+
+    Attributes:
+        flops: FLOP of the split products, because counters see only their own thread.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, tall: Mapping[int, Rows] | None = None) -> None:
+        super().__init__()
+        self.pool, self.tall, self.flops = pool, tall or {}, 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.linear and not kwargs:
+            if id(args[1]) in self.tall:
+                return self._by_rows(self.tall[id(args[1])], *args)
+            if _is_worth_it(*args):
+                return self._linear(*args)
+        if func is F.embedding and id(args[1]) in self.tall:
+            return self.tall[id(args[1])].look_up(args[0])
+        return func(*args, **kwargs)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype)
+        self.multiply(_flat(x), weight, bias, _flat(out))
+        return out
+
+    def _by_rows(self, weight: Rows, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(*x.shape[:-1], len(like), dtype=x.dtype)
+        for start, stop, part in weight.parts():
+            own = None if bias is None else bias[start:stop]
+            self.multiply(_flat(x), part, own, _flat(out)[:, start:stop])
+            del part  # before the next one takes its memory
+        return out
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+        """Write `x @ weight.T + bias` to `out` `[tokens, outputs]`."""
+
+        @torch.no_grad()  # new threads have gradients on
+        def part(start: int, stop: int) -> None:
+            here, own = out[:, start:stop], weight[start:stop].T
+            if bias is None:
+                torch.mm(x, own, out=here)
+            else:
+                torch.addmm(bias[start:stop], x, own, out=here)
+
+        self.flops += 2 * len(x) * weight.numel()
+        run_all(self.pool, [partial(part, *edges) for edges in pairwise(bounds(len(weight)))])
+
+
+def multiply_back(pool: ThreadPoolExecutor, x: Tensor, weight: Tensor) -> Tensor:
+    """Compute `x @ weight` for `[tokens, outputs]` and `[outputs, inputs]`, on a pool's threads."""
+    out = torch.empty(len(x), weight.shape[1], dtype=x.dtype)
+
+    @torch.no_grad()
+    def part(start: int, stop: int) -> None:
+        torch.mm(x, weight[:, start:stop], out=out[:, start:stop])
+
+    run_all(pool, [partial(part, *edges) for edges in pairwise(bounds(weight.shape[1]))])
+    return out
+
+
+def run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Result]]) -> list[Result]:
+    """Run jobs on the threads of a pool; return their results in order, or raise their error."""
+    jobs = list(jobs)
+    if len(jobs) == 1:
+        return [jobs[0]()]
+    return [future.result() for future in [pool.submit(job) for job in jobs]]
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _is_worth_it(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    return (
+        isinstance(weight, Tensor)
+        and weight.dim() == 2
+        and weight.numel() >= _LARGE
+        and len(weight) >= 2 * _NARROW
+        and weight.device.type == x.device.type == "cpu"
+        and weight.dtype == x.dtype
+        and not torch.is_grad_enabled()
+    )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, wait
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,11 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.kernels.normal_fill import normal_fill, truncated_normal_fill, uniform_fill
 from rksp.models.checkpoint import check_finite, find_weights
-from rksp.models.streaming.recording import PIECE, Filling, Step, piece_seed, record_model, seed_of
+from rksp.models.streaming.recording import (
+    PIECE,
+    Filling,
+    Step,
+    piece_seed,
+    put_parameters,
+    record_model,
+)
 
 
 class Weights(Protocol):
@@ -38,10 +42,6 @@ class Weights(Protocol):
         """Tell whether `rows` is cheaper than the whole."""
         ...
 
-    def is_drawn_in_place(self, name: str) -> bool:
-        """Tell whether the jobs may run on a tensor of the GPU, where they only launch kernels."""
-        ...
-
 
 class InitialWeights:
     """A random initialization, drawn on demand.
@@ -49,38 +49,21 @@ class InitialWeights:
     Args:
         recipes: Fillings by name, from `record`.
         seed: Seed of the initialization.
-        by_counter: Take random numbers from `rksp.kernels.normal_fill`, which draws on the device
-            of the weight, instead of torch's generator on the CPU. The bits differ. On one core its
-            reference makes 22 million normals a second, and torch 130 to 260 million. On a GPU the
-            kernel is as fast as memory.
-        poison: Fill weights with NaN first and check that none is left: for tests.
     """
 
-    def __init__(
-        self,
-        recipes: dict[str, Filling],
-        seed: int,
-        *,
-        by_counter: bool = False,
-        poison: bool = False,
-    ) -> None:
-        self.recipes, self.seed, self.poison = recipes, seed, poison
-        self.by_counter = by_counter
+    def __init__(self, recipes: dict[str, Filling], seed: int) -> None:
+        self.recipes, self.seed = recipes, seed
 
     def can_slice(self, name: str) -> bool:
         """Tell whether any part of a weight can be drawn alone."""
         return all(step.is_entrywise for step in self.recipes[name].steps)
-
-    def is_drawn_in_place(self, name: str) -> bool:
-        """Tell whether a weight is drawn on the GPU itself."""
-        return self.by_counter and self.can_slice(name)
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
         """Return the jobs that fill `out` with a weight."""
         recipe = self.recipes[name]
         if self.can_slice(name):
             return self._pieces(recipe, out.view(-1), 0)
-        return [lambda: self._whole(recipe, out)]
+        return [partial(self._replay, recipe, out)]
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
         """Return the jobs that fill `out` with some rows of a weight."""
@@ -90,8 +73,6 @@ class InitialWeights:
 
     def _pieces(self, recipe: Filling, flat: Tensor, start: int) -> list[Callable[[], object]]:
         """Return jobs for the entries `start … start + numel` of a weight, one per piece."""
-        if self.by_counter:
-            return [lambda: self._counted(recipe, flat, start)]
         stop = start + flat.numel()
         numbers = range(start // PIECE, -(-stop // PIECE))
         return [partial(self._piece, recipe, flat, start, n) for n in numbers]
@@ -103,29 +84,12 @@ class InitialWeights:
         here = flat[inside[0] - start : inside[1] - start]
         # Only whole pieces can be drawn; part of a piece is drawn into another tensor and cut.
         piece = here if inside == (low, high) else flat.new_empty(high - low)
-        with self._finished(recipe.name, piece):
-            for step in recipe.steps:
-                _apply(step, piece, self.seed, step.first + number)
+        for step in recipe.steps:
+            _apply(step, piece, self.seed, step.first + number)
         if piece is not here:
             here.copy_(piece[inside[0] - low : inside[1] - low])
 
     @torch.no_grad()
-    def _counted(self, recipe: Filling, flat: Tensor, start: int) -> None:
-        """Draw the entries `start … start + numel` by their numbers in the model."""
-        key = seed_of(self.seed, "weights")
-        with self._finished(recipe.name, flat):
-            for step in recipe.steps:
-                if step.pieces:
-                    draw = _BY_COUNTER[step.operation]
-                    draw(flat, key, step.first * PIECE + start, *step.args, **step.kwargs)
-                else:
-                    _apply(step, flat, self.seed, step.first)
-
-    @torch.no_grad()
-    def _whole(self, recipe: Filling, out: Tensor) -> None:
-        with self._finished(recipe.name, out):
-            self._replay(recipe, out)
-
     def _replay(self, recipe: Filling, out: Tensor) -> None:
         for step in recipe.steps:
             if step.view is None and step.pieces > 1:
@@ -137,87 +101,32 @@ class InitialWeights:
                 view = out if step.view is None else out.as_strided(*step.view)
                 _apply(step, view, self.seed, step.first)
 
-    @contextmanager
-    def _finished(self, name: str, tensor: Tensor) -> Iterator[None]:
-        """Fill with NaN before the block if poisoned, and check that none is left after it."""
-        is_float = tensor.is_floating_point()
-        if self.poison and is_float:
-            tensor.fill_(math.nan)
-        yield
-        if self.poison and is_float and tensor.isnan().any():
-            raise RkspError(f"{name} was left partly unfilled; please report this model.")
-
 
 def _apply(step: Step, target: Tensor, seed: int, number: int) -> None:
     kwargs = step.kwargs
     if step.pieces:
         generator = torch.Generator(target.device).manual_seed(piece_seed(seed, number))
         kwargs = {**kwargs, "generator": generator}
-    method = getattr(target, step.operation, None) or _init_function(step.operation, target)
+    method = getattr(target, step.operation, None) or partial(
+        getattr(nn.init, step.operation), target
+    )
     method(*step.args, **kwargs)
 
 
-def _init_function(name: str, target: Tensor) -> Callable[..., object]:
-    function = getattr(nn.init, name)
-    return lambda *args, **kwargs: function(target, *args, **kwargs)
-
-
-def _truncated(
-    target: Tensor,
-    key: int,
-    offset: int,
-    mean: float = 0.0,
-    std: float = 1.0,
-    a: float = -2.0,
-    b: float = 2.0,
-) -> None:
-    """Draw like `torch.nn.init.trunc_normal_`, whose bounds have the units of the values."""
-    low, high = (a - mean) / std, (b - mean) / std
-    truncated_normal_fill(target, key, offset, mean, std, low=low, high=high)
-
-
-_BY_COUNTER: dict[str, Callable[..., Any]] = {
-    "normal_": normal_fill,
-    "uniform_": uniform_fill,
-    "trunc_normal_": _truncated,
-}
-
-
-def fill(weights: Weights, name: str, like: Tensor, pool: Executor | None = None) -> Tensor:
+def fill(weights: InitialWeights, name: str, like: Tensor) -> Tensor:
     """Draw one whole weight into a new CPU tensor of the shape and dtype of `like`."""
     out = torch.empty(like.shape, dtype=like.dtype)
-    run(weights.jobs(name, out), pool)
+    for job in weights.jobs(name, out):
+        job()
     return out
 
 
-def run(jobs: Iterable[Callable[[], object]], pool: Executor | None) -> None:
-    """Run jobs, in a pool if there is one; raise their errors."""
-    if pool is None:
-        for job in jobs:
-            job()
-        return
-    futures = [pool.submit(job) for job in jobs]
-    wait(futures)
-    for future in futures:
-        future.result()
-
-
-def build_whole(
-    construct: Callable[[], nn.Module],
-    seed: int,
-    *,
-    pool: Executor | None = None,
-    by_counter: bool = False,
-    poison: bool = False,
-) -> nn.Module:
+def build_whole(construct: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build the model in memory with the same bits as streaming.
 
     Args:
         construct: Builds a transformers model; called once.
         seed: Seed of the initialization.
-        pool: Runs the jobs that fill a weight; None runs them on this thread.
-        by_counter: As in `InitialWeights`.
-        poison: As in `InitialWeights`.
 
     Returns:
         The model.
@@ -226,15 +135,12 @@ def build_whole(
         NotCovered: As in `rksp.models.streaming.recording.record`.
     """
     model, recipes = record_model(construct, seed)
-    weights = InitialWeights(recipes, seed, by_counter=by_counter, poison=poison)
+    weights = InitialWeights(recipes, seed)
     filled: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
-        value = fill(weights, name, parameter, pool)
+        value = fill(weights, name, parameter)
         filled[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
-    for module in model.modules():
-        for name, held in module._parameters.items():
-            if held is not None:
-                module._parameters[name] = filled[id(held)]
+    put_parameters(model, filled)
     fill_buffers(model, weights)
     return model
 
@@ -300,10 +206,6 @@ class CheckpointWeights:
         return kinds <= {"MergeModulelist", "Concatenate"} and all(
             len(keys) == count for keys in source.keys.values()
         )
-
-    def is_drawn_in_place(self, name: str) -> bool:
-        """Return false: weights of a checkpoint are read, not drawn."""
-        return False
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with a weight."""

@@ -9,19 +9,67 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.budgets import LOG_LINE, PAST_RUN
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_text
-from rksp.own_runs.readers.files import head_of, read_json, settings_beside
+from rksp.ground.files import read_head, read_text
 from rksp.own_runs.run import Points, RawRun, RunReader, number_of
+from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
 from rksp.recipe_files.rows import ROWS, read_rows
 
+_HEAD = 2**16
+_BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")
+_DEEPEST = 6  # of nested settings
 _NAME_COLUMNS = ("Name", "name", "run_name", "run_id", "id", "ID", "trial_id", "number")
 _STATE_COLUMNS = ("State", "state", "status", "_state")
+
+
+def head_of(path: Path) -> bytes:
+    """Return the beginning of a file; empty for what is no readable file."""
+    try:
+        return read_head(path, _HEAD)
+    except InputError:
+        return b""
+
+
+def flat(settings: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> dict[str, object]:
+    """Return nested settings by dotted names; beyond six levels they are left out."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            if depth < _DEEPEST:
+                found |= flat(value, f"{key}.", depth + 1)
+        elif value is not None:
+            found[key] = value
+    return found
+
+
+def settings_beside(folder: Path) -> dict[str, object]:
+    """Return the settings in a file beside a run: its arguments, and the model that it stores.
+
+    A file that cannot be read says nothing: it is not what the user named.
+    """
+    found: dict[str, object] = {}
+    for name in _BESIDE:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            data = load_document(path).data
+        except InputError:
+            continue
+        found = flat(unwrapped(data) if is_logged(data) else data)
+        break
+    model = folder / "config.json"
+    if "target" not in found and model.is_file() and b'"model_type"' in head_of(model):
+        found["target"] = str(model)
+    return found
 
 
 def _is_table(path: Path) -> bool:
@@ -43,7 +91,7 @@ def _read_table(path: Path) -> Iterator[RawRun]:
         )
 
 
-TABLES = RunReader(name="a table of runs", matches=_is_table, read=_read_table)
+TABLES = RunReader(matches=_is_table, read=_read_table)
 
 
 _PLACES = ("step", "epoch")  # columns that say when the others were logged
@@ -78,7 +126,7 @@ def _plain(name: str) -> str:
     return "learning_rate" if name == "lr" or name.startswith("lr-") else name
 
 
-LIGHTNING = RunReader(name="Lightning's metrics", matches=_is_lightning, read=_read_lightning)
+LIGHTNING = RunReader(matches=_is_lightning, read=_read_lightning)
 
 
 _STATE_FILE = "trainer_state.json"
@@ -109,7 +157,10 @@ def _step_of(path: Path) -> int:
 
 
 def _read_trainer_state(path: Path) -> Iterator[RawRun]:
-    state = read_json(path)
+    try:
+        state = json.loads(read_text(path, PAST_RUN))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{path} holds no log_history, so it is no state of a Trainer.")
@@ -133,9 +184,7 @@ def _read_trainer_state(path: Path) -> Iterator[RawRun]:
     )
 
 
-TRAINER_STATE = RunReader(
-    name="a Trainer's state", matches=_is_trainer_state, read=_read_trainer_state
-)
+TRAINER_STATE = RunReader(matches=_is_trainer_state, read=_read_trainer_state)
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
@@ -210,4 +259,4 @@ def _read_text_log(path: Path) -> Iterator[RawRun]:
     )
 
 
-TEXT_LOGS = RunReader(name="a text log", matches=_is_text_log, read=_read_text_log)
+TEXT_LOGS = RunReader(matches=_is_text_log, read=_read_text_log)

@@ -1,6 +1,5 @@
 """Runs that a tracker stored.
 
-- MLflow (mlflow 2 and 3): a folder `mlruns`, or its SQLite file.
 - Weights & Biases (wandb 0.18 to 0.31): `run-*.wandb` of an offline run. The file is a log in the
   format of LevelDB, of messages that wandb's own protobuf reads. Since its core is written in Go,
   wandb itself has no reader of it in Python.
@@ -10,83 +9,16 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.budgets import PAST_RUN
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
-from rksp.own_runs.readers.files import (
-    address_of,
-    flat,
-    head_of,
-    queries_that_end,
-    settings_beside,
-    tables_of,
-)
-from rksp.own_runs.run import Curve, Points, RawRun, RunReader, is_loss, is_rate
-
-_PAGE = 1000  # runs fetched at once
-_STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "killed"}
-
-
-def _is_mlflow(path: Path) -> bool:
-    if path.is_dir():
-        return any(b"experiment_id" in head_of(p / "meta.yaml") for p in path.iterdir())
-    return {"experiments", "runs", "latest_metrics"} <= tables_of(path)
-
-
-def _read_mlflow(path: Path) -> Iterator[RawRun]:
-    try:
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.10 refuses folders
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise InputError(
-            f"{path} is MLflow's, which needs mlflow; pip install 'rksp[mlflow]'."
-        ) from error
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    is_folder = path.is_dir()
-    where = path.absolute().as_uri() if is_folder else address_of(path)
-    try:
-        with queries_that_end(path):
-            client = MlflowClient(tracking_uri=where)
-            experiments = [e.experiment_id for e in client.search_experiments()]
-            token: str | None = None
-            while experiments:
-                page = client.search_runs(experiments, max_results=_PAGE, page_token=token)
-                yield from (_run(path, client, run) for run in page)
-                token = page.token
-                if not token:
-                    return
-    except (RkspError, MemoryError):
-        raise
-    except Exception as error:  # MLflow's and SQLAlchemy's own
-        raise InputError(f"{path} is nothing that MLflow reads ({error!s:.100}).") from error
-
-
-def _run(path: Path, client: Any, run: Any) -> RawRun:
-    wanted = [name for name in run.data.metrics if is_loss(name) or is_rate(name)]
-    curves = {}
-    for name in wanted:
-        history = client.get_metric_history(run.info.run_id, name)
-        if len(history) > 1:
-            curves[name] = Curve.of({int(m.step): float(m.value) for m in history})
-    return RawRun(
-        name=run.info.run_name or run.info.run_id,
-        file=path,
-        said=dict(run.data.params),
-        finals=dict(run.data.metrics),
-        curves=curves,
-        state=_STATES.get(run.info.status, "unfinished"),
-    )
-
-
-MLFLOW = RunReader(name="MLflow's runs", matches=_is_mlflow, read=_read_mlflow, takes_folders=True)
-
+from rksp.own_runs.readers.logs import flat, settings_beside
+from rksp.own_runs.run import Curve, Points, RawRun, RunReader
 
 _WANDB_MARK = b":W&B"
 _BLOCK, _HEADER = 32768, 7  # bytes, of LevelDB's log format
@@ -180,7 +112,7 @@ def _items(items: Any) -> dict[str, object]:
     return found
 
 
-WANDB = RunReader(name="an offline run of W&B", matches=_is_wandb, read=_read_wandb)
+WANDB = RunReader(matches=_is_wandb, read=_read_wandb)
 
 
 _EVENTS_MARK = ".tfevents."
@@ -247,6 +179,4 @@ def _arguments(events: Any, tags: list[str]) -> dict[str, object]:
     return flat(found) if isinstance(found, dict) else {}
 
 
-TENSORBOARD = RunReader(
-    name="TensorBoard's events", matches=_is_tensorboard, read=_read_tensorboard
-)
+TENSORBOARD = RunReader(matches=_is_tensorboard, read=_read_tensorboard)

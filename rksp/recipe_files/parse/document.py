@@ -20,8 +20,7 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
-from rksp.recipe_files.parse.python_calls import CALLS, read_calls
-from rksp.recipe_files.parse.python_source import read_python
+from rksp.recipe_files.parse.python_source import CALLS, read_calls, read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 
@@ -139,6 +138,12 @@ class Document:
         return self._follow(value, depth + 1, home)
 
 
+def lines_below(lines: Mapping[str, int], home: str) -> dict[str, int]:
+    """Return the lines of the settings below a dotted key, by the rest of theirs."""
+    start = f"{home}."
+    return {key.removeprefix(start): n for key, n in lines.items() if key.startswith(start)}
+
+
 def _absolute(key: str, home: str) -> str:
     """Make an OmegaConf key absolute: one dot is the same level, each further one a level up."""
     if not key.startswith("."):
@@ -158,16 +163,7 @@ def load_document(path: Path) -> Document:
     text, suffix = _text(path)
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        command = read_shell(text)
-        return Document(
-            path=path,
-            syntax="shell",
-            data=command.data,
-            lines=command.lines,
-            program=command.program,
-            launcher=command.launcher,
-            file=command.file,
-        )
+        return Document(path=path, syntax="shell", **read_shell(text)._asdict())
     syntax, data, lines = _parsed(path, text, suffix)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
@@ -237,12 +233,7 @@ def parse_yaml(text: str) -> Any:
         InputError: It is not YAML.
     """
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _number_lines(Path("the value"), node, "", {}, [0, 0], 0)
-        return loader.construct_document(node)
+        return _composed(Path("the value"), text, {})
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
 
@@ -302,15 +293,9 @@ _Loader.add_multi_constructor("!", _elsewhere)
 
 
 def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+    lines: dict[str, int] = {}
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        if node is not None:
-            _number_lines(path, node, "", lines, [0, 0], 0)
-            data = loader.construct_document(node)
-        else:
-            data = {}
+        data = _composed(path, text, lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -319,7 +304,17 @@ def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         raise
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML ({error!s:.200}).") from error
-    return "yaml", data, lines
+    return "yaml", {} if data is None else data, lines
+
+
+def _composed(path: Path, text: str, lines: dict[str, int]) -> Any:
+    """Return what a YAML text holds, None without anything, and fill in the lines of its keys."""
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _number_lines(path, node, "", lines, [0, 0], 0)
+    return loader.construct_document(node)
 
 
 def _number_lines(
@@ -406,3 +401,34 @@ _PARSERS = {
     ".toml": _toml,
     ".py": _python,
 }
+
+
+_OWN = ("_wandb", "wandb_version")  # what W&B says of itself
+
+
+def is_logged(data: Mapping[str, Any]) -> bool:
+    """Tell whether every setting, and more than one, is wrapped."""
+    inner = [value for key, value in data.items() if key not in _OWN]
+    return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
+
+
+def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings alone."""
+    return {
+        key: value["value"] for key, value in data.items() if key not in _OWN and _is_wrapped(value)
+    }
+
+
+def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
+    """Return the lines of the settings by their keys without `value`."""
+    found = {}
+    for key, line in lines.items():
+        parts = key.split(".")
+        if len(parts) > 1 and parts[1] == "value":
+            inner = ".".join((parts[0], *parts[2:]))
+            found[inner] = line if len(parts) > 2 else lines[parts[0]]
+    return found
+
+
+def _is_wrapped(value: object) -> bool:
+    return isinstance(value, Mapping) and "value" in value

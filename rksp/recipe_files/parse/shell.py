@@ -7,15 +7,137 @@ command would print, and a variable that the script sets on a condition, are `Un
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from rksp.ground.budgets import DEPTH
-from rksp.recipe_files.parse.shell_words import ASSIGNMENT, Word, balanced, statements
+from rksp.recipe_files.parse.python_source import literal
 from rksp.recipe_files.parse.values import Unresolved, read_number
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word, its line, and a mark if quotes keep it whole."""
+
+    text: str
+    line: int
+    whole: bool = False
+
+
+class _Reader:
+    """One pass over a script, character by character."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.line = text, 0, 1
+        self.words: list[Word] = []  # of the current statement
+        self.pieces: list[str] = []  # of the current word
+        self.start, self.in_word, self.is_whole, self.in_array = 1, False, False, False
+
+    def statements(self) -> Iterator[list[Word]]:
+        """Yield statements as lists of words; array elements are between `NAME=(` and `)`."""
+        while self.at < len(self.text):
+            if not self.in_word:
+                self.start = self.line
+            if not self._read_group():
+                done = self._read_character()
+                if done:
+                    yield done
+        self._end_word()
+        if self.words:
+            yield self.words
+
+    def _read_group(self) -> bool:
+        """Read an escape, a quotation, an expansion or a comment; return False without one."""
+        text, at = self.text, self.at
+        c = text[at]
+        if c == "\\" and at + 1 < len(text):
+            self.at += 2
+            if text[at + 1] == "\n":
+                self.line += 1
+                self._end_word()
+            else:
+                self._add(text[at + 1])
+        elif c in "'\"":
+            end = _closing(text, at, c)
+            inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
+            self.is_whole = self.is_whole or not self.in_word or self._is_assignment()
+            self._add_through(inside, end)
+        elif c == "$" and text.startswith(("$(", "${"), at):
+            end = _balanced(text, at + 1)
+            self._add_through(text[at : end + 1], end)
+        elif c == "#" and not self.in_word:
+            end = text.find("\n", at)
+            self.at = len(text) if end < 0 else end
+        else:
+            return False
+        return True
+
+    def _read_character(self) -> list[Word]:
+        """Read one character; return the words of the statement that it ends."""
+        c, done = self.text[self.at], []
+        if c == "(" and self._is_assignment():
+            self.pieces.append(c)
+            self._end_word()
+            self.in_array = True
+        elif c == ")" and self.in_array:
+            self._end_word()
+            self.words.append(Word(")", self.line))
+            self.in_array = False
+        elif c in " \t\r" or (c == "\n" and self.in_array):
+            self._end_word()
+        elif c in "\n;|" or self.text.startswith("&&", self.at):
+            self._end_word()
+            done, self.words = self.words, []
+            self.at += self.text.startswith("&&", self.at)
+        else:
+            self._add(c)
+        self.line += c == "\n"
+        self.at += 1
+        return done
+
+    def _add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.in_word = True
+
+    def _add_through(self, piece: str, end: int) -> None:
+        """Add a piece that the script spells out up to and including the index `end`."""
+        self._add(piece)
+        self.line += self.text.count("\n", self.at, end)
+        self.at = end + 1
+
+    def _end_word(self) -> None:
+        if self.in_word:
+            self.words.append(Word("".join(self.pieces), self.start, self.is_whole))
+        self.pieces.clear()
+        self.in_word, self.is_whole = False, False
+
+    def _is_assignment(self) -> bool:
+        return len(self.pieces) < 256 and _ASSIGNMENT.fullmatch("".join(self.pieces)) is not None
+
+
+def _closing(text: str, i: int, quote: str) -> int:
+    j = i + 1
+    while j < len(text) and text[j] != quote:
+        j += 2 if text[j] == "\\" and quote == '"' else 1
+    return min(j, len(text) - 1)
+
+
+def _balanced(text: str, i: int) -> int:
+    """Return the index of the bracket that closes the one at `i`, or the last index."""
+    pairs = {"(": ")", "{": "}"}
+    close, depth, j = pairs[text[i]], 0, i
+    while j < len(text):
+        depth += (text[j] == text[i]) - (text[j] == close)
+        if depth == 0:
+            return j
+        j += 1
+    return len(text) - 1
+
 
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
@@ -34,18 +156,9 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
+class CommandLine(NamedTuple):
     """The settings of the command that starts the trainer.
 
     Attributes:
@@ -92,7 +205,7 @@ def read_shell(text: str) -> CommandLine:
     variables = _Variables()
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
-    for statement in statements(text):
+    for statement in _Reader(text).statements():
         words = list(statement)
         while words and words[0].text in (
             *_OPENS,
@@ -114,7 +227,8 @@ def read_shell(text: str) -> CommandLine:
         if words:
             found = _command(_expand(words, variables))
             if (len(found.data), bool(found.file)) > (len(best.data), bool(best.file)):
-                best = replace(found, launcher=_counts(found, variables) | dict(found.launcher))
+                launcher = _counts(found, variables) | dict(found.launcher)
+                best = found._replace(launcher=launcher)
     return best
 
 
@@ -132,7 +246,7 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
         words = [
             word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
         ]
-    while words and (match := ASSIGNMENT.match(words[0].text)):
+    while words and (match := _ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
         rest = first.text[match.end() :]
         if rest == "(":
@@ -218,7 +332,7 @@ def _without_commands(text: str) -> str:
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         parts += [text[i:j], _ELSEWHERE]
-        i = balanced(text, j + 1) + 1
+        i = _balanced(text, j + 1) + 1
     return "".join((*parts, text[i:]))
 
 
@@ -242,23 +356,15 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: _Variables) -> str:
-    """Evaluate `$((a * b))`, where names are variables."""
-
-    def number(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in variables:
-            return int(variables[node.id][0].text)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            value = _OPERATORS[type(node.op)](number(node.left), number(node.right))
-            if abs(value) < 1e18:
-                return value
-        raise ValueError(ast.dump(node))
-
+    """Evaluate `$((a * b))`, where names are variables and a quotient is whole."""
     try:
-        return str(number(ast.parse(text.strip(), mode="eval").body))
-    except (ValueError, SyntaxError, ZeroDivisionError, IndexError, RecursionError, MemoryError):
+        tree = ast.parse(re.sub("/+", "//", text.strip()), mode="eval")
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        known = {name: int(variables[name][0].text) for name in names & variables.keys()}
+        value = literal(tree.body, known)
+    except (ValueError, SyntaxError, IndexError, RecursionError, MemoryError):
         return _ELSEWHERE
+    return str(value) if isinstance(value, int) else _ELSEWHERE
 
 
 def _command(words: list[Word]) -> CommandLine:

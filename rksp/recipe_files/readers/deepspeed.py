@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.ground.model import definite
-from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import (
-    betas,
-    clip,
-    lowest_rate,
-    number,
-    optimizer,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.reader import Row, reader
 
 _SCHEDULER = "scheduler.params"
 
@@ -24,7 +15,7 @@ _SCHEDULER = "scheduler.params"
 def _rate(draft: Draft) -> None:
     """Set the peak; a scheduler's replaces the optimizer's (deepspeed/runtime/lr_schedules.py)."""
     found = draft.number(f"{_SCHEDULER}.warmup_max_lr", f"{_SCHEDULER}.cycle_max_lr")
-    if found is None and _scheduler(draft) == "warmupdecaylr" and not _is_open(draft):
+    if found is None and draft.word("scheduler.type") == "warmupdecaylr" and not _is_open(draft):
         kind = draft.text("scheduler.type")
         draft.put("learning_rate", 1e-3, kind, text="default of WarmupDecayLR")
         return
@@ -39,16 +30,11 @@ def _is_open(draft: Draft) -> bool:
     return draft.document.has(f"{_SCHEDULER}.warmup_max_lr")  # it is `auto` if it is no number
 
 
-def _scheduler(draft: Draft) -> str:
-    found = draft.text("scheduler.type")
-    return found.value.lower() if found is not None else ""
-
-
 def _shape(draft: Draft) -> None:
     """Set the warm-up and the final rate; a schedule warms up over 1000 steps, by a logarithm."""
-    kind = _scheduler(draft)
+    kind = draft.word("scheduler.type")
     if kind == "warmupcosinelr":
-        number(draft, "min_lr_ratio", [f"{_SCHEDULER}.cos_min_ratio"])
+        convert.number(draft, "min_lr_ratio", [f"{_SCHEDULER}.cos_min_ratio"])
         draft.default("min_lr_ratio", 1e-4)
     if not kind.startswith("warmup"):
         return
@@ -89,51 +75,27 @@ def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """Set nothing: where the switch is `auto`, the field stays assumed."""
 
 
-READER = Reader(
-    name="deepspeed",
-    title="DeepSpeed",
-    version="0.19.8",
-    source="deepspeedai/DeepSpeed, deepspeed/runtime/{constants,lr_schedules,engine}.py and "
-    "deepspeed/ops/adam/fused_adam.py",
-    marks=(
-        Marks(
-            some=(
-                "zero_optimization train_micro_batch_size_per_gpu train_batch_size "
-                "gradient_clipping fp16.enabled bf16.enabled optimizer.params scheduler.params "
-                "steps_per_print wall_clock_breakdown zero_allow_untested_optimizer "
-                "prescale_gradients"
-            ),
-            least=2,
-            none=(
-                "num_layers hidden_size train_iters seq_length lr_decay_iters model_name_or_path "
-                "pipe_parallel_size num_train_epochs model compute_environment"
-            ),
-            syntax="json yaml",
-        ),
+READER = reader(
+    "deepspeed",
+    Row("optimizer", "optimizer.type", convert.optimizer),
+    _rate,
+    convert.betas("optimizer.params.betas"),
+    Row("adam_epsilon", "optimizer.params.eps"),
+    Row("weight_decay", "optimizer.params.weight_decay"),
+    _adam,
+    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
+    _muon,
+    convert.batch(
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", whole="train_batch_size"
     ),
-    steps=(
-        Row("optimizer", "optimizer.type", optimizer),
-        _rate,
-        betas("optimizer.params.betas"),
-        Row("adam_epsilon", "optimizer.params.eps"),
-        Row("weight_decay", "optimizer.params.weight_decay"),
-        _adam,
-        Row("max_grad_norm", "gradient_clipping", clip, 1.0),
-        _muon,
-        batch(
-            "train_micro_batch_size_per_gpu",
-            "gradient_accumulation_steps",
-            whole="train_batch_size",
-        ),
-        Row("max_steps", f"{_SCHEDULER}.total_num_steps"),
-        Row("schedule", "scheduler.type", schedule, "constant"),
-        Row("warmup_steps", f"{_SCHEDULER}.warmup_num_steps"),
-        _shape,
-        Row("warmup_steps", "", default=0),
-        Row("min_lr_ratio", f"{_SCHEDULER}.cycle_min_lr", lowest_rate, 0.0),
-        switches(bf16__enabled="bf16", fp16__enabled="fp16"),
-        Row("precision", "bf16.enabled", _stays_open),
-        Row("precision", "fp16.enabled", _stays_open, "fp32"),
-        lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),
-    ),
+    Row("max_steps", f"{_SCHEDULER}.total_num_steps"),
+    Row("schedule", "scheduler.type", convert.schedule, "constant"),
+    Row("warmup_steps", f"{_SCHEDULER}.warmup_num_steps"),
+    _shape,
+    Row("warmup_steps", "", default=0),
+    Row("min_lr_ratio", f"{_SCHEDULER}.cycle_min_lr", convert.lowest_rate, 0.0),
+    convert.switches(bf16__enabled="bf16", fp16__enabled="fp16"),
+    Row("precision", "bf16.enabled", _stays_open),
+    Row("precision", "fp16.enabled", _stays_open, "fp32"),
+    lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),
 )

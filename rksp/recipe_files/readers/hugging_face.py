@@ -1,4 +1,4 @@
-"""Hugging Face `TrainingArguments`, and the table that TRL, LLaMA-Factory and ms-swift extend.
+"""Hugging Face `TrainingArguments`, and TRL, LLaMA-Factory, ms-swift and axolotl around them.
 
 Each is the same table with its own defaults. A DeepSpeed file that is named there, or stands there,
 decides what the arguments leave `auto` (transformers/integrations/deepspeed.py).
@@ -9,37 +9,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
 from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, load_document
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
-from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import (
-    clip,
-    kind_of_adapters,
-    lora,
-    number,
-    optimizer,
-    over_peak,
-    positive,
-    put_targets,
-    put_warmup,
-    schedule,
-    stated_objective,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.duration import epochs
 from rksp.recipe_files.table.names import DECAY_SHAPES, OBJECTIVES, precision_of
-from rksp.recipe_files.table.reader import NOTHING, Marks, Reader, Row, Step
+from rksp.recipe_files.table.reader import NOTHING, Row, Step, adam, reader
 
 _LENGTHS = "max_seq_length max_length cutoff_len block_size seq_length model_max_length"
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
+_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 def arguments(
@@ -54,22 +40,20 @@ def arguments(
 ) -> tuple[Step, ...]:
     """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
     return (
-        Row("optimizer", "optim", optimizer, "adamw"),
+        Row("optimizer", "optim", convert.optimizer, "adamw"),
         Row("learning_rate", "learning_rate", default=rate),
-        Row("adam_beta1", "adam_beta1", default=0.9),
-        Row("adam_beta2", "adam_beta2", default=beta2),
-        Row("adam_epsilon", "adam_epsilon", default=1e-8),
+        *adam(0.9, beta2, keys=_ADAM),
         Row("weight_decay", "weight_decay", default=decay),
-        Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+        Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
         Row("sequence_length", _LENGTHS, _length, length),
-        batch(
+        convert.batch(
             "per_device_train_batch_size per_gpu_train_batch_size",
             "gradient_accumulation_steps",
             default=micro,
         ),
-        Row("max_steps", "max_steps", positive),
-        epochs("num_train_epochs", 3),
-        Row("schedule", "lr_scheduler_type", schedule, falls),
+        Row("max_steps", "max_steps", convert.positive),
+        convert.epochs("num_train_epochs", 3),
+        Row("schedule", "lr_scheduler_type", convert.schedule, falls),
         _warmup,
         Row("warmup_steps", "", default=0),
         _shape,
@@ -87,7 +71,7 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
-    positive(draft, name, keys)
+    convert.positive(draft, name, keys)
     null = next((key for key in keys if draft.document.has(key)), None)
     if null is not None and draft.document.find(*keys) is None:
         draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
@@ -113,39 +97,39 @@ def _warmup(draft: Draft) -> None:
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
-        put_warmup(draft, found, math.ceil)
+        convert.put_warmup(draft, found, math.ceil)
     else:
         draft.stands_elsewhere("warmup_steps", ["warmup_steps", "warmup_ratio"])
 
 
 def _shape(draft: Draft) -> None:
     """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
-    inline = draft.text("lr_scheduler_kwargs")
-    settings: Mapping[str, Any] = draft.mapping("lr_scheduler_kwargs")
-    if inline is not None:
-        try:
-            settings = json.loads(inline.value)
-        except ValueError:
-            settings = {}
-    where = inline or draft.get("lr_scheduler_kwargs")
-    if not settings or where is None:
+    where = draft.get("lr_scheduler_kwargs")
+    settings: Any = draft.mapping("lr_scheduler_kwargs")
+    if where is None:
         return
+    if isinstance(where.value, str):
+        try:
+            settings = json.loads(where.value)
+        except ValueError:
+            return
+    if not isinstance(settings, Mapping):
+        return
+
+    def inside(key: str) -> Found:
+        return Found(key=f"{where.key}.{key}", value=None, line=where.line)
+
     for key, field in (("num_decay_steps", "decay_steps"), ("power", "decay_power"),
                        ("min_lr_rate", "min_lr_ratio"), ("min_lr_ratio", "min_lr_ratio"),
                        ("timescale", "decay_steps")):  # fmt: skip
         if isinstance(settings.get(key), int | float):
-            draft.put(field, settings[key], _inside(where, key))
+            draft.put(field, settings[key], inside(key))
     for key in ("min_lr", "lr_end"):
         if isinstance(settings.get(key), int | float) and draft.value("learning_rate"):
-            ratio, text = over_peak(draft, settings[key])
-            draft.put("min_lr_ratio", ratio, _inside(where, key), text=text)
+            ratio, text = convert.over_peak(draft, settings[key])
+            draft.put("min_lr_ratio", ratio, inside(key), text=text)
     if settings.get("decay_type") in DECAY_SHAPES:
-        shape = DECAY_SHAPES[settings["decay_type"]]
-        draft.put("decay_shape", shape, _inside(where, "decay_type"))
-
-
-def _inside(where: Found, key: str) -> Found:
-    return Found(key=f"{where.key}.{key}", value=None, line=where.line)
+        draft.put("decay_shape", DECAY_SHAPES[settings["decay_type"]], inside("decay_type"))
 
 
 def _deepspeed(draft: Draft) -> None:
@@ -195,59 +179,22 @@ def _precision(draft: Draft) -> None:
     FSDP and DeepSpeed keep a float32 copy even then (accelerate/accelerator.py; DeepSpeed's
     bf16_optimizer); adapters are float32 unless told otherwise (peft, `autocast_adapter_dtype`).
     """
-    pure = draft.true("pure_bf16")
-    if pure is not None:
-        draft.put("precision", "bf16-pure", pure)
+    whole = draft.true("pure_bf16")
+    if whole is not None:
+        draft.put("precision", "bf16-pure", whole)
         return
     kept = draft.get("deepspeed", "fsdp", "fsdp_config")
     weights = draft.text(*_WEIGHTS)
-    low = weights is not None and weights.value in ("bfloat16", "float16")
-    adapters = draft.value("peft") != "none"
-    for name in ("bf16", "fp16"):
-        found = draft.true(name)
-        if found is None:
-            continue
-        if low and not kept and not adapters:
-            draft.put("precision", f"{name}-pure", found, weights, text="weights loaded in 16 bits")
-        else:
-            draft.put("precision", name, found)
-        return
-    if low and not draft.knows("precision"):
-        short = precision_of(definite(weights).value)
-        draft.put("precision", short if kept or adapters else f"{short}-pure", weights)
-
-
-def objective(draft: Draft) -> None:
-    """Set the objective from the stage, the subcommand, the script's name or typical keys."""
-    for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
-        stated_objective(key)(draft)
-    program = draft.document.program.lower()
-    for word, meaning in OBJECTIVES.items():
-        named = (f"{word}.py", f"{word}_", f" {word}", f"_{word}")
-        if not draft.knows("objective") and any(
-            program.endswith(name) or program.startswith(f"{word}_") for name in named
-        ):
-            found = Found(key=draft.document.program, value=word)
-            draft.put("objective", meaning, found)
-    _by_script(draft)
-    _by_name(draft)
-    for keys, meaning in (
-        (("num_generations", "max_completion_length"), "grpo"),
-        (("max_prompt_length", "rpo_alpha", "precompute_ref_log_probs"), "dpo"),
-        (("center_rewards_coefficient",), "reward"),
-        (("desirable_weight",), "kto"),
-    ):
-        sign = None if draft.knows("objective") else draft.get(*keys)
-        if sign is not None:
-            draft.put("objective", meaning, sign)
-    for key, word, meaning in (
-        ("task_name", "", "classification"),
-        ("num_labels", "", "classification"),
-        ("mlm_probability", "", "mlm"),
-        ("problem_type", "", "classification"),
-    ):
-        if not draft.knows("objective") and draft.get(key) is not None:
-            draft.put("objective", meaning, draft.get(key), text=word)
+    is_low = weights is not None and weights.value in ("bfloat16", "float16")
+    end = "-pure" if is_low and not kept and draft.value("peft") == "none" else ""
+    found = draft.true("bf16", "fp16")
+    if found is not None and end:
+        text = "weights loaded in 16 bits"
+        draft.put("precision", f"{found.key}-pure", found, weights, text=text)
+    elif found is not None:
+        draft.put("precision", found.key, found)
+    elif is_low and weights is not None and not draft.knows("precision"):
+        draft.put("precision", f"{precision_of(weights.value)}{end}", weights)
 
 
 _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "classification",
@@ -255,24 +202,46 @@ _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "
             "run_xnli": "classification", "run_summarization": "seq2seq", "run_asr": "other",
             "run_translation": "seq2seq", "run_speech": "other", "run_image": "classification",
             "run_seq2seq": "seq2seq", "run_swag": "classification"}  # fmt: skip
+# Keys that only runs of one objective have.
+_OF_OBJECTIVES = {"num_generations max_completion_length": "grpo",
+                  "max_prompt_length rpo_alpha precompute_ref_log_probs": "dpo",
+                  "center_rewards_coefficient": "reward", "desirable_weight": "kto",
+                  "task_name": "classification", "num_labels": "classification",
+                  "mlm_probability": "mlm", "problem_type": "classification"}  # fmt: skip
 
 
-def _by_script(draft: Draft) -> None:
-    """Set the objective that the name of a transformers example script states."""
+def objective(draft: Draft) -> None:
+    """Set the objective from the stage, the subcommand, the script's name or typical keys."""
+    for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
+        convert.stated_objective(key)(draft)
+    names = [draft.text(key) for key in ("output_dir", "hub_model_id", "run_name")]
+    if not draft.knows("objective"):
+        for meaning, found, text in _signs(draft, [name for name in names if name is not None]):
+            draft.put("objective", meaning, found, text=text)
+            return
+
+
+def _signs(draft: Draft, names: Sequence[Found]) -> Iterator[tuple[str, Found, str]]:
+    """Yield objectives, where each is seen, and how it is read; the surest come first.
+
+    The run's name distinguishes losses with the same settings.
+    """
     program = draft.document.program
+    for word, meaning in OBJECTIVES.items():
+        if re.search(rf"^{word}_|{word}(\.py|_)$|[ _]{word}$", program.lower()):
+            yield meaning, Found(key=program, value=word), ""
     for start, meaning in _SCRIPTS.items():
-        if program.startswith(start) and not draft.knows("objective"):
-            draft.put("objective", meaning, Found(key=program, value=meaning))
-
-
-def _by_name(draft: Draft) -> None:
-    """Set the preference loss; the run's name distinguishes losses with the same settings."""
-    for key in ("output_dir", "hub_model_id", "run_name"):
-        found = draft.text(key)
-        words = re.split(r"[^a-z]+", found.value.lower()) if found is not None else []
+        if program.startswith(start):
+            yield meaning, Found(key=program, value=meaning), ""
+    for found in names:
+        parts = re.split(r"[^a-z]+", found.value.lower())
         for word in ("orpo", "kto", "dpo", "grpo", "ppo", "reward"):
-            if word in words and not draft.knows("objective"):
-                draft.put("objective", OBJECTIVES[word], found, text=f"named {word}")
+            if word in parts:
+                yield OBJECTIVES[word], found, f"named {word}"
+    for keys, meaning in _OF_OBJECTIVES.items():
+        sign = draft.get(*keys.split())
+        if sign is not None:
+            yield meaning, sign, ""
 
 
 def _peft_config(draft: Draft) -> None:
@@ -288,21 +257,19 @@ def _peft_config(draft: Draft) -> None:
         plain = "lora" if bits is None else "qlora"
         if str(kind).lower() != "lora":
             plain, bits = "other", None
-        named, switch = kind_of_adapters(draft, plain, home=home)
+        named, switch = convert.kind_of_adapters(draft, plain, home=home)
         draft.put("peft", named, switch or draft.get(f"{home}peft_type"), bits)
-        number(draft, "lora_rank", [f"{home}r"])
-        number(draft, "lora_alpha", [f"{home}lora_alpha"])
-        modules, task = draft.get(f"{home}target_modules"), draft.text(f"{home}task_type")
-        if modules is not None:
-            put_targets(draft, modules)
+        convert.put_lora(draft, f"{home}r", f"{home}lora_alpha", f"{home}target_modules")
+        task = draft.text(f"{home}task_type")
         if task is not None and task.value == "SEQ_CLS" and not draft.knows("objective"):
             draft.put("objective", "classification", task)
         return
 
 
-adapters = (
+_TARGETS = "lora_target_modules target_modules"
+_ADAPTERS = (
     _peft_config,
-    lora(
+    convert.lora(
         "load_in_4bit",
         rank="lora_r lora_rank",
         alpha="lora_alpha",
@@ -310,12 +277,8 @@ adapters = (
         kind="qlora",
         default_rank=16,
     ),
-    lora(
-        "use_peft",
-        rank="lora_r lora_rank",
-        alpha="lora_alpha",
-        targets="lora_target_modules target_modules",
-        default_rank=16,
+    convert.lora(
+        "use_peft", rank="lora_r lora_rank", alpha="lora_alpha", targets=_TARGETS, default_rank=16
     ),
 )
 
@@ -333,14 +296,12 @@ def model(draft: Draft) -> None:
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
-            draft.start_trained()
+            draft.starts_trained = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
     elif kind is not None:
-        shape = {
-            name: definite(draft.get(name)).value for name in _SHAPE if draft.get(name) is not None
-        }
+        shape = {name: found.value for name in _SHAPE if (found := draft.get(name)) is not None}
         draft.describe(kind.value, shape)
 
 
@@ -349,34 +310,251 @@ _SHAPE = words(
     "vocab_size max_position_embeddings n_embd n_layer n_head n_positions d_model "
     "tie_word_embeddings initializer_range"
 )
-_STRONG = (
-    "per_device_train_batch_size lr_scheduler_type num_train_epochs adam_beta2 "
-    "per_device_eval_batch_size logging_strategy save_strategy eval_strategy evaluation_strategy "
-    "lr_scheduler_kwargs gradient_checkpointing_kwargs"
-)
-_WEAK = (
-    "output_dir warmup_ratio gradient_accumulation_steps logging_steps save_steps max_grad_norm "
-    "fp16 bf16 do_train gradient_checkpointing eval_steps model_name_or_path max_steps "
-    "weight_decay warmup_steps"
-)
-NOT_PLAIN = (
-    "base_model micro_batch_size base_output_directory tuner_type train_type sft_type stage "
-    "trainer network_module params neptune"
+READER = reader("hugging-face", *_ADAPTERS, *arguments(), objective, model)
+
+
+def _trl_rate(draft: Draft) -> float:
+    """Return the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
+    rates = dict.fromkeys(("dpo", "kto", "orpo", "grpo", "ppo"), 1e-6) | {"reward": 1e-4}
+    return rates.get(str(draft.value("objective")), 2e-5)
+
+
+def _trl_alpha(draft: Draft) -> None:
+    """Set the default scale of the adapters (trl/trainer/model_config.py)."""
+    if draft.value("peft") != "none":
+        draft.default("lora_alpha", 32.0)
+
+
+def _completions(draft: Draft) -> None:
+    """Leave the length assumed for GRPO, which limits completions but not prompts."""
+    if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
+        found = draft.number("max_completion_length")
+        limit = found.value if found is not None else "512 (the default)"
+        why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
+        draft.assume("sequence_length", f"{why}; give --sequence-length", found)
+
+
+TRL = reader(
+    "trl",
+    objective,
+    *_ADAPTERS,
+    _trl_alpha,
+    _completions,
+    *arguments(rate=_trl_rate, length=1024, precision="bf16"),
+    model,
 )
 
-# Keys of fields that are set by functions; warmup_steps wins where warmup_ratio stands beside it.
-WRITTEN = {name: name for name in ("warmup_steps", "gradient_accumulation_steps")}
-READER = Reader(
-    name="hugging-face",
-    written=WRITTEN,
-    title="Hugging Face TrainingArguments",
-    version="5.23.0",
-    source="huggingface/transformers, src/transformers/training_args.py",
-    marks=(
-        Marks(all="learning_rate", some=_STRONG, none=NOT_PLAIN),
-        Marks(all="learning_rate", some=_WEAK, least=2, none=NOT_PLAIN),
-        Marks(some=f"{_STRONG} {_WEAK}", least=4, none=NOT_PLAIN),
-        Marks(program=r"TrainingArguments$", syntax="script"),
+
+def _factory(draft: Draft) -> None:
+    """Set the adapters: LoRA, or QLoRA with `quantization_bit` (llamafactory/hparams)."""
+    bits, kind = draft.number("quantization_bit"), draft.text("finetuning_type")
+    named = kind.value if kind is not None else "lora"
+    if named in ("full", "freeze"):
+        if named == "freeze":
+            draft.note("Only some layers are trained, but rksp's estimate is for training all.")
+        return
+    word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
+    word, switch = convert.kind_of_adapters(draft, word)
+    draft.put("peft", word, kind, bits, switch)
+    if word != "other":
+        convert.put_lora(draft, "lora_rank", "lora_alpha", "lora_target", 8)
+        draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
+
+
+LLAMA_FACTORY_V1 = reader(
+    "llama-factory-v1",
+    convert.lora(
+        "peft_config.name=lora",
+        rank="peft_config.r",
+        alpha="peft_config.lora_alpha",
+        targets="peft_config.target_modules",
+        default_rank=8,
     ),
-    steps=(*adapters, *arguments(), objective, model),
+    Row("optimizer", "optim_config.name", convert.optimizer, "adamw"),
+    Row("learning_rate", "learning_rate", default=1e-4),
+    *adam(0.9, 0.999),
+    Row("weight_decay", "", default=0.01, text="of torch.optim.AdamW"),
+    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
+    Row("sequence_length", "cutoff_len", default=2048),
+    convert.batch("micro_batch_size", whole="global_batch_size", default=1),
+    Row("max_steps", "max_steps", convert.positive),
+    convert.epochs("num_train_epochs", 3),
+    Row("schedule", "lr_scheduler_config.name", convert.schedule, "constant"),
+    Row("warmup_steps", "lr_scheduler_config.num_warmup_steps", default=0),
+    Row("precision", "bf16", convert.meaning(false="fp32"), "bf16"),
+    convert.starts_from("model"),
+)
+LLAMA_FACTORY = reader(
+    "llama-factory",
+    _factory,
+    *arguments(length=2048),
+    # Switches replace `optim` (llamafactory/train/trainer_utils.py).
+    Row("optimizer", "use_muon", convert.meaning(true="muon")),
+    Row("optimizer", "use_adam_mini", convert.meaning(true="adam_mini")),
+    Row("optimizer", "use_apollo", convert.meaning(true="other")),
+    objective,
+    model,
+)
+
+
+def _swift_adapters(draft: Draft) -> None:
+    """Set the adapters; LoRA is the default (swift/arguments/base_args/base_args.py)."""
+    kind = draft.text("tuner_type", "train_type", "sft_type")
+    bits = draft.number("quant_bits", "quantization_bit")
+    named = kind.value if kind is not None else "lora"
+    if named == "full":
+        return
+    is_four = bits is not None and bits.value == 4
+    word = "qlora" if is_four else "lora" if "lora" in named else "other"
+    word, switch = convert.kind_of_adapters(draft, word)
+    draft.put("peft", word, kind, bits, switch)
+    convert.put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
+    draft.default("lora_alpha", 32.0)
+
+
+def _swift_rate(draft: Draft) -> float:
+    """Return the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
+    return 1e-4 if draft.value("peft") != "none" else 1e-5
+
+
+def _swift_batch(draft: Draft) -> None:
+    """Set the default accumulation, which fills the batch up to 16 (trainers/arguments.py)."""
+    if draft.number("gradient_accumulation_steps") is not None:
+        return
+    size = draft.number_or(1, "per_device_train_batch_size")
+    micro, copies = int(size.value), draft.devices or 1
+    is_grpo = draft.value("objective") == "grpo"
+    steps = 1 if is_grpo else max(1, math.ceil(16 / micro / copies))
+    text = f"{micro} × {steps} accumulated by default × {copies} replicas"
+    draft.put("batch_size", micro * steps * copies, size, text=text, after=("devices",))
+    draft.put("gradient_accumulation_steps", steps, size, text=text, after=("devices",))
+
+
+def _swift_objective(draft: Draft) -> None:
+    """Set the default of `swift rlhf`, which is DPO (swift/arguments/rlhf_args.py)."""
+    program = draft.document.program
+    if program.startswith("swift rlhf") and draft.get("rlhf_type") is None:
+        draft.put("objective", "dpo", Found(key=program, value="dpo"), text="dpo by default")
+
+
+def _swift_precision(draft: Draft) -> None:
+    """Set mixed precision from `torch_dtype`; full training upcasts the weights to float32."""
+    found = draft.text("torch_dtype")
+    if found is not None and not draft.knows("precision"):
+        draft.put("precision", precision_of(found.value) or "bf16", found)
+
+
+def _swift_model(draft: Draft) -> None:
+    """Set the model, whose weights are always loaded (swift/model/register.py)."""
+    model(draft)
+    if draft.text("model") is not None:
+        draft.starts_trained = True
+
+
+MS_SWIFT = reader(
+    "ms-swift",
+    _swift_adapters,
+    _swift_precision,
+    *arguments(rate=_swift_rate, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
+    _swift_objective,
+    objective,
+    _swift_batch,
+    _swift_model,
+)
+
+
+_LORA: dict[str, Any] = {
+    "rank": "lora_r",
+    "alpha": "lora_alpha",
+    "targets": "lora_target_modules",
+}
+
+
+def _axolotl_warmup(draft: Draft) -> None:
+    """Set the warm-up, rounded down; one step becomes two (core/builders/base.py)."""
+    if ignores_warmup(draft, "lr_scheduler"):
+        return
+    found = draft.number("warmup_steps") or draft.number("warmup_ratio")
+    if found is None:
+        return
+    convert.put_warmup(draft, found, int)
+    if draft.value("warmup_steps") == 1:
+        rests = ("max_steps",) if found.value < 1 else ()
+        draft.put("warmup_steps", 2, found, text="one step becomes two", after=rests)
+
+
+def _axolotl_fall(draft: Draft) -> None:
+    """Set the decay; `cosine_constant_lr_ratio` ends it early (axolotl/utils/schedulers.py)."""
+    share = draft.number("cosine_constant_lr_ratio")
+    if share is None or draft.number("cosine_min_lr_ratio") is None:
+        return
+    total = int(draft.value("max_steps"))
+    span = max(1, int(share.value * total) - int(draft.value("warmup_steps")))
+    text = f"{share.value:g} of {total} steps less the warm-up"
+    draft.put("decay_steps", span, share, text=text, after=("max_steps",))
+
+
+def _axolotl_precision(draft: Draft) -> None:
+    """Set the precision; `bf16: true` loads the weights in bf16 (`cfg.torch_dtype`, utils/config).
+
+    FSDP and DeepSpeed keep a float32 copy of them (accelerate), and adapters are float32 (peft).
+    """
+    kept = draft.get("fsdp", "fsdp_config", "deepspeed")
+    is_mixed = kept is not None or draft.value("peft") != "none"
+    for key in ("bfloat16", "float16", "bf16", "fp16"):
+        found = draft.get(key)
+        if found is None or str(found.value).lower() not in ("true", "auto", "full"):
+            continue
+        is_pure = key in ("bfloat16", "float16") or str(found.value) == "full" or not is_mixed
+        short = precision_of(key)
+        text = "auto: bf16 where the device has it" if found.value == "auto" else ""
+        draft.put("precision", f"{short}-pure" if is_pure else short, found, text=text)
+        return
+    if draft.false("bf16") is None:
+        draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
+
+
+def _axolotl_objective(draft: Draft) -> None:
+    convert.stated_objective("rl", ebft="other")(draft)
+    rewards = draft.true("reward_model", "process_reward_model")
+    if rewards is not None:
+        draft.put("objective", "reward", rewards)
+
+
+def _axolotl_model(draft: Draft) -> None:
+    base = draft.text("base_model")
+    if base is None:
+        return
+    notes = []
+    if draft.true("reinit_weights") is not None:
+        notes.append("reinit_weights: it starts from random weights; give the model's config.json.")
+    else:
+        draft.starts_trained = True
+    draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)
+
+
+AXOLOTL = reader(
+    "axolotl",
+    convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
+    convert.lora("adapter=lora", **_LORA),
+    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
+    # contribs/mit/muon/dist_muon.py
+    Row("muon_scale", "optim_args.adjust_lr", convert.meaning(rms_norm="match_rms_adamw")),
+    Row("learning_rate", "learning_rate"),
+    *adam(0.9, 0.999, keys=_ADAM),
+    Row("weight_decay", "weight_decay", default=0.0),
+    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
+    Row("sequence_length", "sequence_len", default=512),
+    convert.batch("micro_batch_size", "gradient_accumulation_steps", default=1),
+    Row("max_steps", "max_steps", convert.positive),
+    convert.epochs("num_epochs", 1),
+    Row("schedule", "lr_scheduler", convert.schedule, "cosine"),
+    _axolotl_warmup,
+    convert.warmup_share(0.03, most=100),
+    Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
+    _axolotl_fall,
+    _axolotl_precision,
+    Row("precision", "", default="fp32"),
+    _axolotl_objective,
+    _axolotl_model,
 )

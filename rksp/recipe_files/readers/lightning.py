@@ -1,31 +1,26 @@
-"""Lightning's command line (`LightningCLI`): YAML whose parts name classes and their arguments.
+"""Lightning's command line, litgpt and timm.
 
-The model and the data are the user's own classes, so that rksp reads what their arguments are
-usually called. A model that builds its optimizer itself leaves the optimizer assumed.
+Lightning's YAML (`LightningCLI`) has parts that name classes and their arguments. The model and the
+data are the user's own classes, so that rksp reads what their arguments are usually called. A model
+that builds its optimizer itself leaves the optimizer assumed. litgpt has YAML for `litgpt pretrain`
+and the `litgpt finetune` family; timm the arguments of its train.py, as it writes them to
+`args.yaml`, or as a command.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import (
-    betas,
-    clip,
-    lowest_rate,
-    number,
-    precision,
-    put_optimizer,
-    put_schedule,
-    put_warmup,
-)
+from rksp.recipe_files.parse.document import Document, Found, lines_below
+from rksp.recipe_files.readers.known_models import shape_of
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.duration import put_epochs, put_milestones
-from rksp.recipe_files.table.reader import Marks, Reader, Row
+from rksp.recipe_files.table.reader import Row, adam, reader
 
 _MODEL = ("model.init_args", "model")
 _OPTIMIZERS = ("optimizer", *(f"{part}.optimizer" for part in _MODEL))
@@ -44,34 +39,23 @@ def is_subcommanded(document: Document) -> bool:
 def of_subcommand(document: Document) -> Document:
     """Return a document with the settings of `fit` at the top, beside those of no subcommand."""
     data = {key: value for key, value in document.data.items() if key not in _COMMANDS}
-    lines = {}
-    for key, line in document.lines.items():
-        command, _, inner = key.partition(".")
-        if command not in _COMMANDS:
-            lines[key] = line
-        elif command == "fit" and inner:
-            lines[inner] = line
+    lines = {k: n for k, n in document.lines.items() if k.partition(".")[0] not in _COMMANDS}
+    lines |= lines_below(document.lines, "fit")
     return dataclasses.replace(document, data=data | document.data["fit"], lines=lines)
 
 
-def _keys(parts: tuple[str, ...], *names: str) -> str:
-    return " ".join(f"{part}.{name}" for part in parts for name in names)
+def _keys(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    return tuple(f"{part}.{name}" for part in parts for name in names)
 
 
-def _arguments(parts: tuple[str, ...], *names: str) -> str:
+def _arguments(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
     """Return the keys of a class's arguments: under `init_args`, or beside each other."""
-    return " ".join(_keys((f"{part}.init_args", part), *names) for part in parts)
+    return tuple(key for part in parts for key in _keys((f"{part}.init_args", part), *names))
 
 
-_RATE = f"{_arguments(_OPTIMIZERS, 'lr')} {_keys(_MODEL, 'lr', 'learning_rate')}"
+_RATE = (*_arguments(_OPTIMIZERS, "lr"), *_keys(_MODEL, "lr", "learning_rate"))
 _WARMUP = ("num_warmup_steps", "warmup_steps")
-_LENGTH = (
-    "max_length",
-    "max_seq_length",
-    "max_seq_len",
-    "seq_len",
-    "sequence_length",
-)
+_LENGTH = ("max_length", "max_seq_length", "max_seq_len", "seq_len", "sequence_length")
 
 
 def _devices(draft: Draft) -> None:
@@ -102,30 +86,30 @@ def _optimizer(draft: Draft) -> None:
     if found is None:
         draft.assume("optimizer", "the model's code builds it; give --optimizer")
         return
-    put_optimizer(draft, found)
+    convert.put_optimizer(draft, found)
     package, _, name = found.value.rpartition(".")
     if package not in ("", "torch.optim"):
         return
-    number(draft, "momentum", _arguments(_OPTIMIZERS, "momentum").split())
+    convert.number(draft, "momentum", _arguments(_OPTIMIZERS, "momentum"))
     draft.default("momentum", 0.0)
-    if draft.number(*_RATE.split()) is None:
+    if draft.number(*_RATE) is None:
         draft.default("learning_rate", 1e-3)
-    if draft.number(*_arguments(_OPTIMIZERS, "weight_decay").split()) is None:
+    if draft.number(*_arguments(_OPTIMIZERS, "weight_decay")) is None:
         draft.default("weight_decay", 0.01 if name == "AdamW" else 0.0)
-    if draft.get(*_arguments(_OPTIMIZERS, "betas").split()) is None:
+    if draft.get(*_arguments(_OPTIMIZERS, "betas")) is None:
         draft.default("adam_beta1", 0.9)
         draft.default("adam_beta2", 0.999)
-    if draft.number(*_arguments(_OPTIMIZERS, "eps").split()) is None:
+    if draft.number(*_arguments(_OPTIMIZERS, "eps")) is None:
         draft.default("adam_epsilon", 1e-8)
 
 
 def _clip(draft: Draft) -> None:
-    kind = draft.text("trainer.gradient_clip_algorithm")
-    if kind is not None and kind.value == "value":
+    kind = draft.text_or("norm", "trainer.gradient_clip_algorithm")
+    if kind.value == "value":
         draft.note("gradient_clip_algorithm: each number is clipped, which rksp reads as no clip.")
         draft.put("max_grad_norm", None, kind, text="value is no norm")
         return
-    clip(draft, "max_grad_norm", ["trainer.gradient_clip_val"])
+    convert.clip(draft, "max_grad_norm", ["trainer.gradient_clip_val"])
     draft.default("max_grad_norm", None)
 
 
@@ -147,7 +131,7 @@ def _steps(draft: Draft) -> None:
         draft.assume("max_steps", "trainer.max_epochs is -1, without an end", rounds)
     else:
         count = None if rounds is None else rounds.value
-        put_epochs(draft, "max_steps", count, rounds, "trainer.max_epochs", _EPOCHS)
+        convert.put_epochs(draft, "max_steps", count, rounds, "trainer.max_epochs", _EPOCHS)
 
 
 def _schedule(draft: Draft) -> None:
@@ -158,25 +142,25 @@ def _schedule(draft: Draft) -> None:
             draft.assume("schedule", "the model's code builds it; give --schedule")
         draft.default("schedule", "constant")
         return
-    name, argument = found.value.rpartition(".")[2], _scheduler_argument(draft)
+    name = found.value.rpartition(".")[2]
     if name == "OneCycleLR":
         _one_cycle(draft, found)
     elif name in ("LinearLR", "ConstantLR"):
         draft.assume("schedule", f"{found.key} is {name}, which rises; give --schedule", found)
     else:
-        put_schedule(draft, found)
+        convert.put_schedule(draft, found)
     if name == "PolynomialLR":
-        number(draft, "decay_power", _arguments(_SCHEDULERS, "power").split())
+        convert.number(draft, "decay_power", _arguments(_SCHEDULERS, "power"))
         draft.default("min_lr_ratio", 0.0)
     elif name == "CosineAnnealingLR":
-        lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min").split())
+        convert.lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min"))
         draft.default("min_lr_ratio", 0.0)
-        span = argument("T_max")
-        ends = [draft.number(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
-        if span is not None and span.value not in [end.value for end in ends if end is not None]:
+        span = _argument(draft, "T_max")
+        ends = [draft.amount(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
+        if span is not None and span.value not in ends:
             draft.note(f"{span.key} is {span.value:g}; rksp takes the decay to end with the run.")
     elif name == "ExponentialLR":
-        gamma, rounds = argument("gamma"), draft.number("trainer.max_epochs")
+        gamma, rounds = _argument(draft, "gamma"), draft.number("trainer.max_epochs")
         if gamma is not None and rounds is not None and rounds.value > 0:
             share = float(f"{gamma.value**rounds.value:.6g}")
             text = f"{gamma.value:g}^{rounds.value:g}"
@@ -185,44 +169,42 @@ def _schedule(draft: Draft) -> None:
         _milestones(draft, found)
 
 
-def _scheduler_argument(draft: Draft):
-    return lambda *names: draft.number(*_arguments(_SCHEDULERS, *names).split())
+def _argument(draft: Draft, name: str) -> Found | None:
+    return draft.number(*_arguments(_SCHEDULERS, name))
 
 
 def _one_cycle(draft: Draft, found: Found) -> None:
     """Set torch's one cycle: a share of the run up, a cosine or a line down."""
-    argument = _scheduler_argument(draft)
-    kind = draft.text(*_arguments(_SCHEDULERS, "anneal_strategy").split())
-    is_line = kind is not None and kind.value == "linear"
-    draft.put("schedule", "linear" if is_line else "cosine", found, kind, text="one cycle")
-    peak, share = argument("max_lr"), argument("pct_start")
+    kind = draft.text_or("cos", *_arguments(_SCHEDULERS, "anneal_strategy"))
+    shape = "linear" if kind.value == "linear" else "cosine"
+    draft.put("schedule", shape, found, kind, text="one cycle")
+    peak, share = _argument(draft, "max_lr"), _argument(draft, "pct_start")
     if peak is not None:
         draft.put("learning_rate", peak.value, peak)
-    start, end = argument("div_factor"), argument("final_div_factor")
+    start, end = _argument(draft, "div_factor"), _argument(draft, "final_div_factor")
     last = 1 / ((start.value if start else 25) * (end.value if end else 1e4))
     draft.put("min_lr_ratio", last, start, end, text="1 / (div_factor × final_div_factor)")
-    put_warmup(draft, share or Found(key="pct_start", value=0.3, line=found.line))
+    convert.put_warmup(draft, share or Found(key="pct_start", value=0.3, line=found.line))
 
 
 def _milestones(draft: Draft, found: Found) -> None:
     """Set the epochs after which the rate falls by `gamma`, 0.1 if it is not given."""
-    argument = _scheduler_argument(draft)
-    listed = draft.get(*_arguments(_SCHEDULERS, "milestones").split())
-    every, rounds = argument("step_size"), draft.number("trainer.max_epochs")
+    listed = draft.get(*_arguments(_SCHEDULERS, "milestones"))
+    every, rounds = _argument(draft, "step_size"), draft.number("trainer.max_epochs")
     if rounds is None or rounds.value <= 0 or (listed is None and every is None):
         draft.assume("decay_milestones", "they count epochs; give --decay-milestones", found)
     elif listed is not None:
-        put_milestones(draft, listed.value, rounds.value, listed)
+        convert.put_milestones(draft, listed.value, rounds.value, listed)
     else:
         each = definite(every).value
         points = [each * (i + 1) for i in range(int((rounds.value - 1) // each))]
-        put_milestones(draft, points, rounds.value, every)
-    number(draft, "decay_factor", _arguments(_SCHEDULERS, "gamma").split())
+        convert.put_milestones(draft, points, rounds.value, every)
+    convert.number(draft, "decay_factor", _arguments(_SCHEDULERS, "gamma"))
 
 
 def _warmup(draft: Draft) -> None:
-    keys = f"{_arguments(_SCHEDULERS, *_WARMUP)} {_keys(_MODEL, *_WARMUP)}"
-    number(draft, "warmup_steps", keys.split())
+    keys = (*_arguments(_SCHEDULERS, *_WARMUP), *_keys(_MODEL, *_WARMUP))
+    convert.number(draft, "warmup_steps", keys)
     if _class(draft, ("optimizer", *_SCHEDULERS)) is not None:
         draft.default("warmup_steps", 0)
 
@@ -231,52 +213,315 @@ def _model(draft: Draft) -> None:
     """Set the model from the Hub's name, where the class takes one."""
     if draft.text("ckpt_path") is not None:
         draft.note("ckpt_path: the run continues from a checkpoint, which rksp does not read.")
-    found = draft.text("model.class_path")
+    found = draft.text_or("model", "model.class_path")
     names = ("model_name_or_path", "pretrained_model_name_or_path")
-    named = draft.text(*_keys(_MODEL, *names).split())
+    named = draft.text(*_keys(_MODEL, *names))
     if named is not None:
-        draft.start_trained()
+        draft.starts_trained = True
         draft.describe(named.value, {}, f"{named.key}: it starts from those weights.")
         return
-    what = found.value if found is not None else "model"
-    draft.no_target(f"{what} is the run's own class; name the same model as TARGET.")
+    draft.no_target(f"{found.value} is the run's own class; name the same model as TARGET.")
 
 
-READER = Reader(
-    name="lightning",
-    title="Lightning",
-    version="2.6",
-    source="Lightning-AI/pytorch-lightning, src/lightning/pytorch/{cli,trainer}; torch.optim",
-    written={"max_steps": "trainer.max_steps", "max_grad_norm": "trainer.gradient_clip_val"},
-    marks=(
-        Marks(
-            all="trainer",
-            some="model.class_path data.class_path optimizer.class_path lr_scheduler.class_path",
-            none="trainer._target_ model._target_ exp_manager algorithm",
-        ),
-        Marks(
-            all="trainer seed_everything",
-            some="model data optimizer.lr",
-            none="trainer._target_ model._target_ exp_manager algorithm",
-        ),
+LIGHTNING = reader(
+    "lightning",
+    _devices,
+    _optimizer,
+    Row("learning_rate", " ".join(_RATE)),
+    convert.betas(*_arguments(_OPTIMIZERS, "betas")),
+    Row("adam_epsilon", " ".join(_arguments(_OPTIMIZERS, "eps"))),
+    Row(
+        "weight_decay",
+        " ".join((*_arguments(_OPTIMIZERS, "weight_decay"), *_keys(_MODEL, "weight_decay"))),
     ),
-    steps=(
-        _devices,
-        _optimizer,
-        Row("learning_rate", _RATE),
-        betas(*_arguments(_OPTIMIZERS, "betas").split()),
-        Row("adam_epsilon", _arguments(_OPTIMIZERS, "eps")),
-        Row(
-            "weight_decay",
-            f"{_arguments(_OPTIMIZERS, 'weight_decay')} {_keys(_MODEL, 'weight_decay')}",
-        ),
-        _clip,
-        Row("sequence_length", _keys(_DATA, *_LENGTH)),
-        batch(_keys(_DATA, "batch_size", "train_batch_size"), "trainer.accumulate_grad_batches"),
-        _steps,
-        _schedule,
-        _warmup,
-        Row("precision", "trainer.precision", precision, "fp32"),
-        _model,
+    _clip,
+    Row("sequence_length", " ".join(_keys(_DATA, *_LENGTH))),
+    convert.batch(
+        " ".join(_keys(_DATA, "batch_size", "train_batch_size")), "trainer.accumulate_grad_batches"
     ),
+    _steps,
+    _schedule,
+    _warmup,
+    Row("precision", "trainer.precision", convert.precision, "fp32"),
+    _model,
+)
+
+
+def _gpt_optimizer(draft: Draft) -> None:
+    found = draft.text("optimizer") or draft.text("optimizer.class_path")
+    if found is not None:
+        convert.put_optimizer(draft, found)
+    draft.default("optimizer", "adamw")
+
+
+def _is_finetuning(draft: Draft) -> bool:
+    return draft.document.has("checkpoint_dir") or draft.document.has("lora_r")
+
+
+def _gpt_steps(draft: Draft) -> None:
+    """Set the length: steps, tokens (only pretraining: litgpt/pretrain.py), or epochs."""
+    steps, tokens = draft.get("train.max_steps"), draft.get("train.max_tokens")
+    if steps is not None:
+        convert.put_steps(draft, "max_steps", steps)
+    elif tokens is not None:
+        convert.put_steps(draft, "max_steps", tokens, "tok")
+    elif not _is_finetuning(draft) and not draft.document.has("train.epochs"):
+        size, length = int(draft.value("batch_size")), int(draft.value("sequence_length"))
+        whole = round(3e12 / (size * length))
+        draft.default("max_steps", whole, "3e12 tokens", ("batch_size", "sequence_length"))
+    else:
+        convert.epochs("train.epochs", 5)(draft)
+
+
+def _lowest(draft: Draft) -> None:
+    """Set the lowest rate; finetuning ignores `min_lr` and ends at 0 (litgpt/finetune/full.py)."""
+    if _is_finetuning(draft):
+        draft.default("min_lr_ratio", 0.0, "finetuning anneals to zero and ignores min_lr")
+        return
+    convert.lowest_rate(draft, "min_lr_ratio", ["train.min_lr"])
+    draft.default("min_lr_ratio", *convert.over_peak(draft, 4e-5))
+
+
+def _gpt_warmup(draft: Draft) -> None:
+    convert.number(draft, "warmup_steps", ["train.lr_warmup_steps"])
+    share = draft.number("train.lr_warmup_fraction")
+    if share is not None and not draft.knows("warmup_steps"):
+        convert.put_epochs(draft, "warmup_steps", share.value, share, share.key)
+    draft.default("warmup_steps", 100 if _is_finetuning(draft) else 2000)
+
+
+def _gpt_clip(draft: Draft) -> float | None:
+    """Return the default clipping, which only pretraining has (litgpt/pretrain.py, setup)."""
+    return None if _is_finetuning(draft) else 1.0
+
+
+def _lora(draft: Draft) -> None:
+    quantized, found = draft.text_or("", "quantize"), draft.number("lora_r")
+    is_four = quantized.value.removeprefix("bnb.")[:2] in ("nf", "fp")
+    if found is None:
+        return
+    draft.put("peft", "qlora" if is_four else "lora", found, quantized if is_four else None)
+    draft.put("lora_rank", found.value, found)
+    convert.number(draft, "lora_alpha", ["lora_alpha"])
+    draft.default("lora_alpha", 16.0)
+    parts = ("query", "key", "value", "projection", "mlp", "head")
+    on = {part: key for part in parts if (key := draft.true(f"lora_{part}")) is not None}
+    if on:
+        draft.put("lora_targets", tuple(on), *on.values())
+
+
+def _gpt_model(draft: Draft) -> None:
+    if draft.text("checkpoint_dir", "initial_checkpoint_dir") is not None:
+        draft.starts_trained = True
+    settings = draft.mapping("model_config")
+    if settings.get("n_layer") and settings.get("n_embd"):
+        _describe(draft, settings)
+        return
+    base = draft.text("checkpoint_dir")
+    if base is not None:
+        name = base.value.removeprefix("checkpoints/")
+        draft.describe(name, {}, "checkpoint_dir: it starts from those weights.")
+        return
+    name = draft.text("model_name")
+    known = shape_of(name.value) if name is not None else None
+    if known is not None:
+        draft.describe(*known)
+    elif name is not None:
+        draft.no_target(f"{name.value!r} is litgpt's name for its own model; name a TARGET.")
+
+
+def _describe(draft: Draft, settings: Mapping[str, Any]) -> None:
+    """Translate `litgpt.Config` to transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
+    is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
+    common = {
+        "num_hidden_layers": settings.get("n_layer"),
+        "num_attention_heads": settings.get("n_head"),
+        "hidden_size": settings.get("n_embd"),
+        "intermediate_size": settings.get("intermediate_size"),
+        "vocab_size": settings.get("padded_vocab_size") or settings.get("vocab_size"),
+        "max_position_embeddings": settings.get("block_size"),
+    }
+    if is_llama:
+        kind, groups = "llama", settings.get("n_query_groups") or settings.get("n_head")
+        common["num_key_value_heads"] = groups
+    else:
+        kind = "gpt_neox"
+        common["use_parallel_residual"] = settings.get("parallel_residual", True)
+        share = settings.get("rotary_percentage", 0.25)
+        common["rope_parameters.partial_rotary_factor"] = share
+    tied = draft.true("train.tie_embeddings")
+    draft.describe(kind, common | {"tie_word_embeddings": tied is not None})
+
+
+LITGPT = reader(
+    "litgpt",
+    _lora,
+    convert.devices("devices", "num_nodes"),
+    _gpt_optimizer,
+    Row("learning_rate", "optimizer.init_args.lr train.learning_rate", default=1e-3),
+    *adam(
+        0.9,
+        0.999,
+        pair="optimizer.init_args.betas",
+        keys=("train.beta1", "train.beta2", "optimizer.init_args.eps"),
+    ),
+    Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
+    Row("max_grad_norm", "train.max_norm", convert.clip, _gpt_clip),
+    Row("sequence_length", "train.max_seq_length"),
+    convert.batch("train.micro_batch_size", whole="train.global_batch_size"),
+    _gpt_steps,
+    _gpt_warmup,
+    Row("schedule", "", default="cosine"),
+    _lowest,
+    Row("precision", "precision", convert.precision, "bf16"),
+    _gpt_model,
+)
+_CYCLIC = ("cosine", "tanh", "poly")  # schedules that train on through `cooldown_epochs`
+_ROOTS = ("ada", "lamb")  # optimizers whose rate grows with the root of the batch
+_MILESTONES = (90, 180, 270)
+_EPSILONS = {"lamb": 1e-6}
+# Plain vision transformers: name -> width, depth, heads.
+_SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6),
+          "base": (768, 12, 12), "large": (1024, 24, 16)}  # fmt: skip
+_VIT = re.compile(r"^(vit|deit)_(tiny|small|base|large)_patch(\d+)_(\d+)(\..*)?$")
+
+
+def _timm_rate(draft: Draft) -> None:
+    """Set the rate: `lr`, else `lr_base` times the batch over `lr_base_size`, or its root."""
+    found = draft.number("lr")
+    if found is not None and found.value > 0:
+        draft.put("learning_rate", found.value, found)
+        return
+    base, size = draft.number_or(0.1, "lr_base"), draft.amount("lr_base_size", default=256)
+    usual = "sqrt" if any(part in _opt(draft) for part in _ROOTS) else "linear"
+    is_root = draft.text_or(usual, "lr_base_scale").value == "sqrt"
+    ratio = int(draft.value("batch_size")) / size
+    rate = base.value * (ratio**0.5 if is_root else ratio)
+    text = f"× {'√' if is_root else ''}({draft.value('batch_size')} / {size:g})"
+    draft.put("learning_rate", float(f"{rate:.6g}"), base, text=text, after=("batch_size",))
+
+
+def _opt(draft: Draft) -> str:
+    return draft.word("opt") or "sgd"
+
+
+def _timm_clip(draft: Draft) -> None:
+    kind = draft.text_or("norm", "clip_mode")
+    if kind.value != "norm" and draft.number("clip_grad") is not None:
+        draft.note(f"clip_mode is {kind.value}, which rksp reads as no clipping of the norm.")
+        draft.put("max_grad_norm", None, kind, text=f"{kind.value} is no norm of all gradients")
+    else:
+        convert.clip(draft, "max_grad_norm", ["clip_grad"])
+    draft.default("max_grad_norm", None)
+
+
+def _epochs(draft: Draft) -> tuple[float, float]:
+    """Return the epochs of the run and the one at which the decay ends."""
+    decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit", default=1)
+    more = 0
+    if (draft.word("sched") or "cosine") in _CYCLIC:
+        decay, more = decay * cycles, draft.count("cooldown_epochs", default=0)
+    if draft.true("warmup_prefix") is not None:
+        decay += draft.amount("warmup_epochs", default=5)
+    return decay + more, decay
+
+
+def _length(draft: Draft) -> None:
+    """Set warm-up, length and decay from epochs, each without its last, smaller batch."""
+    found, up = draft.number("epochs"), draft.number_or(5, "warmup_epochs")
+    total, end = _epochs(draft)
+    convert.put_epochs(draft, "max_steps", total, found, "epochs", rounding=math.floor)
+    steps = convert.epoch_in_steps(draft, up.value, total)
+    text = f"{up.value:g} of {total:g} epochs"
+    draft.put("warmup_steps", steps, up, found, text=text, after=("max_steps",))
+    if end < total:
+        convert.put_decay_until(draft, convert.epoch_in_steps(draft, end, total), found)
+    if draft.count("lr_cycle_limit", default=1) > 1:
+        draft.note("lr_cycle_limit: the rate rises again; rksp reads the run as one cycle.")
+
+
+def _timm_schedule(draft: Draft) -> None:
+    """Set what `decay_rate` is: the power of a polynomial, or a factor at each milestone."""
+    kind, factor = draft.value("schedule"), draft.number_or(0.1, "decay_rate")
+    if kind == "polynomial":
+        draft.put("decay_power", factor.value, factor)
+    if kind != "step":
+        return
+    draft.put("decay_factor", factor.value, factor)
+    total, _ = _epochs(draft)
+    if draft.text_or("", "sched").value.startswith("multi"):
+        listed = draft.get("decay_milestones")
+        points = _MILESTONES if listed is None else listed.value
+    else:
+        listed = draft.number_or(90, "decay_epochs")
+        points = [listed.value * (i + 1) for i in range(int(total / listed.value))]
+    convert.put_milestones(draft, [point for point in points if point < total], total, listed)
+
+
+def _timm_precision(draft: Draft) -> None:
+    """Set the precision: `amp` computes in `amp_dtype`, `model_dtype` keeps the weights in it."""
+    whole, kind = draft.text("model_dtype"), draft.text_or("float16", "amp_dtype")
+    on = draft.true("amp", "native_amp")
+    names = {"float16": "fp16", "bfloat16": "bf16"}
+    if whole is not None and whole.value in names:
+        draft.put("precision", f"{names[whole.value]}-pure", whole)
+    elif on is not None:
+        draft.put("precision", names.get(kind.value, "fp16"), on, kind)
+    draft.default("precision", "fp32")
+
+
+def _timm_model(draft: Draft) -> None:
+    """Set a plain vision transformer from its name; other architectures are timm's own."""
+    if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
+        draft.starts_trained = True
+    if draft.text("resume") is not None:
+        draft.note("resume: the run continues from a checkpoint, which rksp does not read.")
+    if draft.number("layer_decay") is not None:
+        draft.note("layer_decay: early layers have lower rates; rksp judges the highest.")
+    named = draft.text("model")
+    if named is None:
+        return
+    match = _VIT.match(named.value.removeprefix("timm/"))
+    if match is None:
+        draft.no_target(f"{named.value!r} is a model of timm; name the same model as TARGET.")
+        return
+    width, depth, heads = _SIZES[match[2]]
+    image = draft.count("img_size", default=int(match[4]))
+    draft.describe(
+        "vit",
+        {
+            "hidden_size": width,
+            "num_hidden_layers": depth,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * width,
+            "patch_size": int(match[3]),
+            "image_size": image,
+        },
+        f"timm's {named.value} is read as transformers' vit of the same size.",
+    )
+
+
+TIMM = reader(
+    "timm",
+    convert.devices("world_size"),
+    Row("optimizer", "opt", convert.optimizer, "sgd"),
+    Row("momentum", "momentum", default=0.9),
+    *adam(
+        0.9,
+        0.999,
+        lambda draft: _EPSILONS.get(_opt(draft), 1e-8),
+        pair="opt_betas",
+        keys=("", "", "opt_eps"),
+    ),
+    Row("weight_decay", "weight_decay", default=2e-5),
+    _timm_clip,
+    convert.batch("batch_size", "grad_accum_steps", default=128),
+    _timm_rate,
+    _length,
+    Row("schedule", "sched", convert.schedule, "cosine"),
+    _timm_schedule,
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
+    _timm_precision,
+    Row("objective", "", default="classification"),
+    _timm_model,
 )

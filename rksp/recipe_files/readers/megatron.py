@@ -1,29 +1,25 @@
-"""Megatron-LM: the flags of `pretrain_*.py` in a shell script, or in a YAML.
+"""Megatron-LM, and GPT-NeoX and NeMo, which grew from it.
 
-Two YAML forms are known: `MODEL_ARGS` of the functional tests, whose keys are flags, and
-`--yaml-cfg` files with `language_model`, `model_parallel` and the rest at the top
-(examples/gpt3/gpt_config.yaml). Megatron-DeepSpeed's scripts are the same flags.
+Megatron's flags stand in a shell script, or in a YAML of one of two forms: `MODEL_ARGS` of the
+functional tests, whose keys are flags, and `--yaml-cfg` files with `language_model`,
+`model_parallel` and the rest at the top (examples/gpt3/gpt_config.yaml). Megatron-DeepSpeed's
+scripts are the same flags. GPT-NeoX and Pythia have one flat YAML file in JSON style, with hyphens
+and underscores; NeMo has Hydra's YAML with `trainer`, `exp_manager` and `model.optim.sched`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
+from typing import Any
 
+from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import (
-    clip,
-    lowest_rate,
-    optimizer,
-    put_decay_until,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
-from rksp.recipe_files.table.reader import Marks, Reader, Row
-from rksp.recipe_files.table.shape import as_gpt2, read_shape
+from rksp.recipe_files.table.reader import Row, adam, reader
 
 _SHARED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
            "model_parallel.tensor_model_parallel_size", "model_parallel_size",
@@ -42,9 +38,9 @@ def _batch(draft: Draft) -> None:
     """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
-    batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
+    convert.batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
     if whole is not None and micro is None and not draft.knows("batch_size"):
-        batch("batch_size", shared=_SHARED)(draft)
+        convert.batch("batch_size", shared=_SHARED)(draft)
     ramp = draft.get("rampup_batch_size")
     if ramp is None or not isinstance(ramp.value, list) or len(ramp.value) != 3:
         return
@@ -99,25 +95,30 @@ def _steps_of(samples: float, size: int, ramp: tuple[tuple[int, int], ...]) -> i
 
 
 _RESTS = ("batch_size", "sequence_length")
+_DECAY = ("lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
+
+
+def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
+    """Set a number of steps from iterations, samples or tokens; tell whether one is given."""
+    counted = _counted(draft, *keys)
+    if counted is not None:
+        steps, found, text = counted
+        draft.put(name, steps, found, text=text, after=_RESTS if text else ())
+    return counted is not None
 
 
 def _steps(draft: Draft) -> None:
     """Set the length of the run from iterations, tokens (Megatron-DeepSpeed) or samples."""
-    counted = _counted(draft, "train_iters", "train_tokens", "train_samples")
-    if counted is not None:
-        steps, found, text = counted
-        draft.put("max_steps", steps, found, text=text, after=_RESTS if text else ())
+    _put_counted(draft, "max_steps", "train_iters", "train_tokens", "train_samples")
 
 
 def _warmup(draft: Draft) -> None:
     """Set the warm-up from iterations, samples, tokens, or a share of the decay."""
-    counted = _counted(draft, "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
+    keys = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
+    is_counted = _put_counted(draft, "warmup_steps", *keys)
     share = draft.number("lr_warmup_fraction", "warmup")
-    if counted is not None:
-        steps, found, text = counted
-        draft.put("warmup_steps", steps, found, text=text, after=_RESTS if text else ())
-    elif share is not None:
-        end = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
+    if share is not None and not is_counted:
+        end = _counted(draft, *_DECAY)
         total = end[0] if end is not None else int(draft.value("max_steps"))
         text = f"{share.value:g} of {total} steps"
         after = () if end is not None else ("max_steps",)
@@ -127,29 +128,26 @@ def _warmup(draft: Draft) -> None:
 
 def _fall(draft: Draft) -> None:
     """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
-    counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
-    total = int(draft.value("max_steps"))
+    counted = _counted(draft, *_DECAY)
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")
         samples = draft.number("lr_wsd_decay_samples")
         if last is None and samples is not None:
             steps = round(samples.value / int(draft.value("batch_size")))
-            last = Found(key=samples.key, value=steps, line=samples.line)
+            last = dataclasses.replace(samples, value=steps)
         if last is not None:
             draft.put("decay_steps", int(last.value), last)
-        style = draft.text("lr_wsd_decay_style")
-        name = style.value if style is not None else "exponential"
-        draft.put("decay_shape", DECAY_SHAPES.get(name, "exponential"), style)
-    elif counted is not None and counted[0] != total:
-        end, found, _ = counted
-        put_decay_until(draft, end, found)
+        style = draft.text_or("exponential", "lr_wsd_decay_style")
+        draft.put("decay_shape", DECAY_SHAPES.get(style.value, "exponential"), style)
+    elif counted is not None and counted[0] != int(draft.value("max_steps")):
+        convert.put_decay_until(draft, counted[0], counted[1])
 
 
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
-        draft.start_trained()
+        draft.starts_trained = True
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
-    sizes = read_shape(draft, **keys)
+    sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
     if not sizes:
         return
@@ -164,113 +162,362 @@ def _model(draft: Draft) -> None:
     if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
-    is_llama = draft.true("swiglu") is not None or _is(draft, "normalization", "rmsnorm")
-    std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
-    untied = draft.true("untie_embeddings_and_output_weights")
     rate = draft.amount("decoupled_lr")
     if rate is not None:
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
-    note = (
-        "Megatron divides the output projections' std by √(2 × layers); "
-        "transformers' {kind} {does}."
-    )
-    common = {
+    note = "Megatron divides the output projections' std by √(2 × layers); transformers' "
+    std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
+    sizes |= {
         "vocab_size": _vocabulary(draft),
         "initializer_range": float(std),
-        "tie_word_embeddings": untied is None,
+        "tie_word_embeddings": draft.true("untie_embeddings_and_output_weights") is None,
     }
-    if is_llama:
-        heads = sizes["num_attention_heads"]
-        groups = draft.count("num_query_groups", "num_key_value_heads", default=heads)
-        base = draft.amount("rotary_base")
-        extra = {
-            "num_key_value_heads": groups,
+    is_rms = draft.word("normalization", "language_model.normalization") == "rmsnorm"
+    if draft.true("swiglu") is not None or is_rms:
+        heads, base = sizes["num_attention_heads"], draft.amount("rotary_base")
+        sizes |= {
+            "num_key_value_heads": draft.count(
+                "num_query_groups", "num_key_value_heads", default=heads
+            ),
             "rope_parameters.rope_theta": None if base is None else float(base),
         }
-        notes = [note.format(kind="llama", does="does not")]
-        if not _is(draft, "normalization", "rmsnorm"):
-            notes.append("Its norm is LayerNorm; transformers' llama has RMSNorm.")
-        draft.describe("llama", sizes | common | extra, *notes)
+        notes = [] if is_rms else ["Its norm is LayerNorm; transformers' llama has RMSNorm."]
+        draft.describe("llama", sizes, f"{note}llama does not.", *notes)
         return
-    notes = [note.format(kind="gpt2", does="does too")]
-    if _is(draft, "position_embedding_type", "rope"):
-        notes.append("Its positions are rotary; transformers' gpt2 has learned ones.")
-    draft.describe("gpt2", as_gpt2(sizes | common), *notes)
-
-
-def _is(draft: Draft, key: str, word: str) -> bool:
-    found = draft.text(key, f"language_model.{key}")
-    return found is not None and found.value.lower() == word
+    places = ("position_embedding_type", "language_model.position_embedding_type")
+    is_rotary = draft.word(*places) == "rope"
+    notes = ["Its positions are rotary; transformers' gpt2 has learned ones."] if is_rotary else []
+    draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}gpt2 does too.", *notes)
 
 
 def _vocabulary(draft: Draft) -> int | None:
     """Return the vocabulary: as given, or GPT-2's tokenizer, padded as Megatron pads it."""
-    kind = draft.text("tokenizer_type")
-    usual = 50304 if kind is not None and "GPT2BPE" in kind.value else None
+    usual = 50304 if "gpt2bpe" in draft.word("tokenizer_type") else None
     return draft.count("vocab_size", "padded_vocab_size", default=usual)
 
 
 def _muon(draft: Draft) -> None:
     """Set the scale of Muon's update from its mode and its factor (optimizer_config.py)."""
-    mode, factor = draft.text("muon_scale_mode"), draft.number("muon_extra_scale_factor")
-    name = mode.value if mode is not None else "spectral"
-    extra = factor.value if factor is not None else 1.0
+    mode = draft.text_or("spectral", "muon_scale_mode")
+    factor = draft.number_or(1.0, "muon_extra_scale_factor")
+    name, extra = mode.value, factor.value
     if name == "spectral":
         scale = min(_SPECTRAL, key=lambda one: abs(math.log(_SPECTRAL[one] / extra)))
         is_same = math.isclose(_SPECTRAL[scale], extra)
     else:
         scale, is_same = "original", name == "shape_scaling" and extra == 1.0
-    if mode is not None or factor is not None:
+    if mode.key or factor.key:
         near = "" if is_same else f"{name} × {extra:g}, the nearest scale"
         draft.put("muon_scale", scale, mode, factor, text=near)
 
 
-READER = Reader(
-    name="megatron",
-    written={"warmup_steps": "lr_warmup_iters"},
-    title="Megatron-LM",
-    version="core 0.16.1",
-    source="NVIDIA/Megatron-LM, megatron/core/optimizer/optimizer_config.py, "
-    "megatron/core/optimizer_param_scheduler.py and megatron/training/arguments.py",
-    marks=(
-        Marks(
-            some=(
-                "num_layers hidden_size seq_length train_iters train_samples micro_batch_size "
-                "global_batch_size lr tensor_model_parallel_size"
-            ),
-            least=3,
-            syntax="shell",
-        ),
-        Marks(
-            some=(
-                "language_model.num_layers micro_batch_size train_iters lr model_parallel "
-                "lr_decay_style optimizer"
-            ),
-            all="language_model",
-            least=2,
-            syntax="yaml",
-        ),
+MEGATRON = reader(
+    "megatron",
+    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
+    _muon,
+    Row("learning_rate", "lr"),
+    *adam(0.9, 0.999, keys=("adam_beta1", "adam_beta2", "adam_eps")),
+    Row("weight_decay", "weight_decay", default=0.01),
+    Row("max_grad_norm", "clip_grad", convert.clip, 1.0),
+    Row("sequence_length", "seq_length encoder_seq_length"),
+    _batch,
+    _steps,
+    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
+    _warmup,
+    _fall,
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
+    convert.switches(
+        bf16="bf16", fp16="fp16", model_parallel__bf16="bf16", model_parallel__fp16="fp16"
     ),
-    steps=(
-        Row("optimizer", "optimizer", optimizer, "adamw"),
-        _muon,
-        Row("learning_rate", "lr"),
-        Row("adam_beta1", "adam_beta1", default=0.9),
-        Row("adam_beta2", "adam_beta2", default=0.999),
-        Row("adam_epsilon", "adam_eps", default=1e-8),
-        Row("weight_decay", "weight_decay", default=0.01),
-        Row("max_grad_norm", "clip_grad", clip, 1.0),
-        Row("sequence_length", "seq_length encoder_seq_length"),
-        _batch,
-        _steps,
-        Row("schedule", "lr_decay_style", schedule, "linear"),
-        _warmup,
-        _fall,
-        Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
-        switches(
-            bf16="bf16", fp16="fp16", model_parallel__bf16="bf16", model_parallel__fp16="fp16"
-        ),
-        Row("precision", "", default="fp32"),
-        _model,
+    Row("precision", "", default="fp32"),
+    _model,
+)
+
+
+_GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+_MULTIPLE = 256
+
+
+def _neox_precision(draft: Draft) -> None:
+    """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
+    named, kind = draft.text("precision"), draft.text("fp16.type")
+    if named is not None:
+        convert.put_precision(draft, named)
+    elif draft.true("fp16.enabled") is not None and kind is not None:
+        convert.put_precision(draft, kind)
+    else:
+        convert.switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
+
+
+def _neox_warmup(draft: Draft) -> None:
+    """Set the warm-up, a share of the decay's steps, by default 0.01 (megatron/training.py)."""
+    share, end = draft.number_or(0.01, "warmup"), draft.number("lr_decay_iters")
+    if end is None or share.value >= 1:
+        convert.warmup(draft, "warmup_steps", ["warmup"])
+        convert.warmup_share(0.01)(draft)
+        return
+    text = f"{share.value:g} of {end.value} steps of the schedule"
+    draft.put("warmup_steps", round(share.value * end.value), end, share, text=text)
+
+
+def _neox_decay(draft: Draft) -> None:
+    """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
+    found = draft.number("lr_decay_iters")
+    share = draft.number("lr_decay_fraction")
+    if found is None and share is not None:
+        end = int(share.value * int(draft.value("max_steps")))
+        found = dataclasses.replace(share, value=end)
+    if found is not None and found.value != draft.value("max_steps"):
+        convert.put_decay_until(draft, int(found.value), found)
+    for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
+        if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
+            draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
+            return
+
+
+def _neox_model(draft: Draft) -> None:
+    if draft.true("finetune") is not None:  # weights alone, without the optimizer
+        draft.starts_trained = True
+    sizes = convert.read_shape(
+        draft,
+        num_hidden_layers="num_layers",
+        hidden_size="hidden_size",
+        num_attention_heads="num_attention_heads",
+    )
+    if not sizes:
+        return
+    attention = str(getattr(draft.get("attention_config"), "value", ""))
+    other = next((kind for kind in ("rwkv", "mamba", "gmlp") if kind in attention), None)
+    experts = draft.amount("moe_num_experts", "num_experts", default=0)
+    norm = draft.text_or("layernorm", "norm").value
+    places = draft.text_or("rotary", "pos_emb").value
+    activation = draft.text_or("", "activation").value
+    gate = activation if activation in _GATED else None
+    is_llama = norm == "rmsnorm" and gate == "swiglu"
+    if other is not None:
+        draft.no_target(
+            f"its blocks are {other}; name a transformers model with such blocks as TARGET."
+        )
+    elif experts > 1:
+        draft.no_target(f"it has {experts} experts, but transformers' gpt_neox has none.")
+    elif gate is not None and not is_llama:
+        draft.no_target(f"its feed-forward is {gate}, but transformers' gpt_neox has no gate.")
+    elif "layernorm" not in norm and not is_llama:
+        draft.no_target(f"its norm is {norm}, but transformers' gpt_neox has layernorm.")
+    elif places != "rotary":
+        draft.no_target(f"its positions are {places}, but gpt_neox has rotary ones.")
+    elif is_llama:
+        _describe_llama(draft, sizes)
+    else:
+        _describe(draft, sizes)
+
+
+def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
+    """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
+    groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
+    window = draft.get("sliding_window_width")
+    changes = {
+        "num_key_value_heads": groups,
+        "intermediate_size": _gated_width(_inner(draft, sizes["hidden_size"])),
+        "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
+        "vocab_size": draft.count("padded_vocab_size"),
+        "tie_word_embeddings": draft.true("no_weight_tying") is None,
+    }
+    draft.describe("llama" if window is None else "mistral", sizes | changes)
+
+
+def _inner(draft: Draft, width: int) -> int:
+    """Return the feed-forward width that the file names, by default four times the model's."""
+    factor = draft.amount("expansion_factor", default=4)
+    return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
+
+
+def _gated_width(named: int) -> int:
+    """Return the width of the product of gate and input, which is a third of the named one.
+
+    Two thirds of it, so that the gate costs no parameters, are shared by the gate and the input;
+    the half is rounded up to a multiple of 256 (megatron/model/transformer.py, ParallelMLP).
+    """
+    return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
+
+
+def _describe(draft: Draft, sizes: dict[str, Any]) -> None:
+    vocabulary, width = draft.count("padded_vocab_size", "vocab_size"), sizes["hidden_size"]
+    notes = []
+    if vocabulary is None:
+        notes.append("The vocabulary is the tokenizer's; transformers' default of 50432 is used.")
+    changes = {
+        "intermediate_size": _inner(draft, width),
+        "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
+        "vocab_size": vocabulary,
+        "rope_parameters.partial_rotary_factor": float(draft.amount("rotary_pct", default=1.0)),
+        "use_parallel_residual": draft.true("gpt_j_residual") is not None,
+        "tie_word_embeddings": draft.true("no_weight_tying") is None,
+        "initializer_range": _initial_std(draft, width, notes),
+    }
+    draft.describe("gpt_neox", sizes | changes, *notes)
+
+
+def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
+    """Note how projections are initialized; the default of outputs is scaled_normal.
+
+    Source: megatron/model/init_functions.py and megatron/neox_arguments/neox_args.py.
+    """
+    method = draft.text_or("normal", "init_method").value
+    outer = draft.text_or("scaled_normal", "output_layer_init_method").value
+    if outer != method:
+        notes.append(
+            f"Output projections are initialized by {outer}; gpt_neox has one std for all."
+        )
+    if method == "small_init":
+        return round(math.sqrt(2 / (5 * width)), 8)
+    return float(draft.amount("init_method_std", default=0.02))
+
+
+GPT_NEOX = reader(
+    "gpt-neox",
+    Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
+    Row("learning_rate", "optimizer.params.lr lr"),
+    *adam(0.9, 0.999, pair="optimizer.params.betas", keys=("", "", "optimizer.params.eps")),
+    Row("weight_decay", "weight_decay optimizer.params.weight_decay", default=0.1),
+    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
+    Row("sequence_length", "seq_length"),
+    convert.batch(
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps gas",
+        whole="train_batch_size",
+        shared=("pipe_parallel_size", "model_parallel_size"),
     ),
+    Row("max_steps", "train_iters"),
+    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
+    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
+    _neox_warmup,
+    _neox_decay,
+    _neox_precision,
+    Row("precision", "", default="fp32"),
+    convert.stated_objective("train_impl", reinforce="other"),
+    _neox_model,
+)
+
+
+_OPTIM = "model.optim"
+
+
+def _nemo_fall(draft: Draft) -> None:
+    """Set the decay; CosineAnnealing ends with `constant_steps` at the lowest rate."""
+    found = draft.number(f"{_OPTIM}.sched.constant_steps")
+    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    if found is not None and 0 < found.value < total - warm:
+        span = total - warm - int(found.value)
+        text = f"{total} - {warm} - {found.value} held at the end"
+        draft.put("decay_steps", span, found, text=text, after=("max_steps",))
+
+
+def _rate(draft: Draft) -> None:
+    """Set the peak; NoamAnnealing's rate is a factor of 1 / √(d_model × warm-up)."""
+    rate = draft.number(f"{_OPTIM}.lr")
+    if rate is None or draft.text_or("", f"{_OPTIM}.sched.name").value != "NoamAnnealing":
+        convert.number(draft, "learning_rate", [f"{_OPTIM}.lr"])
+        return
+    width = draft.number(f"{_OPTIM}.sched.d_model")
+    warm = draft.number(f"{_OPTIM}.sched.warmup_steps")
+    if width is None or warm is None or warm.value < 1 or width.value < 1:
+        draft.assume(
+            "learning_rate",
+            f"{rate.key} is a factor of NoamAnnealing, whose d_model or warmup_steps is not in "
+            "this file; give the peak with --lr",
+            rate,
+        )
+        return
+    peak = float(f"{rate.value / (width.value * warm.value) ** 0.5:.6g}")
+    text = f"{rate.value:g} / √({width.value} × {warm.value}), the peak of NoamAnnealing"
+    draft.put("learning_rate", peak, rate, width, warm, text=text)
+
+
+def _nemo_decay(draft: Draft) -> float:
+    """Return the default weight decay, which is that of torch's or Apex's optimizer."""
+    return 0.01 if draft.text_or("", f"{_OPTIM}.name").value == "adamw" else 0.0
+
+
+def _adapters(draft: Draft) -> None:
+    scheme = draft.text("model.peft.peft_scheme")
+    if scheme is not None and scheme.value.lower() not in ("none", "null"):
+        name = scheme.value.lower()
+        draft.put("peft", name if name in LOW_RANK else "other", scheme)
+        convert.number(draft, "lora_rank", ["model.peft.lora_tuning.adapter_dim"])
+    start = draft.text(
+        *("restore_from_path", "model.restore_from_path"),
+        "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner
+    )
+    if start is not None:
+        draft.starts_trained = True
+        draft.note(f"It starts from {start.value}, which rksp does not read.")
+
+
+def _nemo_model(draft: Draft) -> None:
+    sizes = convert.read_shape(
+        draft,
+        num_hidden_layers="model.num_layers",
+        hidden_size="model.hidden_size",
+        num_attention_heads="model.num_attention_heads",
+    )
+    if not sizes:
+        return
+    encoder = draft.get("model.encoder_arch", "model.encoder")
+    if encoder is not None:
+        draft.put("objective", "seq2seq", encoder)
+        draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
+        return
+    norm, activation = draft.text("model.normalization"), draft.text("model.activation")
+    sizes["intermediate_size"] = draft.count("model.ffn_hidden_size")
+    sizes["max_position_embeddings"] = draft.count("model.max_position_embeddings")
+    sizes["initializer_range"] = float(draft.amount("model.init_method_std", default=0.02))
+    note = "NeMo divides the output projections' deviation by √(2 × layers)"
+    if norm is None or "rms" not in norm.value.lower():
+        draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}, and so does transformers' gpt2.")
+        return
+    if activation is not None and "glu" not in activation.value:
+        draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
+        return
+    groups = draft.count("model.num_query_groups", default=sizes["num_attention_heads"])
+    untied = draft.false("model.share_embeddings_and_output_weights")
+    extra = {"num_key_value_heads": groups, "tie_word_embeddings": untied is None}
+    draft.describe("llama", sizes | extra, f"{note}; transformers' llama does not.")
+
+
+NEMO = reader(
+    "nemo",
+    _adapters,
+    Row("optimizer", f"{_OPTIM}.name", convert.optimizer),
+    _rate,
+    *adam(0.9, 0.999, pair=f"{_OPTIM}.betas", keys=("", "", f"{_OPTIM}.eps")),
+    Row("weight_decay", f"{_OPTIM}.weight_decay", default=_nemo_decay),
+    Row("max_grad_norm", "trainer.gradient_clip_val", convert.clip, None),
+    Row(
+        "sequence_length",
+        "model.encoder_seq_length model.seq_length model.data.train_ds.max_seq_length "
+        "model.data.seq_length",
+    ),
+    convert.devices("trainer.devices", "trainer.num_nodes"),
+    convert.batch(
+        "model.micro_batch_size model.data.train_ds.micro_batch_size model.train_ds.batch_size",
+        "trainer.accumulate_grad_batches",
+        whole="model.global_batch_size model.data.train_ds.global_batch_size",
+        shared=("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size"),
+    ),
+    Row("max_steps", "trainer.max_steps", convert.positive),
+    convert.epochs("trainer.max_epochs"),
+    Row("schedule", f"{_OPTIM}.sched.name", convert.schedule, "constant"),
+    Row(
+        "warmup_steps",
+        f"{_OPTIM}.sched.warmup_steps {_OPTIM}.sched.warmup_ratio",
+        convert.warmup_by(int),
+        0,
+    ),
+    _nemo_fall,
+    Row("decay_power", f"{_OPTIM}.sched.power"),
+    Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", convert.lowest_rate, 0.0),
+    # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.
+    Row("precision", "trainer.precision", convert.precision, "fp32"),
+    _nemo_model,
 )

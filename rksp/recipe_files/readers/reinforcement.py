@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.table.convert import (
-    betas,
-    clip,
-    lora,
-    number,
-    optimizer,
-    precision,
-    put_warmup,
-    schedule,
-    starts_from,
-    stated_objective,
-)
+from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.duration import put_epochs
-from rksp.recipe_files.table.reader import Marks, Reader, Row, Step
+from rksp.recipe_files.table.reader import Row, Step, adam, reader
 
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+_EPOCHS = "trainer.total_epochs"
 _ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
                "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
                "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo",
@@ -34,15 +22,16 @@ def _rollouts(draft: Draft) -> None:
 
     Prompts are counted, each with `n` answers (verl/trainer/config/actor/actor.yaml).
     """
-    mini, group = draft.number(f"{_ACTOR}.ppo_mini_batch_size"), draft.number(_GROUP)
-    size, each = int(mini.value if mini else 256), int(group.value if group else 1)
+    mini = draft.number_or(256, f"{_ACTOR}.ppo_mini_batch_size")
+    group = draft.number_or(1, "actor_rollout_ref.rollout.n")
+    size, each = int(mini.value), int(group.value)
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
     whole = draft.count("data.train_batch_size", default=1024)
     updates = max(1, whole // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
-    parts = [draft.number(f"data.max_{part}_length") for part in ("prompt", "response")]
-    length = sum(int(part.value) if part else 512 for part in parts)
+    parts = [draft.number_or(512, f"data.max_{part}_length") for part in ("prompt", "response")]
+    length = sum(int(part.value) for part in parts)
     draft.put("sequence_length", length, *parts, text="prompt and answer")
 
 
@@ -51,105 +40,70 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
     steps, rounds = draft.number("trainer.total_training_steps"), draft.number(_EPOCHS)
     rows, count = draft.value("rows"), rounds.value if rounds else epochs
     if steps is not None and steps.value > 0:
-        draft.put(
-            "max_steps", int(steps.value) * updates, steps, text=said and f"{steps.value}{said}"
-        )
+        text = said and f"{steps.value}{said}"
+        draft.put("max_steps", int(steps.value) * updates, steps, text=text)
     elif rows is not None:
         made = max(1, int(rows // whole * count)) * updates
         text = f"{count:g} epochs of {rows:,} rows / {whole}{said}"
         draft.put("max_steps", made, rounds, text=text, after=("rows",))
     else:
-        why = (
-            f"{_EPOCHS}: {count:g} epochs need the size of the data set; give --rows or --max-steps"
-        )
-        draft.assume("max_steps", why, rounds)
+        why = f"{count:g} epochs need the size of the data set; give --rows or --max-steps"
+        draft.assume("max_steps", f"{_EPOCHS}: {why}", rounds)
     for home in (f"{_ACTOR}.optim", "optim"):
         warm, share = (draft.number(f"{home}.lr_warmup_steps{end}") for end in ("", "_ratio"))
         if warm is not None and warm.value > 0:
-            draft.put(
-                "warmup_steps", int(warm.value) * updates, warm, text=said and f"{warm.value}{said}"
-            )
+            text = said and f"{warm.value}{said}"
+            draft.put("warmup_steps", int(warm.value) * updates, warm, text=text)
         elif share is not None and not draft.knows("warmup_steps"):
-            put_warmup(draft, share, int)
-
-
-_GROUP, _EPOCHS = "actor_rollout_ref.rollout.n", "trainer.total_epochs"
+            convert.put_warmup(draft, share, int)
 
 
 def _optim(home: str, rate: float) -> tuple[Step, ...]:
     """Return the rows of verl's optimizer under a key (verl/trainer/config/optim/fsdp.yaml)."""
     return (
-        Row("optimizer", f"{home}.optimizer", optimizer, "adamw"),
+        Row("optimizer", f"{home}.optimizer", convert.optimizer, "adamw"),
         Row("learning_rate", f"{home}.lr", default=rate),
-        betas(f"{home}.betas"),
-        Row("adam_beta1", "", default=0.9),
-        Row("adam_beta2", "", default=0.999),
-        Row("adam_epsilon", "", default=1e-8),
+        *adam(0.9, 0.999, pair=f"{home}.betas"),
         Row("weight_decay", f"{home}.weight_decay", default=0.01),
-        Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", clip, 1.0),
+        Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", convert.clip, 1.0),
         Row("warmup_steps", "", default=0),
         Row(
             "schedule",
             f"{home}.lr_scheduler_type {home}.lr_scheduler {home}.warmup_style",
-            schedule,
+            convert.schedule,
             "constant",
         ),
         Row("min_lr_ratio", f"{home}.min_lr_ratio", default=0.0),
     )
 
 
-_VERL: dict[str, Any] = {
-    "version": "0.9.1",
-    "source": "verl-project/verl, verl/trainer/config/{actor,optim,rollout,model}/*.yaml and "
-    "verl/trainer/config/sft_trainer_engine.yaml",
-}
-VERL = Reader(
-    name="verl",
-    title="verl",
-    **_VERL,
-    marks=(
-        Marks(all="actor_rollout_ref", some="algorithm data trainer"),
-        Marks(program=r"^verl\.trainer\.main_ppo"),
-    ),
-    steps=(
-        _rollouts,
-        *_optim(f"{_ACTOR}.optim", 1e-6),
-        stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
-        Row("objective", "", default="ppo"),
-        lora(
-            _MODEL + ".lora_rank",
-            rank=f"{_MODEL}.lora_rank",
-            alpha=f"{_MODEL}.lora_alpha",
-            targets=f"{_MODEL}.target_modules",
-        ),
-        Row("precision", "", default="bf16"),
-        starts_from(f"{_MODEL}.path"),
-    ),
+def _verl_lora(home: str) -> Step:
+    """Return the step of verl's adapters under the key of the model."""
+    rank = f"{home}.lora_rank"
+    return convert.lora(
+        rank, rank=rank, alpha=f"{home}.lora_alpha", targets=f"{home}.target_modules"
+    )
+
+
+VERL = reader(
+    "verl",
+    _rollouts,
+    *_optim(f"{_ACTOR}.optim", 1e-6),
+    convert.stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
+    Row("objective", "", default="ppo"),
+    _verl_lora(_MODEL),
+    Row("precision", "", default="bf16"),
+    convert.starts_from(f"{_MODEL}.path"),
 )
-VERL_SFT = Reader(
-    name="verl-sft",
-    title="verl, supervised",
-    **_VERL,
-    marks=(
-        Marks(
-            all="optim.lr data.train_batch_size", some="model.partial_pretrain model.path trainer"
-        ),
-        Marks(program=r"^verl\.trainer\.(fsdp_)?sft_trainer"),
-    ),
-    steps=(
-        Row("batch_size", "data.train_batch_size", default=256),
-        lambda draft: _length(draft, 1, int(draft.value("batch_size")), 4, ""),
-        *_optim("optim", 1e-3),
-        Row("sequence_length", "data.max_length", default=1024),
-        lora(
-            "model.lora_rank",
-            rank="model.lora_rank",
-            alpha="model.lora_alpha",
-            targets="model.target_modules",
-        ),
-        Row("precision", "", default="bf16"),
-        starts_from("model.partial_pretrain", "model.path"),
-    ),
+VERL_SFT = reader(
+    "verl-sft",
+    Row("batch_size", "data.train_batch_size", default=256),
+    lambda draft: _length(draft, 1, int(draft.value("batch_size")), 4, ""),
+    *_optim("optim", 1e-3),
+    Row("sequence_length", "data.max_length", default=1024),
+    _verl_lora("model"),
+    Row("precision", "", default="bf16"),
+    convert.starts_from("model.partial_pretrain", "model.path"),
 )
 
 
@@ -162,35 +116,34 @@ def _open_objective(draft: Draft) -> None:
     kind = _kind(draft)
     if kind.startswith("ppo"):
         for key in ("advantage_estimator", "algo.advantage.estimator"):
-            stated_objective(key, **_ESTIMATORS)(draft)
+            convert.stated_objective(key, **_ESTIMATORS)(draft)
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}
-        draft.put(
-            "objective", known.get(kind, "other"), Found(key=draft.document.program, value=kind)
-        )
+        found = Found(key=draft.document.program, value=kind)
+        draft.put("objective", known.get(kind, "other"), found)
 
 
 def _open_rate(draft: Draft) -> None:
     """Set the peak rate; Muon's matrices have one of their own, 0.02 by default."""
     if draft.value("optimizer") == "muon":
-        number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
+        convert.number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
         draft.default("learning_rate", 0.02)
     draft.asked.update(("critic.adam.lr", "critic_learning_rate"))  # of another model
     keys = "actor.adam.lr adam.lr actor_learning_rate learning_rate"
-    number(draft, "learning_rate", keys.split())
+    convert.number(draft, "learning_rate", keys.split())
     usual = {"sft": 5e-6, "dpo": 1e-5, "rm": 9e-6}
     draft.default("learning_rate", usual.get(_kind(draft), 1e-6))
 
 
 def _open_length(draft: Draft) -> None:
     """Set length, batch and warm-up (openrlhf/cli/train_*.py)."""
-    size = draft.number("train.batch_size", "train_batch_size")
-    draft.put("batch_size", int(size.value) if size else 128, size)
-    number(draft, "sequence_length", ["data.max_len", "max_len"])
-    parts = [draft.number("prompt_max_len"), draft.number("generate_max_len")]
-    if any(parts) and not draft.knows("sequence_length"):
-        length = sum(int(part.value) if part else 1024 for part in parts)
+    size = draft.number_or(128, "train.batch_size", "train_batch_size")
+    draft.put("batch_size", int(size.value), size)
+    convert.number(draft, "sequence_length", ["data.max_len", "max_len"])
+    parts = [draft.number_or(1024, "prompt_max_len"), draft.number_or(1024, "generate_max_len")]
+    if any(part.key for part in parts) and not draft.knows("sequence_length"):
+        length = sum(int(part.value) for part in parts)
         draft.put("sequence_length", length, *parts, text="prompt and answer")
     draft.default("sequence_length", 512 if _kind(draft) in ("dpo", "rm") else 2048)
     if _kind(draft).startswith("ppo"):
@@ -198,35 +151,38 @@ def _open_length(draft: Draft) -> None:
         draft.number("num_episodes", "train.num_episodes")
     else:
         rounds = draft.number("train.max_epochs", "max_epochs")
-        put_epochs(draft, "max_steps", rounds.value if rounds else None, rounds, "max_epochs", 1)
+        convert.put_epochs(
+            draft, "max_steps", rounds.value if rounds else None, rounds, "max_epochs", 1
+        )
     share = draft.number("actor.lr_warmup_ratio", "lr_warmup_ratio")
-    put_warmup(draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil)
+    convert.put_warmup(
+        draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil
+    )
 
 
-_LORA: dict[str, str] = {"rank": "ds.lora.rank lora_rank", "alpha": "ds.lora.alpha lora_alpha",
-                         "targets": "ds.lora.target_modules target_modules"}  # fmt: skip
-OPENRLHF = Reader(
-    name="openrlhf",
-    title="OpenRLHF",
-    version="0.11.2",
-    source="OpenRLHF/OpenRLHF, openrlhf/cli/train_*.py",
-    unverified="the flags before 0.9",
-    marks=(Marks(program=r"^openrlhf\.cli\.train_|^train_ppo_ray"),),
-    steps=(
-        _open_objective,
-        Row("optimizer", "actor.optim optim", optimizer, "adamw"),
-        _open_rate,
-        betas("actor.adam.betas", "adam.betas", "adam_betas"),
-        Row("adam_beta1", "", default=0.9),
-        Row("adam_beta2", "", default=0.95),
-        Row("adam_epsilon", "actor.adam.eps adam.eps", default=1e-8),
-        Row("weight_decay", "actor.adam.weight_decay adam.weight_decay l2", default=0.0),
-        Row("max_grad_norm", "actor.max_norm max_norm", clip, 1.0),
-        _open_length,
-        Row("schedule", "actor.lr_scheduler lr_scheduler", schedule, "cosine"),
-        Row("min_lr_ratio", "actor.min_lr_ratio min_lr_ratio", default=0.1),
-        lora("ds.lora.rank", "lora_rank", **_LORA),
-        Row("precision", "ds.param_dtype param_dtype", precision, "bf16"),
-        starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
+OPENRLHF = reader(
+    "openrlhf",
+    _open_objective,
+    Row("optimizer", "actor.optim optim", convert.optimizer, "adamw"),
+    _open_rate,
+    *adam(
+        0.9,
+        0.95,
+        pair="actor.adam.betas adam.betas adam_betas",
+        keys=("", "", "actor.adam.eps adam.eps"),
     ),
+    Row("weight_decay", "actor.adam.weight_decay adam.weight_decay l2", default=0.0),
+    Row("max_grad_norm", "actor.max_norm max_norm", convert.clip, 1.0),
+    _open_length,
+    Row("schedule", "actor.lr_scheduler lr_scheduler", convert.schedule, "cosine"),
+    Row("min_lr_ratio", "actor.min_lr_ratio min_lr_ratio", default=0.1),
+    convert.lora(
+        "ds.lora.rank",
+        "lora_rank",
+        rank="ds.lora.rank lora_rank",
+        alpha="ds.lora.alpha lora_alpha",
+        targets="ds.lora.target_modules target_modules",
+    ),
+    Row("precision", "ds.param_dtype param_dtype", convert.precision, "bf16"),
+    convert.starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
 )

@@ -17,8 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.said.origin import Origin, OriginKind
-from rksp.recipe_files.said.own_words import plain
+from rksp.recipe_files.said.origin import Origin, OriginKind, plain
 
 _TOKEN = re.compile(r"[-+]?[A-Za-z0-9_.][\w.+-]*")
 _GIVEN = re.compile(r"[\]\"']*\s*[:=]")  # behind a key: a value is given to it
@@ -57,10 +56,12 @@ class RunText:
         origin = self.origins.get(name)
         if not self.text or (origin is not None and origin.kind is OriginKind.FLAG):
             return change
-        before = self._read(self.text)
+        before = self._read(self.text) or {}
+        may_move = {name, *_FOLLOWS.get(name, ())}
         for place in islice(self._places(name, was, origin, value), _MOST if before else 0):
             after = self._read(applied(self.text, [place]))
-            if after is not None and _is(after[name], to) and _moved(before, after) <= _with(name):
+            moved = {one for one, old in before.items() if after is not None and after[one] != old}
+            if after is not None and _is(after[name], to) and moved <= may_move:
                 file = self.path.partition("::")[0]
                 return place.model_copy(update={"was": was, "to": to, "file": file})
         return change
@@ -127,16 +128,6 @@ def applied(text: str, edits: Iterable[Edit]) -> str:
         before, after = lines[line][:start], lines[line][start + len(edit.old) :]
         lines[line] = before + edit.new + after
     return "\n".join(lines)
-
-
-def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """Return the fields that differ."""
-    return {name for name, value in before.items() if after[name] != value}
-
-
-def _with(name: str) -> set[str]:
-    """Return a field and what may move with it."""
-    return {name, *_FOLLOWS.get(name, ())}
 
 
 def _edit(name: str, line: int, column: int, old: str, new: str) -> Edit:

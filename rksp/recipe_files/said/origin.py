@@ -1,14 +1,27 @@
-"""The origin of each field of a recipe, and the result of reading a file."""
+"""The origin of each field of a recipe, the result of reading a file, and both in words.
+
+The words are a line of assumptions with plausible alternatives, fixes in the keys of the trainer
+whose file is judged (`warmup_steps: 400`), and a text table for the terminal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rksp.ground.flags import flags_of
+from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document
+
+if TYPE_CHECKING:
+    from rksp.documents.score import OriginReport
 
 
 class OriginKind(StrEnum):
@@ -156,3 +169,260 @@ class RecipeFile:
         place = f"{self.path}:{field.origin.line}" if field.origin.line else str(self.path)
         keys = " and ".join(field.origin.keys) or field.name
         return f"{place}: {keys} (recipe field {field.name})"
+
+
+_PHRASES = {
+    "optimizer": "{}",
+    "schedule": "the {} schedule",
+    "warmup_steps": "{} steps of warm-up",
+    "max_steps": "{} steps",
+    "min_lr_ratio": "a final rate of {} of the peak",
+    "adam_beta1": "β₁ {}",
+    "adam_beta2": "β₂ {}",
+    "adam_epsilon": "ε {}",
+    "momentum": "momentum {}",
+    "weight_decay": "weight decay {}",
+    "max_grad_norm": "clipping at {}",
+    "batch_size": "a batch of {}",
+    "sequence_length": "sequences of {} tokens",
+    "gradient_accumulation_steps": "{} accumulated",
+    "precision": "{}",
+    "muon_scale": "Muon's update in the scale {}",
+    "decay_steps": "a decay over {} steps",
+    "batch_ramp": "a batch ramp {}",
+}
+
+
+def flag_of(name: str) -> str:
+    """Return the flag that sets a field of the recipe, or `devices`."""
+    flag = flags_of(Recipe).get(name)
+    return flag.name if flag is not None else f"--{name.replace('_', '-')}"
+
+
+def is_used(name: str, values: Mapping[str, object]) -> bool:
+    """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
+    if name in ("learning_rate", "decay_steps") and values[name] is not None:
+        return True
+    return _is_used(name, str(values["optimizer"]), str(values["schedule"]))
+
+
+@cache
+def _is_used(name: str, optimizer: str, schedule: str) -> bool:
+    """Return True if a field that has no value of its own has an effect."""
+    spec = optimizer_spec(optimizer)
+    meanings = {
+        "learning_rate": False,
+        "momentum": spec.family == "plain",
+        "adam_beta1": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_beta2": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_epsilon": spec.follow_adam != "none",
+        "muon_scale": spec.name == "muon",
+        "min_lr_ratio": schedule != "constant",
+        "decay_steps": schedule == "wsd",
+        "decay_shape": schedule == "wsd",
+        "decay_power": schedule == "polynomial",
+        "decay_milestones": schedule == "step",
+        "decay_factor": schedule == "step",
+    }
+    return meanings.get(name, True)
+
+
+def left_out(name: str, values: Mapping[str, object]) -> Origin:
+    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
+    return _left_out(name, is_used(name, values))
+
+
+@cache
+def _left_out(name: str, is_used: bool) -> Origin:
+    if not is_used and name != "learning_rate":
+        return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
+    plain = {
+        "gradient_accumulation_steps": "the batch is not divided by default",
+        "learning_rate": "not given: rksp recommends one",
+        "batch_ramp": "none by default",
+        "rows": "only epochs need it",
+        "peft": "all weights are trained by default",
+        "z_loss": "no z-loss by default",
+        "lora_rank": "no adapters",
+        "lora_alpha": "no adapters",
+        "lora_targets": "no adapters",
+        "objective": "language modelling by default",
+        "decay_steps": "the schedule decays over the whole run by default",
+        "decay_shape": "linear by default",
+        "decay_power": "linear by default",
+    }
+    text = plain.get(name)
+    return Origin(kind=OriginKind.UNASKED, text=text) if text else assumed(name)
+
+
+def assumed(name: str, why: str = "") -> Origin:
+    """Return the origin of a field that nobody decided."""
+    text = why or f"default of rksp; give {flag_of(name)}"
+    return Origin(kind=OriginKind.ASSUMED, text=text, assumes=(name,))
+
+
+def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
+    """Return a line with all assumptions and the options that replace them; may be empty.
+
+    The consequences of an assumption follow it: `one replica, so a batch of 16`.
+    """
+    return line_of(assumptions(dict(recipe), origins))
+
+
+def line_of(parts: Mapping[str, str]) -> str:
+    """Return the line of assumptions in words by field; empty if there are none."""
+    if not parts:
+        return ""
+    said = "; ".join(part for part in parts.values() if part)
+    return f"assumed: {said}; pass {', '.join(map(flag_of, parts))}"
+
+
+def assumptions(values: Mapping[str, object], origins: Mapping[str, Origin]) -> dict[str, str]:
+    """Return each assumption in words by the field (or `devices`) that would replace it.
+
+    What moves the verdict most comes first.
+    """
+    rests: dict[str, list[str]] = {}
+    for name, origin in origins.items():
+        if origin.kind is OriginKind.ASSUMED and is_used(name, values):
+            for root in origin.assumes:
+                rests.setdefault(root, []).append(name)
+    said: set[str] = set()
+    return {root: _part(root, rests[root], values, said) for root in sorted(rests, key=_weight)}
+
+
+def _part(root: str, names: list[str], values: Mapping[str, object], said: set[str]) -> str:
+    follows = [name for name in names if name != root and name not in said]
+    said.update(follows)
+    head = "one replica" if root == "devices" else phrase(root, values[root])
+    tail = ", ".join(phrase(name, values[name]) for name in follows)
+    return f"{head}, so {tail}" if tail else head
+
+
+def _weight(root: str) -> tuple[int, str]:
+    """Return the sort key of an assumption: what moves the verdict most comes first."""
+    order = ("devices", "batch_size", "max_steps", "warmup_steps", "sequence_length", "optimizer")
+    return (order.index(root) if root in order else len(order), root)
+
+
+def phrase(name: str, value: object) -> str:
+    """Return a field's value in words: `1000 steps`, `no clipping`."""
+    if name == "max_grad_norm" and value is None:
+        return "no clipping"
+    if name == "warmup_steps" and value == 0:
+        return "no warm-up"
+    shown = short(value, 6) if isinstance(value, float) else str(value)
+    return _PHRASES.get(name, name.replace("_", " ") + " {}").format(shown)
+
+
+_GROUP = re.compile(r"\(((?:--[a-z0-9-]+ [^\s)]+ ?)+)\)")
+_LOWER = re.compile(r"(ower the learning rate to )([0-9][0-9.e+-]*[0-9])")
+_FIELDS = {flag.name: name for name, flag in flags_of(Recipe).items()}
+
+
+def settings_in(fix: str) -> dict[str, str]:
+    """Return field -> value of the first change that a fix names; empty where it names none."""
+    group, lower = _GROUP.search(fix), _LOWER.search(fix)
+    if lower is not None and (group is None or lower.start() < group.start()):
+        return {} if "for adapters" in fix else {"learning_rate": lower[2]}
+    words = group[1].split() if group is not None else []
+    named = zip(words[::2], words[1::2], strict=True)
+    return {_FIELDS[flag]: value for flag, value in named if flag in _FIELDS}
+
+
+def in_own_words(fix: str, origins: Mapping[str, Origin], keys: Mapping[str, str]) -> str:
+    """Return a fix with the trainer's keys where it names options of rksp.
+
+    Args:
+        fix: One sentence of a check.
+        origins: Field -> where it comes from; a typed one keeps the option that was typed.
+        keys: Field -> the trainer's key that takes the value in rksp's units.
+    """
+
+    def group(match: re.Match[str]) -> str:
+        words = match[1].split()
+        said = [
+            own_setting(_FIELDS.get(flag, ""), value, origins, keys)
+            for flag, value in zip(words[::2], words[1::2], strict=True)
+        ]
+        known = [one for one in said if one]
+        return f"({', '.join(known)})" if known else match[0]
+
+    def lower(match: re.Match[str]) -> str:
+        said = own_setting("learning_rate", match[2], origins, keys)
+        return f"{match[0]} ({said})" if said else match[0]
+
+    return _LOWER.sub(lower, _GROUP.sub(group, fix))
+
+
+def own_setting(
+    field: str, value: str, origins: Mapping[str, Origin], keys: Mapping[str, str]
+) -> str | None:
+    """Return `key: value` as the trainer's file has it; None where no key takes the value."""
+    origin = origins.get(field)
+    if origin is None or origin.kind is OriginKind.FLAG:
+        return None
+    is_as_written = len(origin.keys) == 1 and origin.text == origin.keys[0]
+    key = origin.keys[0] if is_as_written else keys.get(field)
+    return None if key is None else f"{key}: {plain(value)}"
+
+
+def plain(value: str) -> str:
+    """Write a number so that every YAML reader takes it for one: 0.001, which 1e-3 is not."""
+    return f"{float(value):.12f}".rstrip("0").rstrip(".") if "e" in value else value
+
+
+_MOST = 4  # stages of a batch ramp that are written out
+
+
+def recipe_rows(
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
+) -> list[tuple[str, str, str]]:
+    """Return field, value and origin of every field that the recipe uses.
+
+    Optional fields that nobody set are left out.
+
+    Args:
+        values: Field of the recipe → value.
+        origins: Field → origin, with its text in full.
+    """
+    return [
+        (name, shown(values[name]), origin.text)
+        for name, origin in origins.items()
+        if origin.kind != OriginKind.UNASKED
+    ]
+
+
+def recipe_table(
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
+) -> Iterator[str]:
+    """Yield the lines of a table with one row per field; see `recipe_rows`."""
+    rows = [("field", "value", "from"), *recipe_rows(values, origins)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for name, value, text in rows:
+        yield f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {text}".rstrip()
+
+
+def in_full(origin: Origin) -> Origin:
+    """Return an origin whose text says all of it, as tables and reports show it."""
+    place = f" (line {origin.line})" if origin.line else ""
+    keys = " × ".join(origin.keys)
+    if place and origin.text.startswith(keys):
+        text = f"{keys}{place}{origin.text[len(keys) :]}"
+    else:
+        text = f"{origin.text}{place}"
+    text = f"assumed: {text}" if origin.kind is OriginKind.ASSUMED else text
+    return replace(origin, text=text)
+
+
+def shown(value: object) -> str:
+    """Format a value of a recipe; None is off."""
+    if value is None:
+        return "off"
+    if isinstance(value, tuple) and len(value) > _MOST and isinstance(value[0], tuple):
+        return f"{value[0][1]} → {value[-1][1]} in {len(value)} stages"  # a batch ramp
+    if isinstance(value, tuple):
+        return ", ".join(shown(part) for part in value) or "none"
+    if not isinstance(value, float):
+        return str(value)
+    return short(value, 10) if abs(value) < 1 else f"{value:.10g}"  # 10000 may be typed, 10,000 not

@@ -6,15 +6,42 @@ them is there. A step takes the draft alone and sets what several keys decide to
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
 
+Settings = ParamSpec("Settings")
 Converter = Callable[[Draft, str, Sequence[str]], None]
+Setter = Callable[[Draft], None]
+
+_DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
+_NUMBERS = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?")
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+_GPT2 = {
+    "num_hidden_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+
+
+def step(
+    function: Callable[Concatenate[Draft, Settings], None],
+) -> Callable[Settings, Setter]:
+    """Let a function take its settings first: `batch("batch_size")` is a step of a table."""
+
+    def settle(*given: Settings.args, **named: Settings.kwargs) -> Setter:
+        return lambda draft: function(draft, *given, **named)
+
+    return settle
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -54,9 +81,14 @@ def put_schedule(draft: Draft, found: Found) -> None:
         draft.put("schedule", ours, found, text=_read_as(found, ours, loss))
 
 
-def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Set the precision from its name; one that rksp does not have counts as fp8, not judged."""
+def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: str = "") -> None:
+    """Set the precision from its name; one that rksp does not have counts as fp8, not judged.
+
+    With `is_pure` the weights are kept in the 16 bits that the name says.
+    """
     ours = precision_of(str(found.value))
+    if is_pure and ours in ("bf16", "fp16"):
+        ours = f"{ours}-pure"
     if ours is None:
         text = f"{found.value}, which rksp does not have, read as fp8"
     draft.put("precision", ours or "fp8", found, text=text)
@@ -78,6 +110,17 @@ def _named(put: Callable[[Draft, Found], None]) -> Converter:
     return convert
 
 
+def meaning(**meanings: str) -> Converter:
+    """Set a field from a word of the file; a switch that is on has the word `true`."""
+
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.text(*keys)
+        if found is not None and found.value.lower() in meanings:
+            draft.put(name, meanings[found.value.lower()], found)
+
+    return convert
+
+
 # Set a field from its name in the file, to the nearest that rksp has.
 optimizer, schedule, precision = map(_named, (put_optimizer, put_schedule, put_precision))
 
@@ -88,43 +131,35 @@ def put_decay_until(draft: Draft, end: int, found: Found | None) -> None:
     draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
 
 
-def switches(**precisions: str) -> Callable[[Draft], None]:
+@step
+def switches(draft: Draft, **precisions: str) -> None:
     """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
 
     Dots of a key are written as two underscores.
     """
-
-    def step(draft: Draft) -> None:
-        draft.asked.update(key.replace("__", ".") for key in precisions)
-        for key, ours in precisions.items():
-            found = draft.true(key.replace("__", "."))
-            if found is not None:
-                draft.put("precision", ours, found)
-                return
-
-    return step
-
-
-def betas(*keys: str) -> Callable[[Draft], None]:
-    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
-
-    def step(draft: Draft) -> None:
-        found = draft.get(*keys)
-        if found is None:
+    draft.asked.update(key.replace("__", ".") for key in precisions)
+    for key, ours in precisions.items():
+        found = draft.true(key.replace("__", "."))
+        if found is not None:
+            draft.put("precision", ours, found)
             return
-        pair = found.value
-        if isinstance(pair, str):
-            pair = [
-                float(part) for part in re.findall(r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?", pair)
-            ]
-        if not isinstance(pair, list) or len(pair) < 2:
-            raise InputError(
-                f"{draft.where(found)}: {found.key} is {found.value!r}, not a pair of numbers."
-            )
-        draft.put("adam_beta1", pair[0], found)
-        draft.put("adam_beta2", pair[1], found)
 
-    return step
+
+@step
+def betas(draft: Draft, *keys: str) -> None:
+    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
+    found = draft.get(*keys)
+    if found is None:
+        return
+    pair = found.value
+    if isinstance(pair, str):
+        pair = [float(part) for part in _NUMBERS.findall(pair)]
+    if not isinstance(pair, list) or len(pair) < 2:
+        raise InputError(
+            f"{draft.where(found)}: {found.key} is {found.value!r}, not a pair of numbers."
+        )
+    draft.put("adam_beta1", pair[0], found)
+    draft.put("adam_beta2", pair[1], found)
 
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -172,17 +207,12 @@ def warmup_by(rounding: Callable[[float], int]) -> Converter:
 warmup = warmup_by(round)
 
 
-def warmup_share(share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """Set a trainer's default warm-up, a share of the run."""
-
-    def step(draft: Draft) -> None:
-        total = int(draft.value("max_steps"))
-        steps = int(share * total)
-        value = steps if most is None else min(steps, most)
-        text = f"{share:g} of {total} steps"
-        draft.default("warmup_steps", value, text, after=("max_steps",))
-
-    return step
+@step
+def warmup_share(draft: Draft, share: float, *, most: float = math.inf) -> None:
+    """Set a trainer's default warm-up, a share of the run, which is at most so many steps."""
+    total = int(draft.value("max_steps"))
+    text = f"{share:g} of {total} steps"
+    draft.default("warmup_steps", min(int(share * total), most), text, after=("max_steps",))
 
 
 # Switches and ways to begin that make a kind of adapters of LoRA, by the trainers' names.
@@ -214,23 +244,20 @@ def kind_of_adapters(draft: Draft, plain: str, *, home: str = "") -> tuple[str, 
     return plain, None
 
 
-def put_targets(draft: Draft, found: Found) -> None:
-    """Set the modules that get adapters, from a list or from names between commas."""
-    listed = found.value if isinstance(found.value, list) else str(found.value).split(",")
-    draft.put("lora_targets", tuple(str(part).strip() for part in listed), found)
-
-
+@step
 def lora(
+    draft: Draft,
     *on: str,
     rank: str,
     alpha: str,
     targets: str,
     kind: str = "lora",
     default_rank: int | None = None,
-) -> Callable[[Draft], None]:
+) -> None:
     """Set the adapters' fields where one of the keys `on` is there and not switched off.
 
     Args:
+        draft: The draft.
         on: Keys that switch adapters on; one named `key=value` must hold that value, and one that
             is the rank's must be above zero.
         rank: Keys of the rank.
@@ -239,24 +266,29 @@ def lora(
         kind: The kind of adapters to set.
         default_rank: The trainer's own rank.
     """
+    found = next((f for key in on if (f := _holds(draft, key, rank)) is not None), None)
+    if draft.knows("peft"):
+        return
+    if found is None:
+        draft.asked.update(f"{rank} {alpha} {targets}".split())
+        return
+    named, switch = kind_of_adapters(draft, kind)
+    draft.put("peft", named, found if switch is None else switch)
+    put_lora(draft, rank, alpha, targets, default_rank)
 
-    def step(draft: Draft) -> None:
-        found = next((f for key in on if (f := _holds(draft, key, rank)) is not None), None)
-        if found is None and not draft.knows("peft"):
-            draft.asked.update(f"{rank} {alpha} {targets}".split())
-        if found is None or draft.knows("peft"):
-            return
-        named, switch = kind_of_adapters(draft, kind)
-        draft.put("peft", named, found if switch is None else switch)
-        if default_rank is not None:
-            draft.default("lora_rank", default_rank)
-        number(draft, "lora_rank", rank.split())
-        number(draft, "lora_alpha", alpha.split())
-        modules = draft.get(*targets.split())
-        if modules is not None:
-            put_targets(draft, modules)
 
-    return step
+def put_lora(
+    draft: Draft, rank: str, alpha: str, targets: str, default_rank: int | None = None
+) -> None:
+    """Set rank, scale and modules of adapters from these keys, and the trainer's own rank."""
+    number(draft, "lora_rank", rank.split())
+    if default_rank is not None:
+        draft.default("lora_rank", default_rank)
+    number(draft, "lora_alpha", alpha.split())
+    found = draft.get(*targets.split())
+    if found is not None:
+        listed = found.value if isinstance(found.value, list) else str(found.value).split(",")
+        draft.put("lora_targets", tuple(str(part).strip() for part in listed), found)
 
 
 def _holds(draft: Draft, key: str, rank: str) -> Found | None:
@@ -271,25 +303,228 @@ def _holds(draft: Draft, key: str, rank: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-def starts_from(*keys: str) -> Callable[[Draft], None]:
+@step
+def starts_from(draft: Draft, *keys: str) -> None:
     """Set the model whose weights one of these keys names."""
-
-    def step(draft: Draft) -> None:
-        found = draft.text(*keys)
-        if found is not None:
-            draft.start_trained()
-            draft.describe(found.value, {})
-
-    return step
+    found = draft.text(*keys)
+    if found is not None:
+        draft.starts_trained = True
+        draft.describe(found.value, {})
 
 
-def stated_objective(key: str, **more: str) -> Callable[[Draft], None]:
+@step
+def stated_objective(draft: Draft, key: str, **more: str) -> None:
     """Set the objective from a key's word, one of `OBJECTIVES` or of `more`, else `other`."""
+    found = draft.text(key)
+    if found is not None:
+        meaning = (OBJECTIVES | more).get(found.value.lower(), "other")
+        draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
-    def step(draft: Draft) -> None:
-        found = draft.text(key)
-        if found is not None:
-            meaning = (OBJECTIVES | more).get(found.value.lower(), "other")
-            draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
-    return step
+@step
+def devices(draft: Draft, *keys: str) -> None:
+    """Set the number of devices: the user's, else the product of these keys."""
+    found = [draft.number(key) for key in keys]
+    if found[0] is not None and found[0].value >= 1 and not draft.devices:
+        draft.devices = _product(found)
+        draft.devices_text = " × ".join(one.key for one in found if one is not None)
+
+
+def _product(found: Sequence[Found | None]) -> int:
+    """Return the product of the counts that are there."""
+    return math.prod(max(1, int(one.value)) for one in found if one is not None)
+
+
+@step
+def batch(
+    draft: Draft,
+    micro: str,
+    accumulation: str = "",
+    *,
+    whole: str = "",
+    shared: Sequence[str] = (),
+    default: int | None = None,
+) -> None:
+    """Set the batch from the file's full batch, or from micro × accumulation × replicas.
+
+    A file seldom states the number of devices; then one replica is assumed.
+
+    Args:
+        draft: The draft.
+        micro: Keys of the sequences per forward pass and device, separated by blanks.
+        accumulation: Keys of the forward passes per optimizer step.
+        whole: Keys of the sequences per optimizer step.
+        shared: Keys whose product is the number of devices that share one replica of the model.
+        default: The trainer's own micro-batch.
+    """
+    total = draft.number(*whole.split())
+    size = draft.number(*micro.split())
+    steps = draft.number(*accumulation.split())
+    copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared]))
+    if total is None or total.value <= 0:
+        if size is not None or default is not None:
+            put_batch(draft, size, steps, copies, default or 1)
+        return
+    draft.put("batch_size", int(total.value), total)
+    if steps is not None and steps.value >= 1:
+        draft.put("gradient_accumulation_steps", int(steps.value), steps)
+    elif size is not None and size.value >= 1 and draft.devices:
+        count = max(1, int(total.value) // (int(size.value) * copies))
+        text = f"{total.value} / ({size.value} × {copies} replicas)"
+        draft.put("gradient_accumulation_steps", count, total, size, text=text)
+
+
+def put_batch(
+    draft: Draft, size: Found | None, steps: Found | None, copies: int, default: int = 1
+) -> None:
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
+    count = int(size.value) if size is not None else default
+    accumulated = max(1, int(steps.value)) if steps is not None else 1
+    if draft.devices:
+        known = f"{copies} replica{'s' if copies > 1 else ''} ({draft.devices_text})"
+    else:
+        known = "1 replica (assumed: give --devices)"
+    text = f"{count:g} × {accumulated} accumulated × {known}"
+    draft.put(
+        "batch_size", count * accumulated * copies, size, steps, text=text, after=("devices",)
+    )
+    if steps is not None:
+        draft.put("gradient_accumulation_steps", accumulated, steps)
+
+
+def duration(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Set a number of steps from a duration with its unit, such as `100ba` or `5e9tok`."""
+    found = draft.get(*keys)
+    if found is not None:
+        put_steps(draft, name, found, "")
+
+
+def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
+    """Set `max_steps` or `warmup_steps` from a duration, or leave it assumed with the reason.
+
+    Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
+    of the whole run; epochs (`ep`) need the user's `rows`. The batch, the sequence length
+    and, for `dur`, the number of steps must be set before.
+    """
+    match = _DURATION.match(str(found.value).strip())
+    if match is None:
+        draft.assume(name, f"{found.key}: {found.value!r} is not a duration", found)
+        return
+    amount, unit = float(match[1].replace("_", "")), match[2] or unit
+    batch_size = int(draft.value("batch_size"))
+    tokens = batch_size * int(draft.value("sequence_length"))
+    ways = {
+        "sp": (batch_size, f"{amount:g} samples / {batch_size} a step", ("batch_size",)),
+        "tok": (
+            tokens,
+            f"{amount:g} tokens / {tokens} a step",
+            ("batch_size", "sequence_length"),
+        ),
+    }
+    unit = {"T": "tok", "tokens": "tok"}.get(unit, unit)
+    least = 1 if name == "max_steps" else 0
+    if unit in ("ba", "iter", "step", "steps"):
+        draft.put(name, max(least, round(amount)), found)
+    elif unit in ways:
+        divisor, text, after = ways[unit]
+        draft.put(name, max(least, round(amount / divisor)), found, text=text, after=after)
+    elif unit == "dur":
+        total = int(draft.value("max_steps"))
+        text = f"{amount:g} of {total} steps"
+        draft.put(name, round(amount * total), found, text=text, after=("max_steps",))
+    elif unit == "ep":
+        put_epochs(draft, name, amount, found, found.key)
+    else:
+        draft.assume(name, f"{found.key}: {unit!r} is not a unit of time that rksp knows", found)
+
+
+@step
+def epochs(draft: Draft, key: str, default: float | None = None) -> None:
+    """Set `max_steps` from epochs, by default so many, if no number of steps is known."""
+    found = draft.number(key)
+    if not draft.knows("max_steps") and (found is not None or default is not None):
+        count = None if found is None else found.value
+        put_epochs(draft, "max_steps", count, found, key, default)
+
+
+def put_epochs(
+    draft: Draft,
+    name: str,
+    count: float | None,
+    found: Found | None,
+    key: str,
+    default: float | None = None,
+    rounding: Callable[[float], int] = math.ceil,
+) -> None:
+    """Set `max_steps` or `warmup_steps` from epochs; without the user's rows, leave it assumed.
+
+    An epoch has as many steps as batches, the last of which may be smaller; with `rounding` down,
+    the trainer drops that one. The batch must be set before.
+
+    Args:
+        draft: The recipe.
+        name: The field.
+        count: Number of epochs; None if the file does not say.
+        found: What says it.
+        key: The trainer's name of it.
+        default: The trainer's default.
+        rounding: How the last batch counts.
+    """
+    said = f"{default:g} (the default)" if count is None else f"{count:g}"
+    rows = draft.value("rows")
+    if rows is None:
+        why = f"{key}: {said} epochs need the size of the data set; give --rows or --max-steps"
+        draft.assume(name, why, found)
+        return
+    size, times = int(draft.value("batch_size")), definite(default if count is None else count)
+    steps = math.ceil(times * rounding(rows / size))
+    text = f"{said} epochs of {rows:,} rows / {size} a step"
+    least = 1 if name == "max_steps" else 0
+    draft.put(name, max(least, steps), found, text=text, after=("rows", "batch_size"))
+
+
+def put_milestones(
+    draft: Draft, epochs: Sequence[float], total: float, *found: Found | None
+) -> None:
+    """Set `decay_milestones` from the epochs after which the rate falls; `max_steps` is known.
+
+    Args:
+        draft: The recipe.
+        epochs: The epochs.
+        total: Epochs of the whole run.
+        found: What says them.
+    """
+    steps = tuple(max(1, epoch_in_steps(draft, epoch, total)) for epoch in epochs)
+    text = f"epochs of {total:g}"
+    draft.put("decay_milestones", steps, *found, text=text, after=("max_steps",))
+
+
+def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
+    """Return the step at which an epoch begins in a run of `total` epochs and `max_steps` steps."""
+    return round(epoch / total * int(draft.value("max_steps")))
+
+
+def read_shape(draft: Draft, **keys: str) -> dict[str, Any]:
+    """Read the sizes of a model; without depth, width and heads there is no target.
+
+    Args:
+        draft: The draft.
+        keys: Keys of the file by the setting of transformers, separated by blanks.
+
+    Returns:
+        A whole number for each setting, or None; the heads also count as key-value heads if those
+        are asked for and not given. Empty if there is no target.
+    """
+    sizes = {name: draft.count(*keys[name].split()) for name in _NEEDED}
+    if None in sizes.values():
+        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
+        return {}
+    sizes |= {name: draft.count(*key.split()) for name, key in keys.items()}
+    if "num_key_value_heads" in sizes and sizes["num_key_value_heads"] is None:
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    return {name: sizes[name] for name in keys}
+
+
+def as_gpt2(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename sizes as GPT-2's configuration has them; other settings stay."""
+    return {_GPT2.get(name, name): value for name, value in settings.items()}

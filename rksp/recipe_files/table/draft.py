@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
-from rksp.recipe_files.said.assumptions import assumed, flag_of, left_out
-from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
+from rksp.recipe_files.said.origin import (
+    FileTarget,
+    Origin,
+    OriginKind,
+    RecipeField,
+    RecipeFile,
+    assumed,
+    flag_of,
+    left_out,
+)
 
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -70,23 +79,19 @@ class Draft:
         self.document = document
         self.trainer = trainer
         self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
-        self.feedback: dict[str, Found] = {}  # of preferences and rewards: name -> setting
+        self.feedback: dict[str, object] = {}  # of preferences and rewards: name -> setting
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
-        self._given = {
-            name: RecipeField(
-                name=name,
-                value=value,
-                origin=Origin(kind=OriginKind.FLAG, text=flag_of(name)),
-            )
-            for name, value in (given or {}).items()
-        }
-        self._fields: dict[str, RecipeField] = dict(self._given)
+        self._given = frozenset(given or ())
+        self._fields: dict[str, RecipeField] = {}
+        for name, value in (given or {}).items():
+            origin = Origin(kind=OriginKind.FLAG, text=flag_of(name))
+            self._fields[name] = RecipeField(name=name, value=value, origin=origin)
         self._notes: list[str] = []
-        self._seen: set[str] = set()
+        self.seen: set[str] = set()  # every key of the file that was read
         self.asked: set[str] = set()  # every key that was looked for
         self._target: FileTarget | None = None
-        self._starts_trained = False
+        self.starts_trained = False  # from trained weights, not from a random initialization
         self.deepspeed: Document | None = None
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
@@ -96,7 +101,7 @@ class Draft:
         found = self.document.find(*keys)
         if found is None:
             return None
-        self._seen.add(found.key)
+        self.seen.add(found.key)
         if isinstance(found.value, Unresolved):
             self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
             return None
@@ -120,6 +125,10 @@ class Draft:
             raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
         return dataclasses.replace(found, value=value)
 
+    def number_or(self, default: float, *keys: str) -> Found:
+        """Return a number as `number` does, else the trainer's default, which has no key."""
+        return self.number(*keys) or Found(key="", value=default)
+
     def amount(self, *keys: str, default: float | None = None) -> Any:
         """Return a number's value as `number` finds it; `default` if there is none."""
         found = self.number(*keys)
@@ -136,6 +145,14 @@ class Draft:
         if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
             return None
         return dataclasses.replace(found, value=str(found.value))
+
+    def text_or(self, default: str, *keys: str) -> Found:
+        """Return text as `text` does, else the trainer's default, which has no key."""
+        return self.text(*keys) or Found(key="", value=default)
+
+    def word(self, *keys: str) -> str:
+        """Return a text's value in small letters; empty if there is none."""
+        return str(self.text_or("", *keys).value).lower()
 
     def true(self, *keys: str) -> Found | None:
         """Return the first of these keys that is switched on."""
@@ -164,7 +181,7 @@ class Draft:
     def look(self, *keys: str) -> None:
         """Count these keys as read."""
         self.asked.update(keys)
-        self._seen.update(keys)
+        self.seen.update(keys)
 
     def put(
         self,
@@ -179,13 +196,14 @@ class Draft:
         Args:
             name: Field of the recipe.
             value: The value in rksp's units.
-            found: What was read; its keys and the first one's line become the origin.
+            found: What was read; its keys and the first one's line become the origin. What has no
+                key is the trainer's default, as is a value without anything.
             text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
-        seen = [f for f in found if f is not None]
+        seen = [f for f in found if f is not None and f.key]
         keys = " × ".join(f.key for f in seen)
-        roots = self.roots(*after)
+        roots = self._roots(*after)
         kind = OriginKind.COMPUTED if text and (len(seen) > 1 or after) else OriginKind.FILE
         if not seen:
             kind = OriginKind.TRAINER
@@ -209,19 +227,10 @@ class Draft:
 
     def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
         """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
-        if name in self._fields or self.stands_elsewhere(name, self.keys.get(name, "").split()):
-            return
-        shown = f"default of {self.trainer}"
-        roots = self.roots(*after)
-        self._set(
-            name,
-            value,
-            Origin(
-                kind=OriginKind.ASSUMED if roots else OriginKind.TRAINER,
-                text=f"{shown}: {text}" if text else shown,
-                assumes=roots,
-            ),
-        )
+        if not self.knows(name) and not self.stands_elsewhere(
+            name, self.keys.get(name, "").split()
+        ):
+            self.put(name, value, text=text, after=after)
 
     def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
         """Leave a field at rksp's default, because neither the file nor the trainer decides it."""
@@ -255,7 +264,7 @@ class Draft:
         """Return True if a field was decided already."""
         return name in self._fields
 
-    def roots(self, *names: str) -> tuple[str, ...]:
+    def _roots(self, *names: str) -> tuple[str, ...]:
         """Return the assumptions that the named fields rest on."""
         found: list[str] = []
         for name in names:
@@ -271,14 +280,6 @@ class Draft:
         """Add a note for the user, once."""
         if sentence not in self._notes:
             self._notes.append(sentence)
-
-    def unread(self) -> list[str]:
-        """Return the dotted keys of the settings that nothing asked for."""
-        return [key for key in self.document.leaves() if key not in self._seen]
-
-    def start_trained(self) -> None:
-        """Record that the run starts from trained weights, not from a random initialization."""
-        self._starts_trained = True
 
     def describe(self, name: str, overrides: Mapping[str, Any], *notes: str) -> None:
         """Set the model that the file describes; settings that are None are left out."""
@@ -298,10 +299,7 @@ class Draft:
 
     def finish(self) -> RecipeFile:
         """Return everything read, with rksp's own defaults for undecided fields."""
-        values = {
-            name: self._fields[name].value if name in self._fields else definition.default
-            for name, definition in Recipe.model_fields.items()
-        }
+        values = {name: self.value(name) for name in Recipe.model_fields}
         for name, value in values.items():
             if name not in self._fields:
                 self._set(name, value, left_out(name, values))
@@ -312,13 +310,13 @@ class Draft:
             target=self._target,
             target_missing=self._target_missing,
             notes=tuple(self._notes),
-            understood=len(self._seen & set(self.document.leaves())),
+            understood=len(self.seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
-            starts_trained=self._starts_trained,
+            starts_trained=self.starts_trained,
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,
-            feedback={name: found.value for name, found in self.feedback.items()},
+            feedback=self.feedback,
         )
 
     def where(self, found: Found) -> str:
@@ -334,8 +332,8 @@ def _is_absent(name: str) -> bool:
     """Tell whether a name is a path, and there is nothing at it."""
     is_path = name.startswith(("/", "./", "../", "~", "\\")) or name[1:3] in (":\\", ":/")
     try:
-        return is_path and not Path(name).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # a name that no file system takes
+        return is_path and not with_home(name).exists()
+    except (OSError, ValueError):  # a name that no file system takes
         return False
 
 

@@ -37,19 +37,6 @@ OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "cpo": "dpo", "kto": "
               "grpo": "grpo", "gdpo": "grpo", "gkd": "distillation", "pt": "lm", "sft": "lm",
               "classification": "classification", "mlm": "mlm", "seq2seq": "seq2seq",
               "other": "other"}  # fmt: skip
-# What a run on preferences or rewards is set by: rksp's name -> the trainers' keys.
-FEEDBACK = {
-    "beta": "beta pref_beta rl_beta dpo_beta trl.beta loss.beta model.beta",
-    "kl_coefficient": "kl_coef kl_coeff init_kl_coef algo.kl.init_coef algorithm.kl_ctrl.kl_coef "
-    "actor_rollout_ref.actor.kl_loss_coef",
-    "reference_model": "ref_model ref_pretrain ref.model_name_or_path ref_model_name_or_path",
-    "generations": "num_generations trl.num_generations n_samples_per_prompt grpo_samples "
-    "rollout.n_samples_per_prompt actor_rollout_ref.rollout.n num_samples_per_prompt_rollout",
-    "clip_range": "epsilon cliprange eps_clip actor.eps_clip actor_rollout_ref.actor.clip_ratio "
-    "clip_epsilon loss.epsilon trl.epsilon clip_higher",
-    "policy_passes": "num_iterations ppo_epochs num_ppo_epochs trl.num_iterations "
-    "actor_rollout_ref.actor.ppo_epochs",
-}
 
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
@@ -69,7 +56,5 @@ def schedule_of(name: str) -> tuple[str | None, str]:
 
 def precision_of(name: str) -> str | None:
     """Return rksp's name for a precision, or None if it is unknown."""
-    for pattern, precision in _PRECISIONS:
-        if re.search(pattern, name.lower()):
-            return precision
-    return None
+    found = (ours for pattern, ours in _PRECISIONS if re.search(pattern, name.lower()))
+    return next(found, None)

@@ -1,19 +1,30 @@
-"""A reader of one trainer's files: a table of fields, with functions for special cases."""
+"""A reader of one trainer's files: a table of fields, with functions for special cases.
+
+`keys.toml` says what is known of each trainer beside it: its marks, and what is not read.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase, translate
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from rksp.optimizers.muon_scale import TRAINERS
 from rksp.recipe import AFTER_TRAINING
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.table.convert import number, positive
+from rksp.recipe_files.said.origin import Unread
+from rksp.recipe_files.table.convert import Converter, Setter, betas, number, positive
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import FEEDBACK
 
 NOTHING = object()
+_Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
+_OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
+_CLOSE = 0.8  # likeness of two keys, one of which is a misspelling of the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +41,35 @@ class Row:
 
     field: str
     keys: str
-    convert: Callable[[Draft, str, Sequence[str]], None] = number
+    convert: Converter = number
     default: object = NOTHING
     text: str = ""
 
 
-Step = Row | Callable[[Draft], None]
+Step = Row | Setter
+
+
+def adam(
+    beta1: object,
+    beta2: object,
+    epsilon: object = 1e-8,
+    *,
+    pair: str = "",
+    keys: tuple[str, str, str] = ("", "", ""),
+) -> tuple[Step, ...]:
+    """Return the rows of Adam's betas and epsilon.
+
+    Args:
+        beta1: The trainer's default.
+        beta2: The trainer's default.
+        epsilon: The trainer's default, or what finds it in the draft.
+        pair: Keys of both betas together.
+        keys: Keys of the first beta, of the second and of epsilon.
+    """
+    fields = zip(("adam_beta1", "adam_beta2", "adam_epsilon"), keys, strict=True)
+    defaults = (beta1, beta2, epsilon)
+    rows = (Row(*field, default=value) for field, value in zip(fields, defaults, strict=True))
+    return betas(*pair.split()), *rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +118,7 @@ class Reader:
         source: The repository and files that names and defaults were read in.
         unverified: Parts that were not compared with the source.
         written: Field -> the key that takes its value in rksp's units, where no row says it.
+        muon: The scale of Muon's update where the file gives none; its formula and source.
         marks: Alternatives that identify a file.
         steps: Rows and functions in order; later ones may use what earlier ones set.
     """
@@ -96,6 +131,7 @@ class Reader:
     steps: tuple[Step, ...]
     unverified: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
+    muon: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -131,8 +167,121 @@ class Reader:
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
         if draft.value("objective") in AFTER_TRAINING:
-            asked = ((name, draft.get(*keys.split())) for name, keys in FEEDBACK.items())
-            draft.feedback = {name: found for name, found in asked if found is not None}
-        own = TRAINERS.get(self.name)
-        if own is not None and draft.value("optimizer") == "muon":
-            draft.default("muon_scale", own.scale, own.source.partition(";")[0])
+            for name, keys in _trainers()["feedback"].items():
+                found = draft.get(*keys.split())
+                if found is not None:
+                    draft.feedback[name] = found.value
+        if self.muon and draft.value("optimizer") == "muon":
+            draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
+
+
+@cache
+def _trainers() -> dict[str, dict[str, Any]]:
+    with (Path(__file__).parents[1] / "keys.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def foreign_format(document: Document) -> tuple[str, str] | None:
+    """Return what a document is that no reader reads, and what to give; None if it is unclear."""
+    about = _trainers()["foreign"]
+    for keys, title, *advice in (line.split(": ") for line in about["formats"].split("\n") if line):
+        if document.has(*keys.split()):
+            return title, about["advice"][advice[0]] if advice else about["usual"]
+    return None
+
+
+def reader(name: str, *steps: Step) -> Reader:
+    """Return the reader with these steps of the trainer that `keys.toml` knows by this name."""
+    about = _trainers()[name]
+    return Reader(
+        name=name,
+        marks=tuple(Marks(**marks) for marks in about["marks"]),
+        steps=steps,
+        **{key: about[key] for key in ("title", "version", "source")},
+        **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
+    )
+
+
+def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ...]:
+    """Return the settings that were not read and are not known to be irrelevant.
+
+    A key that the reader asked for, and that another one overruled, is not among them.
+
+    Args:
+        draft: The recipe, read.
+        trainer: Name of the reader.
+        known: Keys of the reader's rows.
+    """
+    asked = {_plain(key) for key in (*draft.asked, *known)}
+    absent = asked - {_plain(key) for key in draft.document.leaves()}
+    idle, changing = _tables(trainer)
+    found = []
+    for key in draft.document.leaves():
+        plain = _plain(key)
+        if key in draft.seen or plain in asked:
+            continue
+        nearest, setting = _moved(plain, absent), draft.document.find(key)
+        line, why = draft.document.lines.get(key), ""
+        if plain in idle[0] and not nearest:
+            continue
+        nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
+        if not nearest:
+            why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
+        if why:
+            if setting is not None and _is_on(setting.value):
+                found.append(Unread(key=key, line=line, why=why))
+            continue
+        if not nearest and idle[1].match(plain):
+            continue
+        nearest = nearest or _elsewhere(plain, absent)
+        if nearest or draft.document.syntax != "python":  # its other names are a program's own
+            found.append(Unread(key=key, line=line, nearest=nearest))
+    return tuple(found)
+
+
+def _plain(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _is_on(value: Any) -> bool:
+    return value is True or str(value).lower() not in _OFF
+
+
+def _misspelt(key: str, asked: Iterable[str]) -> str:
+    """Return the known key beside it with a name much like it."""
+    home, _, name = key.rpartition(".")
+    beside = {one.rpartition(".")[2]: one for one in asked if one.rpartition(".")[0] == home}
+    close = difflib.get_close_matches(name, sorted(beside), n=1, cutoff=_CLOSE)
+    return beside[close[0]] if close else ""
+
+
+def _moved(key: str, asked: Iterable[str]) -> str:
+    """Return the known key that differs by one section more or less on the way."""
+    longer = set(_with_one_less(key))
+    known = (one for one in asked if one in longer or key in _with_one_less(one))
+    return min(known, key=lambda one: (len(one), one), default="")
+
+
+def _with_one_less(key: str) -> list[str]:
+    *homes, name = key.split(".")
+    return [".".join((*homes[:i], *homes[i + 1 :], name)) for i in range(len(homes))]
+
+
+def _elsewhere(key: str, asked: Iterable[str]) -> str:
+    """Return the known key of the same name at another level."""
+    name = key.rpartition(".")[2]
+    levels = [one for one in asked if one.rpartition(".")[2] == name]
+    return min(levels, key=lambda one: (len(one), one), default="")
+
+
+@cache
+def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
+    """Return the irrelevant keys of a trainer, and the keys that change a run."""
+    names, chain = [trainer, "every"], []
+    while names:  # a trainer's table may build on another's
+        table = _trainers().get(names.pop(0), {})
+        chain.append(table)
+        names[:0] = table.get("extends", "").split()
+    idle = [key for table in chain for key in table.get("idle", "").split()]
+    changing = {key: why for table in chain for key, why in table.get("changes", {}).items()}
+    return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing

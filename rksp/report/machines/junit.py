@@ -11,8 +11,12 @@ from xml.etree import ElementTree
 from rksp.checks.registry import CHECKS
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.finding import Finding
+from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
+from rksp.grid.table import ANSWERS
 from rksp.report import words
+from rksp.report.blocks import PERCENT, written
+from rksp.report.grid.blocks import Settings
 from rksp.report.issues import RISK, UNDECIDED, deciding, issues
 
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
@@ -81,6 +85,29 @@ def confirmation(report: ConfirmReport) -> str:
     return suite(report.target.name, cases, sum(report.timings.values()))
 
 
+def grid(report: GridReport) -> str:
+    """Render one test per cell.
+
+    It fails if it fails the gate, is an error if it could not run, and skipped if rksp could not
+    tell or the cell is not done.
+    """
+    setting = Settings(report)
+    return suite("grid", [_cell(report, cell, setting(cell)) for cell in report.cells], 0.0)
+
+
+def _cell(report: GridReport, cell: Record, name: str) -> Case:
+    verdict = str(cell["verdict"])
+    chance = written(cell["probability_failed"], PERCENT)
+    message = str(cell["message"] or cell["reasons"] or f"P(failed) {chance}")
+    outcome: Outcome = "passed" if verdict in ANSWERS else "skipped"
+    if verdict == FAILED:
+        outcome = "error"
+    elif report.fails(cell):
+        outcome = "failure"
+    text, kind = f"{verdict}: {message}", str(cell["failure"] or verdict)
+    return Case(name=name, outcome=outcome, message=message, text=text, kind=kind)
+
+
 def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
     """Return a document with one suite."""
     count = {
@@ -112,7 +139,7 @@ def _without_finding(report: ScoreReport, seen: set[str]) -> list[Case]:
         Case(
             name=f"{check.code} {check.name}",
             outcome="skipped" if check.code in missing else "passed",
-            message=missing.get(check.code) or f"healthy: {check.healthy}",
+            message=missing.get(check.code) or f"healthy: {check.texts.healthy}",
         )
         for check in CHECKS
         if check.code not in seen

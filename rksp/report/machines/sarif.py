@@ -8,10 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 from rksp.checks.registry import CHECKS
-from rksp.documents.base import Document
 from rksp.documents.finding import Edit, Finding
+from rksp.documents.score import ScoreReport
+from rksp.report import words
 from rksp.report.glossary import find_word
-from rksp.report.machines.listing import Listing, from_root, listing
+from rksp.report.issues import deciding
+from rksp.report.machines.annotations import Listing, from_root, listing
 
 _ROOT = "SRCROOT"
 _STATES = {
@@ -23,19 +25,19 @@ _STATES = {
 _CHECKS = {check.code: check for check in CHECKS}
 
 
-def render(document: Document) -> str:
+def render(report: ScoreReport) -> str:
     """Render one run with one result per issue; a baseline sets its `baselineState`.
 
     Files inside a git repository are named from its root, whose place the reader knows.
     """
-    found = listing(document)
+    found, risk = listing(report), deciding(report).risk
     rules = {issue.code: _rule(issue) for issue in reversed(found.issues)}
     order = sorted(rules)
     run = {
         "tool": {
             "driver": {
                 "name": "rksp",
-                "semanticVersion": found.version,
+                "semanticVersion": str(report.provenance.get("rksp", "0")),
                 "rules": [rules[code] for code in order],
             }
         },
@@ -43,7 +45,10 @@ def render(document: Document) -> str:
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "results": [_result(found, issue, order.index(issue.code)) for issue in found.issues],
-        "properties": {"verdict": found.verdict, "levers": list(found.levers)},
+        "properties": {
+            "verdict": report.verdict,
+            "levers": [words.lever(one) for one in risk.levers] if risk else [],
+        },
     }
     content = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -55,20 +60,20 @@ def render(document: Document) -> str:
 
 def _rule(issue: Finding) -> dict[str, object]:
     """Describe the rule of an issue: what `rksp explain` says, as text and as Markdown."""
-    words = issue.name.replace("-", " ")
+    spoken = issue.name.replace("-", " ")
     check, word = _CHECKS.get(issue.code), find_word(issue.code)
     if check is not None:
-        rows, title, level = check.explanation, check.title, check.level
+        rows, title, level = check.explanation, check.texts.title, check.level
     else:
         meaning = word.meaning if word else ""
         rows = (("Means", meaning), ("Healthy", issue.healthy), ("Source", issue.source))
-        title, level = meaning or words, issue.level
+        title, level = meaning or spoken, issue.level
     told = [(name, text) for name, text in rows if text]
     told.append(("More", f"rksp explain {issue.code}"))
     return {
         "id": issue.code,
-        "name": "".join(word.capitalize() for word in words.split()),
-        "shortDescription": {"text": words},
+        "name": "".join(word.capitalize() for word in spoken.split()),
+        "shortDescription": {"text": spoken},
         "fullDescription": {"text": title},
         "defaultConfiguration": {"level": level},
         "help": {

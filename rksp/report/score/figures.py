@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from rksp.documents.score import LayerReport, RiskAssessment
+from rksp.documents.score import CurvePoint, LayerReport, RiskAssessment, ScoreReport
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
+from rksp.report.blocks import Numbers
+from rksp.spectra.spectrum import Variant
 from rksp.spectra.status import Status
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
+_BARS = "▁▂▃▄▅▆▇█"
+_SHOWN_CIRCLES = 24
 _FRAME = 2.5  # beyond it on either axis eigenvalues are drawn at the frame
 
 
@@ -27,34 +32,16 @@ class Frame:
     is_part: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
-    """One block's eigenvalues in the unit circle; `status` is empty if the spectrum is usable."""
-
-    index: int
-    name: str
-    status: str
-    drawing: Markup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatRow:
-    """One quantity over the blocks, first to last, with the ends of its color scale."""
-
-    title: str
-    drawing: Markup
-    low: str
-    high: str
-
-
-def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
-    """Draw P(failed) with its interval and the bar, on a line from 0 to 1."""
+def gauge(probability: float, low: float | None, high: float | None, bar: float) -> Markup:
+    """Draw P(failed) with its interval and the bar, on a line from 0 to 1 with its ends."""
+    low, high = definite(low), definite(high)
     return Markup(
         '<svg class="gauge" width="100%" height="26" role="img" aria-label="{}">'
         '<rect x="0" y="10" width="100%" height="6" rx="3" class="track"/>'
         '<rect x="{:.1f}%" y="10" width="{:.1f}%" height="6" class="span"/>'
         '<line x1="{t:.1f}%" x2="{t:.1f}%" y1="3" y2="23" class="bar"/>'
-        '<circle cx="{:.1f}%" cy="13" r="7" class="here"/></svg>'
+        '<circle cx="{:.1f}%" cy="13" r="7" class="here"/></svg><p class="ends"><span>0%</span>'
+        '<span class="at" style="--x:{t:.1f}%">bar {t:.0f}%</span><span>100%</span></p>'
     ).format(
         f"P(failed) {probability:.1%}, interval {low:.1%} to {high:.1%}, bar {bar:.0%}",
         100 * low,
@@ -62,6 +49,53 @@ def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
         100 * probability,
         t=100 * bar,
     )
+
+
+def sparkline(curve: Sequence[CurvePoint]) -> str:
+    """Return P(failed) by learning rate, with one character per quarter of a decade."""
+    last = {round(4 * math.log10(point.learning_rate)): point for point in curve}
+    bars = "".join(_BARS[min(7, int(point.probability * 8))] for point in last.values())
+    ends = (short(curve[n].learning_rate, 1) for n in (0, -1))
+    return f"P(failed) at rates from {' to '.join(ends)}: {bars}"
+
+
+def panel(*drawn: tuple[str, Markup]) -> Markup:
+    """Return the box of a drawing that is made once for a `wide` screen and once for a `narrow`.
+
+    So text does not shrink with the screen.
+    """
+    inner = Markup().join(Markup('<div class="{}">{}</div>').format(*one) for one in drawn)
+    return Markup('<div class="panel">{}</div>').format(inner)
+
+
+def risk_panel(report: ScoreReport, risk: RiskAssessment) -> Markup:
+    """Draw P(failed) by learning rate with the team's own runs, for both screens."""
+    rate, past = report.recipe.learning_rate, _past(report, risk)
+    return panel(
+        ("wide", risk_curve(risk, rate, width=920, height=360, past=past)),
+        ("narrow", risk_curve(risk, rate, width=350, height=320, past=past)),
+    )
+
+
+def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]:
+    """Return the rates of past runs that count, and whether they failed.
+
+    Those of another model are drawn where the shipped model, which saw none of them, would put the
+    same distance from the edge.
+    """
+    if report.own_runs is None or risk.learned is None or risk.likely_edge is None:
+        return []
+    expected = risk.likely_edge / 10**risk.learned.edge_shift
+    is_tuned = risk.answered_by == "fine-tuning"
+    return [
+        (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
+        for ladder in report.own_runs.ladders
+        if ladder.likely_edge is not None
+        and not ladder.unused
+        and ladder.starts_trained == is_tuned
+        for run in ladder.runs
+        if run.label not in ("unknown", "unfinished")
+    ]
 
 
 def risk_curve(
@@ -152,36 +186,61 @@ def frame(layers: list[LayerReport]) -> Frame:
     return Frame(middle=(left + right) / 2, reach=reach, is_part=is_part)
 
 
-def circles(
-    layers: list[LayerReport], within: Frame, near_unit: tuple[float, float] | None
-) -> list[Circle]:
-    """Draw small multiples on one scale; values beyond the frame are drawn at its edge.
+def small_multiples(
+    layers: list[LayerReport], within: Frame, variant: Variant | None, number: Numbers
+) -> Markup:
+    """Draw every block's eigenvalues on one scale, with what the colors mean.
+
+    Values beyond the frame are drawn at its edge. A deep model shows a part of its blocks, and all
+    of them unfolded.
 
     Args:
         layers: The blocks.
         within: The part of the plane that is shown.
-        near_unit: Moduli that count as near-unit, drawn as a ring.
+        variant: Says which moduli count as near-unit, drawn as a ring.
+        number: Writes numbers of the seed.
     """
-    left, right = within.middle - within.reach, within.middle + within.reach
-    across = svg.Scale(low=left, high=right, start=3, end=137)
-    up = svg.Scale(low=-within.reach, high=within.reach, start=137, end=3)
-    return [
-        Circle(
-            index=index,
-            name=layer.name,
-            status="" if layer.status == Status.OK.value else layer.status.replace("_", " "),
-            drawing=_circle(layer, across, up, near_unit),
+    near_unit = None if variant is None else variant.near_unit
+    drawn = [
+        Markup("<figure>{}<figcaption>{}<br>ρ {}{}</figcaption></figure>").format(
+            circle(layer, within, near_unit),
+            layer.name,
+            number(f"spectra/layers/{index}/spectral_radius", ".2f"),
+            Markup() if layer.status == Status.OK else Markup("<br>{}").format(_status(layer)),
         )
         for index, layer in enumerate(layers)
     ]
+    keys = [("in", "inside the unit circle")]
+    keys.append(("out", "outside: grows with depth"))
+    if any('class="eigen far"' in one for one in drawn):
+        keys.append(("far", "beyond the frame"))
+    if near_unit is not None:
+        keys.append(("ringed", f"near-unit, {near_unit[0]:.2f} to {near_unit[1]:.2f}"))
+    legend = Markup().join(Markup('<span><i class="{}"></i>{}</span>').format(*k) for k in keys)
+    step = max(1, -(-len(drawn) // _SHOWN_CIRCLES))
+    shown = _circles(drawn[::step])
+    if step > 1:
+        folded = Markup(
+            '<details><summary>All {} blocks</summary><div class="scroll">{}</div></details>'
+        )
+        shown += folded.format(len(drawn), _circles(drawn))
+    return Markup('<p class="keys">{}</p>').format(legend) + shown
 
 
-def _circle(
-    layer: LayerReport,
-    across: svg.Scale,
-    up: svg.Scale,
-    near_unit: tuple[float, float] | None,
-) -> Markup:
+def _circles(drawn: Sequence[Markup]) -> Markup:
+    few = " few" if len(drawn) < 6 else ""
+    return Markup('<div class="circles{}">{}</div>').format(few, Markup().join(drawn))
+
+
+def _status(layer: LayerReport) -> str:
+    return layer.status.replace("_", " ")
+
+
+def circle(layer: LayerReport, within: Frame, near_unit: tuple[float, float] | None) -> Markup:
+    """Draw one block's eigenvalues in the unit circle."""
+    left, right = within.middle - within.reach, within.middle + within.reach
+    across = svg.Scale(low=left, high=right, start=3, end=137)
+    up = svg.Scale(low=-within.reach, high=within.reach, start=137, end=3)
     # The largest first, so that thinning never drops what matters.
     ordered = sorted(layer.eigenvalues, key=lambda value: (-math.hypot(*value), value))
     step = max(1, -(-len(ordered) // _MOST_DOTS))
@@ -209,43 +268,3 @@ def _circle(
         svg.circle(middle, up(0), unit, "unit"),
         *(svg.dots(points, css) for css, points in groups.items()),
     )
-
-
-def heat_map(layers: list[LayerReport]) -> list[HeatRow]:
-    """Draw one row per quantity on its own color scale; rows without a number are left out."""
-    growth = [_ratio(layer.rms_out, layer.rms_in) for layer in layers]
-    rows = [
-        ("near-unit mass", [layer.near_unit_mass for layer in layers], False),
-        ("spectral radius ρ", [layer.spectral_radius for layer in layers], False),
-        ("condition κ(V)", [layer.eigenvector_condition for layer in layers], True),
-        ("energy gain", [layer.energy_gain for layer in layers], True),
-        ("rms out ÷ rms in", growth, True),
-    ]
-    return [
-        _heat_row(title, values, [layer.name for layer in layers], log)
-        for title, values, log in rows
-        if any(value is not None for value in values)
-    ]
-
-
-def _heat_row(title: str, values: list[float | None], names: list[str], log: bool) -> HeatRow:
-    known = [value for value in values if value is not None]
-    low, high = min(known), max(known)
-    scale = svg.Scale(low=low, high=high, start=0, end=1, log=log and low > 0)
-    cells = [
-        svg.cell(
-            index,
-            None if value is None else scale(value),
-            f"{name}: {title} {'not measured' if value is None else short(value)}",
-        )
-        for index, (name, value) in enumerate(zip(names, values, strict=True))
-    ]
-    drawn = Markup(
-        '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" role="img" aria-label="{}" '
-        'class="heat">{}</svg>'
-    ).format(len(values), f"{title} over the blocks", Markup("".join(cells)))
-    return HeatRow(title=title, drawing=drawn, low=short(low), high=short(high))
-
-
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return None if above is None or not below else above / below

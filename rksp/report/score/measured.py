@@ -1,17 +1,31 @@
-"""The measurements of a score with their healthy ranges: one table for all renderings."""
+"""What was measured, with its healthy range, and what it changed about the first answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.score import SeedReport
+from rksp.ground.model import definite
+from rksp.ground.text import short
+from rksp.report import words
 from rksp.report.glossary import find_word
 
 RANGE_NOTE = (
     "Ranges hold before training. “Usually” is the middle 90 % of the labelled models; it is no "
     "verdict."
 )
+
+_SAME = 1.05  # a smaller factor is none to a reader
+_GRADIENT = "grad_norm"  # the column that the first gradient moves
+# Name of a number -> column of the labelled models, and what turns the column into the number.
+_LABELLED: dict[str, tuple[str, Callable[[float], float]]] = {
+    "near-unit mass": ("near_unit_mass", float),
+    "gradient norm": ("grad_norm", lambda column: 10.0**column),
+    "critical rate": ("critical_rate", lambda column: 10.0**-column),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,4 +126,49 @@ def _measured(seed: SeedReport) -> Iterator[Measured]:
         part, field = path.split("/")
         value = getattr(getattr(seed, part), field)
         if value is not None:
-            yield Measured(word=word, path=path, value=value, note=note)
+            notes = filter(None, (note, _beyond(word, value)))
+            yield Measured(word=word, path=path, value=value, note="; ".join(notes))
+
+
+def _beyond(word: str, value: float) -> str:
+    """Say that a number is outside the range of 98 of 100 labelled models; empty if it is not."""
+    column, of = _LABELLED.get(word, ("", float))
+    ends = load_edge_model().measured_ranges.get(column)
+    if ends is None:
+        return ""
+    low, high = sorted(map(of, ends))
+    is_outside = not low <= value <= high
+    return f"outside {short(low, 2)} to {short(high, 2)} of the labelled models" * is_outside
+
+
+def change(seed: SeedReport) -> str:
+    """Say what measuring changed about the edge that the configuration gives; empty for nothing.
+
+    Where the forward pass alone was measured, it says that the rates are the configuration's.
+    """
+    before, after = seed.configured, seed.risk
+    if before is None or after is None:
+        return ""
+    if after.evidence == "forward" or after.answered_by == "fine-tuning":
+        return "the rates are the configuration's: what was measured feeds the checks alone"
+    if before.likely_edge is None or after.likely_edge is None:
+        if before.likely_edge is after.likely_edge:
+            return ""
+        had = words.rate(before.likely_edge)
+        told = "measuring told what the configuration could not"
+        return told if before.likely_edge is None else f"the configuration had said E {had}"
+    factor = after.likely_edge / before.likely_edge
+    cause = _cause(seed, factor)
+    if max(factor, 1 / factor) < _SAME:
+        return f"{cause} left the edge where the configuration puts it"
+    verb, by = ("raised", factor) if factor > 1 else ("lowered", 1 / factor)
+    turned = f", from {before.verdict} to {after.verdict}" * (before.verdict != after.verdict)
+    return f"{cause} {verb} the edge by a factor of {by:.2g}{turned}"
+
+
+def _cause(seed: SeedReport, factor: float) -> str:
+    """Name the first gradient where nothing else moved: a built model may differ in more."""
+    found = definite(seed.risk).contributions
+    moved = [part.decades for part in found if part.feature == _GRADIENT]
+    is_all = moved and abs(moved[0] - math.log10(factor)) < math.log10(_SAME)
+    return "the first gradient" if is_all else "measuring"

@@ -17,19 +17,12 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
-from rksp.ground.sizes import count
+from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
 from rksp.report.issues import deciding
-from rksp.report.score.change import change, measured_line
-
-LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-STYLES = {
-    "ok": "bold green",
-    "caution": "bold yellow",
-    "risk": "bold red",
-    "cannot tell": "bold yellow",
-}
+from rksp.report.score.measured import change
+from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES
 
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
 _MARGIN = 0.5  # decades beyond the outermost mark
@@ -88,18 +81,15 @@ def render(report: ScoreReport) -> Page:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(report, seed))
-    learned = words.learned(seed)
-    forms = (learned, words.learned_briefly(seed))
-    own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if learned else []
+    forms = [words.learned(seed), words.learned(seed, is_brief=True)]
+    own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if forms[0] else []
     changed = (_line(Text(f"  {said}", style="dim")) for said in (change(seed),) if said)
-    measured = [Text(f"  {form}", style="dim") for form in measured_line(seed)]
     parts = (
         _verdict(report, seed),
         _rates(report, seed.risk),
         own,
         trained,
         changed,
-        [_line(*measured)] if measured else [],
     )
     lines = [line for part in parts for line in part]
     rest = list(_rest(report, seed))
@@ -110,11 +100,11 @@ def render(report: ScoreReport) -> Page:
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     """Yield the verdict with its reason and its probability, or with what is missing."""
-    target, risk, finding = report.target, seed.risk, words.reason(report)
+    target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
-    style = STYLES.get(report.verdict, "bold yellow")
+    style = STYLES.get(report.verdict, DOUBTFUL)
     title = (words.TITLES[report.verdict], style)
-    because = f"  {finding.level} {finding.code} ({finding.name})" if finding else ""
+    because = f"  {leading}" if leading else ""
     if risk is None or words.can_not_tell(risk):
         first, *others = [seed.risk_missing] if risk is None else risk.reasons
         left = len(others) - 1
@@ -147,6 +137,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
             f"{odds} for {words.training(report, 'it')} {at}",
             f"{odds} {at} for {name}",
             f"{odds} {at}",
+            odds,
         )
     yield _line(*(Text.assemble(title, f"{start}{form}") for form in forms))
 
@@ -159,7 +150,7 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
         yield _line(f"  {words.rates(risk)}")
         return
     start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
-    excess = "" if risk.start_excess is None else f"{risk.start_excess:.2f} nats"
+    excess = "" if risk.start_excess is None else f"+{risk.start_excess:.2f} nats"
     fails = "" if risk.start_failed is None else f"{words.percent(risk.start_failed)} fail"
     after = ", ".join(filter(None, (excess, fails)))
     rest = f" · likely edge (E) {edge} · do not exceed (X) {most}"
@@ -228,7 +219,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
     """Yield the finding that matters most, its fix, and how many more there are."""
     if not report.findings:
         return
-    first, *others = report.findings
+    first, *others = words.ordered(report)
     where = f" [{first.layer}]" if first.layer and first.layer not in first.message else ""
     said = f"  {first.level} {first.code} {first.message}"
     yield _line(*(Text(form, style=LEVEL_STYLES[first.level]) for form in (said + where, said)))
@@ -241,7 +232,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 def _next(report: ScoreReport) -> Iterator[Line]:
     """Yield the next command, whole: a line that is cut could not be run."""
-    command = report.next_command or words.to_give(report) or "the same command with -v"
+    command = report.next_command or "the same command with -v"
     forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     yield Line([Text(form, style="dim") for form in forms], is_whole=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
@@ -17,16 +17,12 @@ from rksp.documents.score import (
     SpectraReport,
     SummaryReport,
 )
-from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe import Recipe
-from rksp.recipe_files.said.assumptions import flag_of
+from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
+from rksp.report.html import framed
 from rksp.report.issues import deciding
-from rksp.report.score.html import framed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
@@ -140,42 +136,7 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return framed(self.report)
-
-    def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw P(failed) against the learning rate, with its interval and the named rates.
-
-        Args:
-            axes: Axes of matplotlib; default new ones.
-
-        Returns:
-            The axes.
-
-        Raises:
-            InputError: matplotlib is missing, or there is no curve.
-        """
-        risk = deciding(self.report).risk
-        if risk is None or not risk.curve or words.can_not_tell(risk):
-            raise InputError("There is no risk curve to plot; see .report for the reason.")
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise InputError("A plot needs matplotlib; pip install 'rksp[plots]'.") from error
-        axes = pyplot.subplots(layout="constrained")[1] if axes is None else axes
-        rates = [point.learning_rate for point in risk.curve]
-        low, high = ([getattr(p, end) for p in risk.curve] for end in ("low", "high"))
-        axes.fill_between(rates, low, high, alpha=0.2, linewidth=0, label="interval")
-        axes.plot(rates, [point.probability for point in risk.curve], label="P(failed)")
-        own = self.report.recipe.learning_rate
-        marks = self.rates() | ({} if own is None else {"recipe": own})
-        for place, (name, rate) in enumerate(marks.items()):
-            style = "-" if name == "recipe" else "--"
-            label = f"{name} {short(rate, 2)}"
-            axes.axvline(rate, color=f"C{place + 1}", linestyle=style, label=label)
-        axes.set(xscale="log", ylim=(0, 1), xlabel="learning rate", ylabel="P(failed)")
-        axes.set_title(self.report.target.name)
-        axes.legend()
-        return axes
+        return framed(self.report, self.report.target.name)
 
 
 def _in_python(assumed: str) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.batch import Batch
+from rksp.datasets.batch import Batch
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.chains import first_tensor
 from rksp.recipe import Recipe
@@ -24,7 +24,8 @@ class Fault(ABC):
     `after_update` after the optimizer's step and before monitors read the weights.
 
     Attributes:
-        name: Unique name in tables and on the command line (`--fault bitflip:step=50`).
+        name: Unique name in tables and on the command line (`--fault bitflip:step=50`), where the
+            options are checked.
     """
 
     name: ClassVar[str]

@@ -1,11 +1,15 @@
-"""Every fault by name; a new fault needs a file and a line here."""
+"""Every fault by name; a new fault needs a class and a line here."""
 
 from __future__ import annotations
 
 from rksp.ground.option_lines import build
 from rksp.watch.faults.base import Fault
-from rksp.watch.faults.hardware import BitFlip, MatmulCorruption, ReplicaCorruption
-from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.faults.computation import (
+    BitFlip,
+    LowPrecisionAttention,
+    MatmulCorruption,
+    ReplicaCorruption,
+)
 from rksp.watch.faults.run_faults import AuxOff, BadBatches, LargeRate
 
 FAULTS: dict[str, type[Fault]] = {

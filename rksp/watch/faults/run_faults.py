@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from rksp.batch import IGNORED, Batch
+from rksp.datasets.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.ground.text import words
@@ -19,6 +20,7 @@ from rksp.watch.faults.base import Fault
 from rksp.watch.moment import Moment
 
 
+@dataclass(eq=False)
 class LargeRate(Fault):
     """Multiplies the learning rate.
 
@@ -31,15 +33,9 @@ class LargeRate(Fault):
     """
 
     name = "large_rate"
-
-    def __init__(self, factor: float = 10.0, step: int = 0) -> None:
-        if not factor > 0 or step < 0:
-            raise InputError(
-                f"Fault 'large_rate' needs factor > 0 and step >= 0, got factor={factor}, "
-                f"step={step}."
-            )
-        self.factor, self.step = factor, step
-        self._set: dict[int, float] = {}
+    factor: PositiveFloat = 10.0
+    step: NonNegativeInt = 0
+    _set: dict[int, float] = field(init=False, default_factory=dict)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Multiply the recipe's learning rate if the factor holds from step 0 on."""
@@ -70,6 +66,7 @@ COEFFICIENTS = words(
 )
 
 
+@dataclass(eq=False)
 class AuxOff(Fault):
     """Sets the coefficients of the routers' auxiliary losses to zero.
 
@@ -80,12 +77,8 @@ class AuxOff(Fault):
     """
 
     name = "aux_off"
-
-    def __init__(self, step: int = 0) -> None:
-        if step < 0:
-            raise InputError(f"Fault 'aux_off' needs step >= 0, got step={step}.")
-        self.step = step
-        self._switches: list[Callable[[], None]] = []
+    step: NonNegativeInt = 0
+    _switches: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
         """Find the coefficients that the model reads.
@@ -127,9 +120,7 @@ def _switches(module: nn.Module) -> list[Callable[[], None]]:
     ]
 
 
-Kind = Literal["labels", "repeated"]
-
-
+@dataclass(eq=False)
 class BadBatches(Fault):
     """Exchanges the batches of some steps for bad ones.
 
@@ -145,14 +136,9 @@ class BadBatches(Fault):
     """
 
     name = "bad_batches"
-
-    def __init__(self, step: int = 10, steps: int = 10, kind: Kind = "labels") -> None:
-        if kind not in _CHANGES or step < 0 or steps < 1:
-            raise InputError(
-                "Fault 'bad_batches' needs kind=labels or kind=repeated, step >= 0 and "
-                f"steps >= 1, got kind={kind!r}, step={step}, steps={steps}."
-            )
-        self.step, self.steps, self.kind = step, steps, kind
+    step: NonNegativeInt = 10
+    steps: PositiveInt = 10
+    kind: Literal["labels", "repeated"] = "labels"
 
     def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
         """Return the batches with the bad ones in their steps."""

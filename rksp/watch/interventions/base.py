@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.option_lines import Options
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm
 
@@ -23,7 +25,6 @@ class Action:
         intervention: Name of the intervention.
         step: Step of the action.
         what: A sentence without numbers, equal for equal actions.
-        seconds: Host time of the action; the only field that differs between two equal runs.
         detail: Numbers: the factor, the number of heads, the penalty, …
         moved_weights: True if the weights now differ from the optimizer's result. Monitors that
             compare weights over time then start anew.
@@ -32,13 +33,15 @@ class Action:
     intervention: str
     step: int
     what: str
-    seconds: float
     detail: Mapping[str, float] = field(default_factory=dict)
     moved_weights: bool = False
 
 
-class Intervention(ABC):
+@dataclass(eq=False)
+class Intervention(Options, ABC):
     """Changes a run and records its actions. Interventions combine and act in the given order.
+
+    Its options are its fields.
 
     The loop calls `bind` once before the optimizer's first step. At every step it calls `arm`
     before the forward pass, `penalty` after the forward pass of every micro-batch, `before_update`
@@ -53,9 +56,32 @@ class Intervention(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.actions: list[Action] = []
         self.rate_scale = 1.0
+
+    def record(
+        self, moment: Moment, what: str, *, moved_weights: bool = False, **detail: float
+    ) -> None:
+        """Append an action; the arguments are fields of `Action`."""
+        self.actions.append(
+            Action(
+                intervention=self.name,
+                step=moment.step,
+                what=what,
+                detail=detail,
+                moved_weights=moved_weights,
+            )
+        )
+
+    def record_means(
+        self, moment: Moment, what: str, noted: Sequence[Mapping[str, Tensor | float]]
+    ) -> None:
+        """Append an action with the means of the micro-batches' numbers, if there are any."""
+        if noted:
+            means = {k: math.fsum(float(n[k]) for n in noted) / len(noted) for k in noted[0]}
+            self.record(moment, what, moved_weights=False, **means)
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the parts of the model to act on.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rksp.ground.errors import InputError
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.ledger import record
 from rksp.watch.moment import Moment
 
 
@@ -37,28 +38,38 @@ def _scale_to(gradients: Sequence[Tensor], norm: float, limit: float) -> bool:
     return True
 
 
-class Clip(Intervention):
-    """Scales all gradients together to a norm of at most `norm` (Pascanu et al., 2013)."""
-
-    name = "clip"
-
-    def __init__(self, norm: float = 1.0) -> None:
-        super().__init__()
-        if not norm > 0:
-            raise InputError(f"Clip needs a norm above zero, got norm={norm}.")
-        self.norm = norm
+class _Together(Intervention):
+    """Scales all gradients together, at a limit that may depend on their norm."""
 
     def before_update(self, moment: Moment) -> None:
         """Scale the gradients if their norm exceeds the limit."""
-        start = time.perf_counter()
         gradients = list(_gradients(moment.model).values())
         norm = float(_norms(gradients).norm())
-        if math.isfinite(norm) and _scale_to(gradients, norm, self.norm):
-            what = "scaled the gradient down"
-            record(self, moment, what, since=start, norm=norm, limit=self.norm)
+        if not math.isfinite(norm):
+            return
+        limit = self.limit(norm)
+        if _scale_to(gradients, norm, limit):
+            self.record(moment, "scaled the gradient down", norm=norm, limit=limit)
+
+    @abstractmethod
+    def limit(self, norm: float) -> float:
+        """Return the limit for a gradient of this norm."""
 
 
-class ZClip(Intervention):
+@dataclass(eq=False)
+class Clip(_Together):
+    """Scales all gradients together to a norm of at most `norm` (Pascanu et al., 2013)."""
+
+    name = "clip"
+    norm: PositiveFloat = 1.0
+
+    def limit(self, norm: float) -> float:
+        """Return the fixed limit."""
+        return self.norm
+
+
+@dataclass(eq=False)
+class ZClip(_Together):
     """Clips when the gradient norm is an outlier of its own running mean and variance.
 
     Source: arXiv 2504.02507, reciprocal mode. With z = (g − µ)/(σ + 1e-6): if z exceeds the
@@ -73,38 +84,21 @@ class ZClip(Intervention):
     """
 
     name = "zclip"
+    threshold: PositiveFloat = 2.5
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.97
+    warmup: Annotated[int, Field(ge=2)] = 25
+    norm: float | None = 1.0
 
-    def __init__(
-        self,
-        threshold: float = 2.5,
-        alpha: float = 0.97,
-        warmup: int = 25,
-        norm: float | None = 1.0,
-    ) -> None:
-        super().__init__()
-        if not (threshold > 0 and 0 < alpha < 1 and warmup >= 2):
-            raise InputError(
-                "ZClip needs threshold > 0, 0 < alpha < 1 and warmup >= 2, got "
-                f"threshold={threshold}, alpha={alpha}, warmup={warmup}."
-            )
-        self.threshold, self.alpha, self.warmup, self.norm = threshold, alpha, warmup, norm
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._first: list[float] = []
         self._mean = self._variance = 0.0
 
-    def before_update(self, moment: Moment) -> None:
-        """Scale the gradients if their norm exceeds the fixed or the adaptive limit."""
-        start = time.perf_counter()
-        gradients = list(_gradients(moment.model).values())
-        norm = float(_norms(gradients).norm())
-        if not math.isfinite(norm):
-            return
-        limit = min(self._limit(norm), math.inf if self.norm is None else self.norm)
-        if _scale_to(gradients, norm, limit):
-            what = "scaled the gradient down"
-            record(self, moment, what, since=start, norm=norm, limit=limit)
+    def limit(self, norm: float) -> float:
+        """Return the fixed or the adaptive limit; update the averages with the clipped norm."""
+        return min(self._adaptive(norm), math.inf if self.norm is None else self.norm)
 
-    def _limit(self, norm: float) -> float:
-        """Return the adaptive limit for this norm; update the averages with the clipped norm."""
+    def _adaptive(self, norm: float) -> float:
         if len(self._first) < self.warmup:
             self._first.append(norm)
             count = len(self._first)
@@ -122,6 +116,7 @@ class ZClip(Intervention):
         return limit
 
 
+@dataclass(eq=False)
 class AdaGC(Intervention):
     """Clips every tensor's gradient against a running mean of its own norm.
 
@@ -138,22 +133,17 @@ class AdaGC(Intervention):
     """
 
     name = "adagc"
+    ratio: PositiveFloat = 1.05
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    warmup: NonNegativeInt = 100
+    norm: PositiveFloat = 1.0
 
-    def __init__(
-        self, ratio: float = 1.05, beta: float = 0.98, warmup: int = 100, norm: float = 1.0
-    ) -> None:
-        super().__init__()
-        if not (ratio > 0 and 0 <= beta < 1 and warmup >= 0 and norm > 0):
-            raise InputError(
-                "AdaGC needs ratio > 0, 0 <= beta < 1, warmup >= 0 and norm > 0, got "
-                f"ratio={ratio}, beta={beta}, warmup={warmup}, norm={norm}."
-            )
-        self.ratio, self.beta, self.warmup, self.norm = ratio, beta, warmup, norm
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._usual: dict[str, float] = {}
 
     def before_update(self, moment: Moment) -> None:
         """Clip all gradients together during warm-up, and each tensor's gradient afterwards."""
-        start = time.perf_counter()
         gradients = _gradients(moment.model)
         norms = dict(zip(gradients, _norms(list(gradients.values())).tolist(), strict=True))
         if not all(map(math.isfinite, norms.values())):
@@ -164,8 +154,7 @@ class AdaGC(Intervention):
             clipped = self._one_by_one(gradients, norms)
         if clipped:
             norm = math.hypot(*norms.values())
-            what = "scaled gradients down"
-            record(self, moment, what, since=start, norm=norm, tensors=float(clipped))
+            self.record(moment, "scaled gradients down", norm=norm, tensors=float(clipped))
 
     def _together(self, gradients: list[Tensor], norms: dict[str, float]) -> int:
         total = math.hypot(*norms.values())

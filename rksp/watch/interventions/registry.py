@@ -1,19 +1,15 @@
-"""Every intervention by name; a new intervention needs a file and a line here."""
+"""Every intervention by name; a new intervention needs a class and a line here."""
 
 from __future__ import annotations
 
 from rksp.ground.option_lines import build
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.clipping import AdaGC, Clip, ZClip
-from rksp.watch.interventions.kss import KSS
-from rksp.watch.interventions.msign import MSign
-from rksp.watch.interventions.qk_clip import QKClip
-from rksp.watch.interventions.qk_norm import QKNorm
-from rksp.watch.interventions.rate_backoff import RateBackoff
-from rksp.watch.interventions.repeat_step import RepeatStep
-from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
+from rksp.watch.interventions.penalties import KSS, ZLoss
+from rksp.watch.interventions.queries_keys import QKClip, QKNorm
+from rksp.watch.interventions.recovery import RateBackoff, RepeatStep
+from rksp.watch.interventions.singular_values import MSign, SpectralSmoothing
 from rksp.watch.interventions.step_clip import StepClip
-from rksp.watch.interventions.z_loss import ZLoss
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
     kind.name: kind

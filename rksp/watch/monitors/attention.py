@@ -24,9 +24,10 @@ from rksp.models.anatomy.attention_calls import (
 from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.spectra.dmd import LayerSpectrum, fit
+from rksp.spectra.dmd import fit
+from rksp.spectra.spectrum import LayerSpectrum
 from rksp.spectra.status import Status
-from rksp.watch.moment import Moment, Phase
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen
@@ -196,7 +197,6 @@ class AttentionLogits(LogitMonitor):
     """
 
     name = "attention-logits"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("attention_max_logit", "worst_head_logit_std")
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
@@ -229,7 +229,6 @@ class AttentionEntropy(LogitMonitor):
     """
 
     name = "attention-entropy"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("attention_entropy",)
     source = "arXiv 2303.06296"
@@ -276,7 +275,6 @@ class MultiMaximum(LogitMonitor):
     """
 
     name = "multi-maximum"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = ("multi_max_share",)
     source = "arXiv 2510.04212"
@@ -310,7 +308,6 @@ class NearUnitMass(Monitor):
     """
 
     name = "near-unit-mass"
-    phase = Phase.GRADIENT
     default_every = 100
     quantities = ("near_unit_mass", "expansive_mass")
     source = "RKSP, arXiv 2602.22988"
@@ -375,7 +372,7 @@ class NearUnitMass(Monitor):
         def after(module: nn.Module, args: tuple, output: object) -> None:
             x, y, self._entering = self._entering, self._rows(output), None
             if x is not None and y is not None and x.shape == y.shape:
-                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), extras=False, name=path)
+                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), name=path)
                 self._spectra.append(spectrum)
 
         return after
@@ -404,7 +401,6 @@ class KeyNullSum(AttentionWatcher):
     """
 
     name = "key-null-sum"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("key_null_sum", "key_null_drift")
     source = "rksp, for the fault of arXiv 2510.04212"

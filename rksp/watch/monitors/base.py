@@ -52,7 +52,7 @@ class Monitor(ABC):
     """
 
     name: ClassVar[str]
-    phase: ClassVar[Phase]
+    phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int]
     quantities: ClassVar[tuple[str, ...]]
     source: ClassVar[str]

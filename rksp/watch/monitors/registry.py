@@ -13,15 +13,12 @@ from rksp.watch.monitors.attention import (
     NearUnitMass,
 )
 from rksp.watch.monitors.base import Monitor
-from rksp.watch.monitors.jacobian_alignment import JacobianAlignment
-from rksp.watch.monitors.output_change import OutputChangeMonitor
 from rksp.watch.monitors.routers import (
     RouterConditioning,
     RouterEntropy,
     RouterLoad,
     RouterSimilarity,
 )
-from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.scalars import (
     ActivationRange,
     GradientNorm,
@@ -30,8 +27,8 @@ from rksp.watch.monitors.scalars import (
     OutputLogZ,
 )
 from rksp.watch.monitors.silent_corruption import SilentCorruption
-from rksp.watch.monitors.spectral_alignment import SpectralAlignment
-from rksp.watch.monitors.weights import QKSpectralEntropy, StableRank, UpdateRMS
+from rksp.watch.monitors.weights import QKSpectralEntropy, SpectralAlignment, StableRank, UpdateRMS
+from rksp.watch.output_change import OutputChangeMonitor
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor
@@ -51,7 +48,6 @@ MONITORS: dict[str, type[Monitor]] = {
         AttentionEntropy,
         SpectralAlignment,
         StableRank,
-        JacobianAlignment,
         RouterSimilarity,
         RouterConditioning,
         RouterEntropy,
@@ -61,20 +57,6 @@ MONITORS: dict[str, type[Monitor]] = {
 }
 # Only where they are named: `output-change` also alarmed in 4 of 13 runs that learn.
 ON_REQUEST = frozenset({"output-change"})
-
-
-def markdown_table() -> str:
-    """Return every quantity of every monitor with its cadence, alarm rule, advice and source."""
-    lines = [
-        "| monitor | quantity | every | alarm | advice | source |",
-        "|---|---|---:|---|---|---|",
-    ]
-    for monitor in MONITORS.values():
-        for quantity in monitor.quantities:
-            rule = RULES[quantity]
-            cells = (monitor.name, f"`{quantity}`", monitor.default_every, rule, rule.advice)
-            lines.append("| " + " | ".join(map(str, (*cells, monitor.source))) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:

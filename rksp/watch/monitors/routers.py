@@ -13,8 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import find_anatomy
-from rksp.models.anatomy.routers import Router
+from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
@@ -85,7 +84,6 @@ class RouterEntropy(RouterMonitor):
     """
 
     name = "router-entropy"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("router_entropy", "router_entropy_sigmoid")
     source = "arXiv 2606.28116"
@@ -125,7 +123,6 @@ class RouterLoad(RouterMonitor):
     """
 
     name = "router-load"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("router_max_vio", "router_dead_experts")
     source = "arXiv 2408.15664"

@@ -167,9 +167,6 @@ RULES: dict[str, Rule] = {
     # of the early layers to a third.
     "stable_rank": _STABLE_RANK,
     "early_stable_rank": _STABLE_RANK,
-    # jacobian-alignment
-    "jacobian_alignment": Rule(floor=0.1, harmless=0.5, advice="msign"),
-    "jacobian_growth": Rule(transform="log", floor=0.2, harmless=1.0, advice="msign"),
     # router-similarity, -conditioning, -entropy, -load
     "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff"),
     "router_cond_ratio": Rule(direction="down", transform="log", floor=0.2, advice="backoff"),

@@ -16,7 +16,7 @@ from rksp.kernels.wide_output import Unmade
 from rksp.models.anatomy.attention_layouts import is_linear
 from rksp.models.anatomy.chains import block_paths, first_tensor, float_tensors
 from rksp.watch.groups import gradient_norms, parameter_groups, sums_of_squares
-from rksp.watch.moment import Moment, Phase
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 SMOOTHING = 0.98
@@ -31,7 +31,6 @@ class LossSpike(Monitor):
     """
 
     name = "loss"
-    phase = Phase.GRADIENT
     default_every = 1
     quantities = ("loss", "loss_excess")
     source = "rksp"
@@ -76,7 +75,6 @@ class GradientNorm(Monitor):
     """
 
     name = "gradient-norm"
-    phase = Phase.GRADIENT
     default_every = 1
     quantities = ("gradient_norm", "block_gradient_norm")
     source = "ZClip, arXiv 2504.02507"
@@ -126,7 +124,6 @@ class OutputLogZ(Monitor):
     """
 
     name = "output-log-z"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("output_log_z",)
     source = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
@@ -179,7 +176,6 @@ class ActivationRange(Monitor):
     """
 
     name = "activation-range"
-    phase = Phase.GRADIENT
     default_every = 20
     quantities = (
         "activation_max",
@@ -265,7 +261,6 @@ class NonFinite(Monitor):
     """
 
     name = "non-finite"
-    phase = Phase.GRADIENT
     default_every = 1
     quantities = (
         "non_finite_loss",

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.chains import block_paths, first_tensor
-from rksp.watch.moment import Moment, Phase
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 OUTLIER = 2.5  # robust standard deviations from the other ranks (TrainSDC)
@@ -46,7 +46,6 @@ class SilentCorruption(Monitor):
     """
 
     name = "silent-corruption"
-    phase = Phase.GRADIENT
     default_every = 10
     quantities = ("residual_gain_outlier", "checksum_mismatch")
     source = "TrainSDC, arXiv 2608.30769"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,63 +134,6 @@ def _number(name: str, value: Any) -> Any:
     return float(value) if name in ("value", "baseline") and value is not None else value
 
 
-class Csv(Sink):
-    """A table of readings and alarms, one row each, flushed after every step.
-
-    An existing file is continued. The table leaves out details; only `JsonLines` files can be read
-    back by `read_log`.
-
-    Args:
-        path: The file; its folder must exist.
-
-    Raises:
-        InputError: The file cannot be written, or it holds a different table.
-    """
-
-    COLUMNS = (
-        "kind", "step", "monitor", "quantity", "layer", "value", "severity", "rule", "baseline",
-        "advice",
-    )  # fmt: skip
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        check_link(self.path)
-        try:
-            self._file = self.path.open("a+", encoding="utf-8", newline="")
-        except OSError as error:
-            raise InputError(
-                f"The monitor table {self.path} cannot be written ({error.strerror}); "
-                "give a path in a folder that exists."
-            ) from error
-        self._file.seek(0)
-        first = self._file.readline().rstrip()
-        self._rows = csv.DictWriter(self._file, self.COLUMNS, extrasaction="ignore")
-        if not first:
-            self._rows.writeheader()
-        elif first != ",".join(self.COLUMNS):
-            self._file.close()
-            raise InputError(
-                f"{self.path} holds a different table with the columns {first[:80]!r}; "
-                "give the path of a new file."
-            )
-
-    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Append the rows and flush."""
-        rows = [{"kind": "reading", **_fields(reading)} for reading in readings]
-        rows += [{"kind": "alarm", **_fields(alarm)} for alarm in alarms]
-        if rows:
-            self._rows.writerows(rows)
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _fields(record: Reading | Alarm) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
-
-
 class TensorBoard(Sink):
     """Scalars `rksp/monitor/quantity/layer` in an event file, and alarms as text."""
 
@@ -230,7 +172,7 @@ class WeightsAndBiases(Sink):
             Severity.WARN: wandb.AlertLevel.WARN,
             Severity.CRITICAL: wandb.AlertLevel.ERROR,
         }
-        self._once = _Once()
+        self._seen: set[tuple] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and the alarms, and send the alerts."""
@@ -238,7 +180,7 @@ class WeightsAndBiases(Sink):
             self._run.log({"rksp/step": step, **values})
         for alarm in alarms:
             self._run.log({"rksp/step": alarm.step, "rksp/alarm": sentence(alarm)})
-        for alarm in self._once(alarms):
+        for alarm in _first(alarms, self._seen):
             self._run.alert(
                 title=f"rksp: {alarm.quantity} {alarm.severity}",
                 text=f"Step {alarm.step}: {sentence(alarm)}",
@@ -256,13 +198,13 @@ class MLflow(Sink):
         self._mlflow = _needed("mlflow", "mlflow")
         if self._mlflow.active_run() is None:
             raise InputError("No MLflow run is active; call mlflow.start_run() first.")
-        self._once = _Once()
+        self._seen: set[tuple] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and set the tags."""
         for step, values in _by_step(readings):
             self._mlflow.log_metrics(values, step=step)
-        for alarm in self._once(alarms):
+        for alarm in _first(alarms, self._seen):
             name = f"rksp.alarm.{alarm.severity}.{alarm.quantity}"
             self._mlflow.set_tag(name, f"step {alarm.step}: {sentence(alarm)}")
 
@@ -284,18 +226,13 @@ class Trackio(Sink):
             self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
 
 
-class _Once:
-    """Passes the first alarm of every quantity and severity."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str, Severity]] = set()
-
-    def __call__(self, alarms: Sequence[Alarm]) -> Iterator[Alarm]:
-        for alarm in alarms:
-            key = (alarm.monitor, alarm.quantity, alarm.severity)
-            if key not in self._seen:
-                self._seen.add(key)
-                yield alarm
+def _first(alarms: Sequence[Alarm], seen: set[tuple]) -> Iterator[Alarm]:
+    """Yield the first alarm of every quantity and severity, and note it as seen."""
+    for alarm in alarms:
+        key = (alarm.monitor, alarm.quantity, alarm.severity)
+        if key not in seen:
+            seen.add(key)
+            yield alarm
 
 
 def _needed(module: str, package: str) -> ModuleType:

@@ -58,6 +58,7 @@ class Beside(Companion):
         self.undone: list[tuple[int, int]] = []
         self.was_rolled_back = False  # in the current step
         self.step_seconds: list[float] = []
+        self.action_seconds = 0.0  # host time of the interventions
         self.heard: list[Alarm] = []  # in the last phase, on any rank
         self._started = 0.0
         self._alarms: list[Alarm] = []
@@ -82,14 +83,13 @@ class Beside(Companion):
         self.was_rolled_back = False
         if self.checkpoints is not None:
             self.checkpoints.keep(moment.step, moment.model, definite(moment.optimizer))
-        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
-        for part in parts:
-            self._handles += part.arm(moment)
+        self._arm(moment)
         self.watch.begin_step(moment.step)
 
     def penalty(self, moment: Moment) -> Tensor | None:
         """Return the sum of the interventions' penalties, or None."""
-        found = [i.penalty(moment) for i in self.interventions]
+        with self._timed():
+            found = [i.penalty(moment) for i in self.interventions]
         terms = [term for term in found if term is not None]
         return sum(terms[1:], terms[0]) if terms else None
 
@@ -103,9 +103,7 @@ class Beside(Companion):
     @contextmanager
     def repeating(self, moment: Moment) -> Iterator[None]:
         """Hang the hooks of the step again for a repetition of its passes."""
-        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
-        for part in parts:
-            self._handles += part.arm(moment)
+        self._arm(moment)
         yield
         self._disarm()
         for fault in self.faults:  # one that strikes for long strikes again
@@ -113,22 +111,26 @@ class Beside(Companion):
 
     def before_update(self, moment: Moment) -> bool:
         """Let the interventions change the gradients; return whether there are any."""
-        for intervention in self.interventions:
-            intervention.before_update(moment)
+        with self._timed():
+            for intervention in self.interventions:
+                intervention.before_update(moment)
         return bool(self.interventions)
 
     def after_update(self, moment: Moment) -> None:
         """Let faults and interventions act on the weights, read them, and pass the alarms on."""
-        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
-        for part in parts:
-            part.after_update(moment)
+        for fault in self.faults:
+            fault.after_update(moment)
+        with self._timed():
+            for intervention in self.interventions:
+                intervention.after_update(moment)
         self._heed(moment)  # before monitors compare weights with those of earlier steps
         self.heard = self._agreed(self.watch.after_update(moment))
         for alarm in [*self._alarms, *self.heard]:
             if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
                 self.checkpoints.write(alarm.step, moment.model)
-            for intervention in self.interventions:
-                intervention.on_alarm(alarm, moment)
+            with self._timed():
+                for intervention in self.interventions:
+                    intervention.on_alarm(alarm, moment)
         self._heed(moment)
         self.step_seconds.append(time.perf_counter() - self._started)
         _trim(self.step_seconds, self.keep)
@@ -139,6 +141,18 @@ class Beside(Companion):
         self.watch.close()
         for said in filter(None, (intervention.closing() for intervention in self.interventions)):
             _LOG.warning(said)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the host time of the interventions, without work that a device has queued."""
+        started = time.perf_counter()
+        yield
+        self.action_seconds += time.perf_counter() - started
+
+    def _arm(self, moment: Moment) -> None:
+        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
+        for part in parts:
+            self._handles += part.arm(moment)
 
     def _heed(self, moment: Moment) -> None:
         """Apply the consequences of the interventions' actions since the last call."""

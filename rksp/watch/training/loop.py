@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.batch import Batch, task_loss
+from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.optimizers import make_optimizer
-from rksp.outcome import Curves
+from rksp.optimizers.table import make_optimizer
+from rksp.own_runs.outcome import Curves
 from rksp.recipe import Recipe
 from rksp.watch.moment import Moment, Repeat
 

@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from rksp.assessment.evidence import LEARNED
 from rksp.ground.files import check_writable
-from rksp.outcome import Curves, OutcomePolicy
-from rksp.own_runs.labels import Ended
+from rksp.own_runs.outcome import Curves, Ended, OutcomePolicy
 from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe, fields_of
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rksp.batch import Batch
-from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.datasets.batch import Batch
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Action, Intervention
@@ -38,6 +38,7 @@ class RunRecord:
         silent: Monitors that did not measure, with the reason.
         undone: The ranges (first step, step after the last) that rollbacks undid.
         monitor_seconds: Host time of every monitor.
+        action_seconds: Host time of the interventions, without their hooks.
         seconds: Wall time of the run.
         step_seconds: Wall time of the median step, including monitors and interventions.
         checkpoint: The file with a state from before the trouble, if one was written.
@@ -51,6 +52,7 @@ class RunRecord:
     silent: Mapping[str, str]
     undone: tuple[tuple[int, int], ...]
     monitor_seconds: Mapping[str, float]
+    action_seconds: float
     seconds: float
     step_seconds: float
     checkpoint: str | None = None
@@ -125,6 +127,7 @@ def run(
         silent=dict(beside.watch.silent),
         undone=tuple(beside.undone),
         monitor_seconds=dict(beside.watch.seconds),
+        action_seconds=beside.action_seconds,
         seconds=time.perf_counter() - started,
         step_seconds=statistics.median(beside.step_seconds),
         checkpoint=str(checkpoints.written) if checkpoints and checkpoints.written else None,

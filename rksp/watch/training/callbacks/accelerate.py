@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from rksp.watch.monitors.base import Alarm
 from rksp.watch.monitors.sinks import Sink
-from rksp.watch.training.callbacks.plain import LoopWatch
+from rksp.watch.training.callbacks.plain import LoopWatch, loss_scale
+from rksp.watch.training.known_faults import stated
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -54,7 +55,16 @@ class AccelerateWatch(LoopWatch):
         self.accelerator = accelerator
         self._losses: list[float] = []
         sinks = sinks if accelerator.is_main_process else ()
-        super().__init__(accelerator.unwrap_model(model), optimizer, sinks=sinks, **options)
+        precision = {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision)
+        facts = stated(
+            trainer="accelerate",
+            custom_loop=True,
+            gradient_accumulation_steps=accelerator.gradient_accumulation_steps,
+            precision=precision,
+            distributed=_spread(accelerator),
+        )
+        bare = accelerator.unwrap_model(model)
+        super().__init__(bare, optimizer, sinks=sinks, facts=facts, **options)
 
     def begin_step(self, step: int | None = None) -> None:
         """Start a step at its first micro-batch."""
@@ -83,7 +93,9 @@ class AccelerateWatch(LoopWatch):
         return [] if was_skipped else super().after_update()
 
 
-def loss_scale(accelerator: Accelerator) -> float:
-    """Return the factor that the loss scaler put on the loss, and so on the gradients."""
-    scaler = getattr(accelerator, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
+def _spread(accelerator: Accelerator) -> str | None:
+    """Return how the run is spread, in the words of the advisories; None if it is not known."""
+    name = accelerator.distributed_type.name
+    if name == "FSDP":
+        return "fsdp2" if getattr(accelerator, "is_fsdp2", False) else "fsdp1"
+    return {"DEEPSPEED": "deepspeed", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp"}.get(name)

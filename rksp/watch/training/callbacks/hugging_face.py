@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
-import logging
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
-from torch.nn import Module
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rksp.checks.advisories import audit, packages
-from rksp.checks.conditions import gpu_facts, model_facts
-from rksp.checks.environment import installed_here
-from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.registry import read_document
-from rksp.recipe_files.said.facts import Fact, run_facts
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
-from rksp.watch.training.callbacks.accelerate import loss_scale
-from rksp.watch.training.callbacks.plain import LoopWatch, OfTrainer
+from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
+from rksp.watch.training.known_faults import facts_of_arguments
 
 if TYPE_CHECKING:
     from transformers import Trainer
-
-_LOG = logging.getLogger(__name__)
 
 
 class WatchCallback(OfTrainer, TrainerCallback):
@@ -80,42 +66,38 @@ class WatchCallback(OfTrainer, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Build the monitored loop and wrap the Trainer's methods."""
-        self._replaced.restore()
         self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
         if self._options.get("record") is not None:
             self._options["recipe"] = _recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
             )
-        if state.is_world_process_zero:
-            _say_known_faults(args, kwargs["model"])
-        else:
-            self._options.pop("record", None)
-        self.loop = LoopWatch(
+        self._start(
             kwargs["model"],
             kwargs["optimizer"],
+            is_main=state.is_world_process_zero,
             rules=rules,
-            sinks=self._sinks if state.is_world_process_zero else (),
-            **self._options,
+            facts=facts_of_arguments(args),
         )
-        self._replaced.method(trainer, "training_step", self._watched)
-        self._replaced.method(trainer.accelerator, "backward", self._penalized)
+        self._replace(trainer, "training_step", self._watched)
+        share = lambda: 1 / trainer.current_gradient_accumulation_steps
+        self._replace(trainer.accelerator, "backward", self._penalized(share))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Start a step."""
         self._losses = []
-        definite(self.loop).begin_step(state.global_step)
+        self.running.begin_step(state.global_step)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
         was_skipped = definite(self._trainer).accelerator.optimizer_step_was_skipped
-        if definite(self.loop).was_dropped or not was_skipped:
-            definite(self.loop).after_update()
-        control.should_training_stop |= definite(self.loop).should_stop
+        if self.running.was_dropped or not was_skipped:
+            self.running.after_update()
+        control.should_training_stop |= self.running.should_stop
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
@@ -129,8 +111,7 @@ class WatchCallback(OfTrainer, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Restore the Trainer's methods and close the loop."""
-        self._replaced.restore()
-        definite(self.loop).close()
+        self._finish()
 
     def _watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def step(*args: Any, **kwargs: Any) -> Tensor:
@@ -138,21 +119,12 @@ class WatchCallback(OfTrainer, TrainerCallback):
             self._losses.append(float(loss))  # already a share of the step's mean
             accelerator = definite(self._trainer).accelerator
             if accelerator.sync_gradients:
-                definite(self.loop).after_backward(sum(self._losses), scale=loss_scale(accelerator))
+                self.running.after_backward(sum(self._losses), scale=loss_scale(accelerator))
             else:
-                definite(self.loop).end_micro_batch()
+                self.running.end_micro_batch()
             return loss
 
         return step
-
-    def _penalized(self, backward: Callable[..., None]) -> Callable[..., None]:
-        def run(loss: Tensor, **kwargs: Any) -> None:
-            penalty = definite(self.loop).penalty()
-            if penalty is not None:
-                loss = loss + penalty / definite(self._trainer).current_gradient_accumulation_steps
-            backward(loss, **kwargs)
-
-        return run
 
 
 def _recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
@@ -168,29 +140,6 @@ def _recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object
     }
     schedule = schedule_of(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))[0]
     return found | ({} if schedule is None else {"schedule": schedule, "min_lr_ratio": 0.0})
-
-
-def _say_known_faults(args: TrainingArguments, model: Module) -> None:
-    """Log what is known of the installed releases with these arguments, but for mere notes."""
-    config, name = getattr(model, "config", None), type(args).__name__
-    is_trl = type(args).__module__.startswith("trl.")
-    stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
-    data = {key: value for key, value in args.to_dict().items() if value is not None} | stage
-    document = Document(path=Path(name), syntax="json", data=data)
-    try:
-        trainer = "trl" if is_trl else "hugging-face"
-        read = read_document(document, trainer=trainer, devices=args.world_size)
-    except InputError:  # arguments that no run file could have
-        return
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    facts = {**run_facts(read), **model_facts(config), **gpu_facts(gpu)}
-    attention = getattr(config, "_attn_implementation", None)
-    if attention is not None:
-        facts["attn_implementation"] = Fact((attention,))
-    facts.pop("dtype", None)  # of the weights that were loaded before, which no argument shows
-    for finding in audit(installed_here(packages()), facts, datetime.date.today()).findings:
-        if finding.level is not Level.NOTE:
-            _LOG.warning("%s %s: %s", finding.level, finding.code, finding.text)
 
 
 def _caller() -> Trainer:

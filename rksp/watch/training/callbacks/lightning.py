@@ -10,9 +10,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
 from rksp.watch.monitors.sinks import Sink
-from rksp.watch.training.callbacks.plain import LoopWatch, OfTrainer
+from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
+from rksp.watch.training.known_faults import stated
+
+# Lightning's words -> those of the advisories.
+_PRECISIONS = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16",
+               "bf16-true": "bf16-pure", "16-true": "fp16-pure"}  # fmt: skip
+_SPREAD = {"ddp": "ddp", "fsdp": "fsdp1", "modelparallel": "fsdp2", "deepspeed": "deepspeed"}
 
 
 class WatchCallback(OfTrainer, lightning.Callback):
@@ -62,34 +67,43 @@ class WatchCallback(OfTrainer, lightning.Callback):
                 "WatchCallback needs automatic optimization with one optimizer; use LoopWatch in "
                 "the training_step of a module that optimizes by hand."
             )
-        self.loop = LoopWatch(
+        precision, spread = str(trainer.precision), type(trainer.strategy).__name__.lower()
+        self._start(
             self._find(module),
             trainer.optimizers[0],
-            sinks=self._sinks if trainer.is_global_zero else (),
-            **self._options,
+            is_main=trainer.is_global_zero,
+            facts=stated(
+                trainer="lightning",
+                automatic_optimization=True,
+                gradient_accumulation_steps=trainer.accumulate_grad_batches,
+                max_grad_norm=trainer.gradient_clip_val,
+                precision=_PRECISIONS.get(precision, precision),
+                distributed=next((v for k, v in _SPREAD.items() if spread.startswith(k)), None),
+            ),
         )
-        self._replaced.restore()
-        self._replaced.method(module, "backward", lambda call: self._penalized(call, trainer))
+        share = lambda: loss_scale(trainer) / trainer.accumulate_grad_batches
+        self._replace(module, "backward", self._penalized(share))
 
     def on_train_batch_start(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, batch, batch_idx: int
     ) -> None:
         """Start a step at its first micro-batch."""
-        if definite(self.loop).step != trainer.global_step:
+        if self.running.step != trainer.global_step:
             self._losses, self._is_updated = [], False
-            definite(self.loop).begin_step(trainer.global_step)
+            self.running.begin_step(trainer.global_step)
 
     def on_before_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, loss: Tensor
     ) -> None:
         """Record the loss of the micro-batch."""
-        self._losses.append(float(loss.detach()) / _scale(trainer))  # a share of the step's mean
+        share = float(loss.detach()) / loss_scale(trainer)  # of the step's mean
+        self._losses.append(share)
 
     def on_after_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule
     ) -> None:
         """End the micro-batch's backward pass."""
-        definite(self.loop).end_micro_batch()
+        self.running.end_micro_batch()
 
     def on_before_optimizer_step(
         self,
@@ -98,7 +112,7 @@ class WatchCallback(OfTrainer, lightning.Callback):
         optimizer: Optimizer,
     ) -> None:
         """Read the gradients and let interventions change them."""
-        definite(self.loop).after_backward(sum(self._losses))
+        self.running.after_backward(sum(self._losses))
         self._is_updated = True
 
     def on_train_batch_end(
@@ -112,42 +126,21 @@ class WatchCallback(OfTrainer, lightning.Callback):
         """Read the weights after an update and log; stop the run if an alarm asks for it."""
         if not self._is_updated:
             return
-        definite(self.loop).after_update()
+        self.running.after_update()
         self._is_updated = False
-        trainer.should_stop |= definite(self.loop).should_stop
+        trainer.should_stop |= self.running.should_stop
         if self._latest and self._latest.values:
             module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Restore the module's `backward` and close the loop."""
-        self._replaced.restore()
-        definite(self.loop).close()
+        self._finish()
 
     def on_exception(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException
     ) -> None:
         """Restore the module's `backward` and close the loop."""
-        self._replaced.restore()
-        if self.loop is not None:
-            self.loop.close()
-
-    def _penalized(
-        self, backward: Callable[..., None], trainer: lightning.Trainer
-    ) -> Callable[..., None]:
-        def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            penalty = definite(self.loop).penalty()
-            if penalty is not None:
-                share = _scale(trainer) / trainer.accumulate_grad_batches
-                loss = loss + share * penalty
-            backward(loss, *args, **kwargs)
-
-        return run
-
-
-def _scale(trainer: lightning.Trainer) -> float:
-    """Return the factor of the loss scaler, or 1.0 without one."""
-    scaler = trainer.scaler
-    return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
+        self._finish()
 
 
 def _only_child(module: lightning.LightningModule) -> nn.Module:

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.recipe_files.said.facts import Facts
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
@@ -25,29 +26,9 @@ from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
+from rksp.watch.training.known_faults import log_known_faults, stated
 from rksp.watch.training.loop import is_first_rank, mean_over_ranks
 from rksp.watch.training.recorded import Recorded
-
-
-class Replaced:
-    """Replaces methods of objects and restores them."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-
-    def method(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
-        """Replace `owner.name` by `make(method)`; a method of the class stays in the class."""
-        original = getattr(owner, name)
-        if name in vars(owner):
-            self._undo.append(lambda: setattr(owner, name, original))
-        else:
-            self._undo.append(lambda: delattr(owner, name))
-        setattr(owner, name, functools.wraps(original)(make(original)))
-
-    def restore(self) -> None:
-        """Restore all methods, the last replaced first."""
-        while self._undo:
-            self._undo.pop()()
 
 
 class RateScale:
@@ -115,9 +96,10 @@ class LoopWatch:
 
     With accumulation, call `begin_step` before the first micro-batch, `penalized` in every one, and
     `after_backward` after the last one, with the mean loss. Alarms are returned, kept in
-    `watch.alarms`, and logged as warnings of the logger `rksp`. Under `torch.distributed` every
-    rank must make the calls: the loss is the mean over the ranks, and an alarm of one rank counts
-    for all.
+    `watch.alarms`, and logged as warnings of the logger `rksp`, as are, once, the advisories for
+    the installed releases with this model and optimizer (`rksp audit`). Under `torch.distributed`
+    every rank must make the calls: the loss is the mean over the ranks, and an alarm of one rank
+    counts for all.
 
     Interventions act as in `rksp.watch.training.run`. With interventions, a step whose loss is not
     finite is dropped: its gradients are set to None. A factor of an intervention on the learning
@@ -143,6 +125,8 @@ class LoopWatch:
             `torch.distributed` the first rank writes.
         recipe: Fields of the recipe that the optimizer does not show, for the record: batch,
             warm-up, schedule, `max_steps`.
+        facts: What a trainer knows of the run, for the advisories; by default the loop is your own,
+            and the fields of `recipe` are known.
 
     Raises:
         NotCovered: An intervention finds nothing to act on in this model.
@@ -161,6 +145,7 @@ class LoopWatch:
         interventions: Sequence[str | Intervention] = (),
         record: str | Path | None = None,
         recipe: Mapping[str, object] | None = None,
+        facts: Facts | None = None,
     ) -> None:
         self.model, self.optimizer = model, innermost(optimizer)
         self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
@@ -184,6 +169,9 @@ class LoopWatch:
             self._recorded = Recorded(record, model, self.optimizer, recipe)
         self._was_asked = False
         self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
+        if is_first_rank():
+            own = stated(**(dict(recipe or {}) | {"trainer": "own", "custom_loop": True}))
+            log_known_faults(model, self.optimizer, own if facts is None else facts)
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -349,9 +337,20 @@ class OfTrainer:
         self._latest = Latest() if log else None
         self._sinks = (*sinks, self._latest) if self._latest else tuple(sinks)
         self._options = options
-        self._replaced = Replaced()
+        self._replaced = ExitStack()
         self._losses: list[float] = []
         self.loop: LoopWatch | None = None
+
+    @property
+    def running(self) -> LoopWatch:
+        """The monitored loop.
+
+        Raises:
+            InputError: Training has not begun.
+        """
+        if self.loop is None:
+            raise InputError(f"Training has not begun; call {self.begin} first.")
+        return self.loop
 
     @property
     def watch(self) -> Watch:
@@ -360,6 +359,45 @@ class OfTrainer:
         Raises:
             InputError: Training has not begun.
         """
-        if self.loop is None:
-            raise InputError(f"Training has not begun; call {self.begin} first.")
-        return self.loop.watch
+        return self.running.watch
+
+    def _start(
+        self, model: nn.Module, optimizer: Optimizer, *, is_main: bool, **options: Any
+    ) -> None:
+        """Build the monitored loop; only the main process writes to the sinks."""
+        self._replaced.close()
+        sinks = self._sinks if is_main else ()
+        self.loop = LoopWatch(model, optimizer, sinks=sinks, **(self._options | options))
+
+    def _finish(self) -> None:
+        """Restore the trainer's methods and close the loop."""
+        self._replaced.close()
+        if self.loop is not None:
+            self.loop.close()
+
+    def _replace(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
+        """Replace a method until the end; a method of the class stays in the class."""
+        original = getattr(owner, name)
+        if name in vars(owner):
+            self._replaced.callback(setattr, owner, name, original)
+        else:
+            self._replaced.callback(delattr, owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))
+
+    def _penalized(self, share: Callable[[], float]) -> Callable[[Callable], Callable]:
+        """Return what makes a trainer's `backward` add the interventions' share to the loss."""
+
+        def make(backward: Callable[..., None]) -> Callable[..., None]:
+            def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+                penalty = self.running.penalty()
+                backward(loss if penalty is None else loss + share() * penalty, *args, **kwargs)
+
+            return run
+
+        return make
+
+
+def loss_scale(trainer: Any) -> float:
+    """Return the factor that a trainer's loss scaler put on the loss, and so on the gradients."""
+    scaler = getattr(trainer, "scaler", None)
+    return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0

@@ -1,1 +1,0 @@
-"""Prune risky trials of other sweepers before they train."""

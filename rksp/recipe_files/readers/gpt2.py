@@ -1,0 +1,250 @@
+"""Trainers of GPT-2 in one file: nanoGPT, modded-nanogpt and llm.c.
+
+nanoGPT's Python file of assignments, and modded-nanogpt's with `Hyperparameters` and several
+optimizers, are read as syntax trees and never run; llm.c's `train_gpt2cu` has one-letter flags, its
+`train_gpt2.py` long ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rksp.recipe_files.parse.python_source import OPTIMIZERS
+from rksp.recipe_files.readers.known_models import shape_of
+from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.reader import Row, adam, reader
+
+_SHAPE = {"n_layer": 12, "n_head": 12, "n_embd": 768}
+_CHARACTERS = 65  # of tiny Shakespeare (data/shakespeare_char/prepare.py)
+_VOCABULARY = 50304
+
+
+def _batch(draft: Draft) -> None:
+    """Set the batch; nanoGPT divides the accumulation by the devices, so it counts once."""
+    size = draft.number_or(12, "batch_size")
+    steps = draft.number_or(40, "gradient_accumulation_steps")
+    micro, accumulated = int(size.value), int(steps.value)
+    text = f"{micro} × {accumulated} accumulated over all devices"
+    draft.put("batch_size", micro * accumulated, size, steps, text=text)
+    draft.put("gradient_accumulation_steps", accumulated, steps)
+
+
+def _schedule(draft: Draft) -> None:
+    """Set the schedule; with `decay_lr = False` it is constant and without warm-up."""
+    fixed, lowest = draft.false("decay_lr"), draft.number_or(6e-5, "min_lr")
+    if fixed is not None:
+        draft.put("schedule", "constant", fixed)
+        draft.put("warmup_steps", 0, fixed, text="decay_lr off means no warm-up either")
+        draft.default("min_lr_ratio", 1.0)
+        return
+    draft.default("schedule", "cosine")
+    convert.number(draft, "warmup_steps", ["warmup_iters"])
+    draft.default("warmup_steps", 2000)
+    ratio, text = convert.over_peak(draft, lowest.value)
+    draft.put("min_lr_ratio", ratio, lowest, text=text)
+    end = draft.number_or(600_000, "lr_decay_iters")
+    if int(end.value) != draft.value("max_steps"):
+        convert.put_decay_until(draft, int(end.value), end)
+
+
+def _model(draft: Draft) -> None:
+    shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
+    start = draft.text("init_from")
+    if start is not None and start.value not in ("scratch", "resume"):
+        draft.starts_trained = True
+        name = f"openai-community/{start.value}"
+        draft.describe(name, {}, "init_from: it starts from that model's weights.")
+        return
+    if start is not None and start.value == "resume":
+        draft.note("init_from: it resumes a checkpoint in out_dir, which rksp does not read.")
+    bias = draft.true("bias")
+    notes = [] if bias is not None else ["transformers' gpt2 has biases."]
+    data = draft.text("dataset")
+    if data is not None and data.value.endswith("_char"):
+        shape["vocab_size"] = _CHARACTERS
+        notes.append(f"{data.value} has {_CHARACTERS} characters (meta.pkl, which is not opened).")
+    else:
+        shape["vocab_size"] = _VOCABULARY
+    draft.describe("gpt2", shape | {"n_positions": int(draft.value("sequence_length"))}, *notes)
+
+
+NANOGPT = reader(
+    "nanogpt",
+    Row("optimizer", "", default="adamw"),
+    Row("learning_rate", "learning_rate", default=6e-4),
+    *adam(0.9, 0.95, keys=("beta1", "beta2", "")),
+    Row("weight_decay", "weight_decay", default=0.1),
+    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
+    Row("sequence_length", "block_size", default=1024),
+    _batch,
+    Row("max_steps", "max_iters", default=600_000),
+    _schedule,
+    Row("precision", "dtype", convert.precision, "bf16"),
+    _model,
+)
+_HOME = "Hyperparameters"
+
+
+def _rates(draft: Draft) -> None:
+    """Set the optimizer; Muon trains the blocks' matrices, each Adam has its own group."""
+    groups = dict(draft.mapping(OPTIMIZERS))
+    main = next((name for name in groups if "Muon" in name), next(iter(groups), None))
+    convert.number(draft, "learning_rate", [f"{OPTIMIZERS}.{main}.lr", f"{_HOME}.learning_rate"])
+    if main is not None:
+        found = draft.get(f"{OPTIMIZERS}.{main}")
+        draft.put("optimizer", "muon" if "Muon" in main else "adamw", found)
+    others = [
+        f"{name} at {settings['lr']:g}"
+        for name, settings in groups.items()
+        if name != main
+        and isinstance(settings, dict)
+        and isinstance(settings.get("lr"), int | float)
+    ]
+    if others:
+        draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads only {main}'s.")
+
+
+def _modded_batch(draft: Draft) -> None:
+    size, micro = draft.number(f"{_HOME}.batch_size"), draft.number(f"{_HOME}.device_batch_size")
+    if size is None:
+        copies = draft.devices or 8
+        draft.default("batch_size", copies, f"one sequence on each of {copies} devices")
+        return
+    draft.put("batch_size", size.value, size)
+    if micro is not None and draft.devices:
+        count = max(1, int(size.value) // (int(micro.value) * draft.devices))
+        draft.put("gradient_accumulation_steps", count, size, micro, text="over replicas")
+
+
+def _modded_fall(draft: Draft) -> None:
+    """Set a plateau, then a linear decay over `warmdown_iters` or the last `cooldown_frac`."""
+    last, share = draft.number(f"{_HOME}.warmdown_iters"), draft.number(f"{_HOME}.cooldown_frac")
+    total = int(draft.value("max_steps"))
+    if last is not None and last.value > 0:
+        draft.put("schedule", "wsd", last)
+        draft.put("decay_steps", int(last.value), last)
+    elif share is not None and 0 < share.value <= 1:
+        draft.put("schedule", "wsd", share)
+        draft.put(
+            "decay_steps", max(1, round(share.value * total)), share, text=f"of {total} steps"
+        )
+    draft.default("schedule", "constant")
+    draft.default("min_lr_ratio", 0.0)
+
+
+MODDED_NANOGPT = reader(
+    "modded-nanogpt",
+    _rates,
+    *adam(
+        0.9,
+        0.95,
+        pair=" ".join(f"{OPTIMIZERS}.{name}.betas" for name in ("Adam", "AdamW", "DistAdam")),
+        keys=("", "", f"{OPTIMIZERS}.Adam.eps"),
+    ),
+    Row("weight_decay", f"{_HOME}.weight_decay {OPTIMIZERS}.Muon.weight_decay", default=0.0),
+    Row("max_grad_norm", "", default=None),
+    Row("sequence_length", f"{_HOME}.sequence_length {_HOME}.train_seq_len"),
+    _modded_batch,
+    Row("max_steps", f"{_HOME}.num_iterations {_HOME}.num_scheduled_iterations"),
+    Row("warmup_steps", f"{_HOME}.warmup_iters", default=0),
+    _modded_fall,
+    Row("precision", "", default="bf16"),
+    lambda draft: draft.no_target(
+        "no transformers model has its blocks (U-net skips, ReLU², value mixing); name a TARGET."
+    ),
+)
+
+# Depth of a descriptor such as d12 → width and heads (train_gpt2.cu, gpt2_set_hyperparameters).
+_WIDTHS = {6: (384, 6), 12: (768, 12), 24: (1024, 16),
+           36: (1280, 20), 48: (1600, 25), 60: (1920, 30)}  # fmt: skip
+
+
+def _c_batch(draft: Draft) -> None:
+    """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
+    tokens = draft.number("d", "total_batch_size")
+    size = draft.number_or(4, "b", "batch_size")
+    micro, copies = int(size.value), draft.devices or 1
+    if tokens is None or tokens.value <= 0:
+        text = f"{micro} × {copies} replicas"
+        draft.put("batch_size", micro * copies, size, text=text, after=("devices",))
+        return
+    length = int(draft.value("sequence_length"))
+    count = max(1, int(tokens.value) // length)
+    draft.put("batch_size", count, tokens, text=f"{tokens.value} tokens / {length}")
+    if draft.devices:
+        text = f"{count} / ({micro} × {copies} replicas)"
+        steps = max(1, count // (micro * copies))
+        draft.put("gradient_accumulation_steps", steps, tokens, size, text=text)
+
+
+def _is_python(draft: Draft) -> bool:
+    return draft.document.program.endswith(".py")
+
+
+def _either(python: Any, cuda: Any) -> Callable[[Draft], Any]:
+    """Choose between the defaults of train_gpt2.py and those of train_gpt2.cu."""
+    return lambda draft: python if _is_python(draft) else cuda
+
+
+def _epoch(draft: Draft) -> None:
+    if _is_python(draft):
+        draft.default("max_steps", 10)
+    if not draft.knows("max_steps"):
+        draft.assume("max_steps", "one pass over data of unknown size; give --max-steps")
+
+
+def _c_precision(draft: Draft) -> None:
+    """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
+    convert.precision(draft, "precision", ["dtype"])
+    copies = draft.number("w")
+    if copies is not None:
+        draft.put("precision", "bf16" if copies.value else "bf16-pure", copies)
+    draft.default("precision", "fp32" if _is_python(draft) else "bf16", "as compiled")
+
+
+def _warmdown(draft: Draft) -> None:
+    """Set the schedule of modded-nanogpt's Python trainer: a plateau, then linear decay."""
+    found = draft.number("warmdown_iters")
+    if found is not None:
+        draft.put("schedule", "wsd", found, text="a plateau, then linear decay")
+        draft.put("decay_steps", max(1, int(found.value)), found)
+        draft.put("min_lr_ratio", 0.0, found)
+
+
+def _c_model(draft: Draft) -> None:
+    name = draft.text_or("", "e", "model").value
+    length = {"n_positions": int(draft.value("sequence_length"))}
+    depth = int(name[1:]) if name.startswith("d") and name[1:].isdigit() else 0
+    known = shape_of(name)
+    if known is not None:
+        draft.describe(known[0], {**known[1], **length})
+    elif depth in _WIDTHS:
+        width, heads = _WIDTHS[depth]
+        sizes = {"n_layer": depth, "n_embd": width, "n_head": heads, "vocab_size": _VOCABULARY}
+        draft.describe("gpt2", sizes | length)
+    else:
+        if name.endswith(".bin"):
+            draft.starts_trained = True
+        draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")
+
+
+LLM_C = reader(
+    "llm.c",
+    Row("optimizer", "", default="adamw"),
+    Row("learning_rate", "l learning_rate", default=_either(1e-4, 3e-4)),
+    *adam(0.9, 0.95),
+    Row("weight_decay", "c weight_decay", default=0.0),
+    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
+    Row("sequence_length", "t sequence_length", default=_either(64, 1024)),
+    _c_batch,
+    Row("max_steps", "x num_iterations", convert.positive),
+    _epoch,
+    Row("schedule", "k", convert.schedule, "cosine"),
+    Row("warmup_steps", "u warmup_iters", default=0),
+    Row("min_lr_ratio", "q learning_rate_decay_frac", default=1.0),
+    _warmdown,
+    _c_precision,
+    _c_model,
+)

@@ -1,0 +1,518 @@
+"""Meta's trainers: torchtitan, torchtune, lingua and fairseq.
+
+torchtitan's registry of configurations in Python is read as a syntax tree: functions that return
+`Trainer.Config(…)`. A file holds several; one is chosen by `FILE.py::NAME`. Before it had TOML
+files. torchtune has OmegaConf's YAML whose parts name the class they build (`_component_`), lingua
+one with `optim`, `distributed`, `model` and `data`. fairseq, and metaseq, have Hydra's YAML by
+groups, or the flags of `fairseq-train`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import definite
+from rksp.recipe_files.parse.document import Document, Found, lines_below
+from rksp.recipe_files.parse.python_source import FUNCTIONS
+from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
+from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.reader import NOTHING, Row, adam, reader
+
+_CONVERTERS = (
+    *("model.converters", "model_converters.converters", "model_spec.converters"),
+    "training.converters",
+)
+_SHARED = (
+    "parallelism.tensor_parallel_degree",
+    "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree",
+)
+
+
+def choose(document: Document, name: str | None) -> Document:
+    """Return the configuration of a registry that is called `name`, or the only one.
+
+    Raises:
+        InputError: There are several, or none of that name.
+    """
+    found = document.data[FUNCTIONS]
+    names = [key for key in found if isinstance(found[key], dict)]
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        said = f"{document.path} holds {len(names)} configurations ({', '.join(names[:8])}"
+        hint = nearest(name, names) if name else ""
+        more = ", …" if len(names) > 8 else ""
+        raise InputError(f"{said}{more}); give {document.path}::NAME{hint}.")
+    data = {**found[name], "_name": name}
+    lines = lines_below(document.lines, f"{FUNCTIONS}.{name}")
+    return Document(path=document.path, syntax="python", data=data, lines=lines)
+
+
+def is_registry(document: Document) -> bool:
+    """Return True if a Python file holds functions that return a torchtitan configuration."""
+    found = document.data.get(FUNCTIONS) if document.syntax == "python" else None
+    return isinstance(found, dict) and any(
+        isinstance(value, dict) and "training" in value and "optimizer" in value
+        for value in found.values()
+    )
+
+
+def _titan_optimizer(draft: Draft) -> None:
+    """Read `default_adamw(lr=…)`, or the first of a list of groups."""
+    convert.optimizer(draft, "optimizer", ["optimizer.name"])
+    built = draft.text_or("", "optimizer._call")
+    if "muon" in built.value.lower():
+        draft.put("optimizer", "muon", built)
+    draft.default("optimizer", "adamw")
+
+
+def _titan_fall(draft: Draft) -> None:
+    """Let the rate decay over the last `decay_ratio` of the run, else from the end of warm-up."""
+    share = draft.number("lr_scheduler.decay_ratio")
+    kind = draft.text_or("linear", "lr_scheduler.decay_type")
+    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    if share is not None or kind.value == "sqrt":
+        span = min(total - warm, round(total * share.value)) if share is not None else total - warm
+        draft.put("schedule", "wsd", share, kind, text=f"falls over the last {span} steps")
+        draft.put("decay_steps", max(1, span), share or kind)
+        draft.put("decay_shape", kind.value, kind)
+    else:
+        convert.schedule(draft, "schedule", ["lr_scheduler.decay_type"])
+    draft.default("schedule", "linear")
+
+
+def _titan_precision(draft: Draft) -> None:
+    """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
+    weights = draft.text("training.dtype")
+    if weights is not None and weights.value in ("bfloat16", "float16"):
+        convert.put_precision(draft, weights, is_pure=True)
+        return
+    converters = draft.get(*_CONVERTERS)
+    names = converters.value if converters is not None else ()
+    for name in names if isinstance(names, list) else ():
+        text = name.text if isinstance(name, Unresolved) else str(name)
+        if re.search("float8|fp8|mx|fp4", text.lower()):
+            draft.put("precision", "fp8", converters, text=f"{text:.60} read as fp8")
+            return
+    found = draft.text("training.mixed_precision_param")
+    if found is not None:
+        convert.put_precision(draft, found)
+
+
+def _titan_model(draft: Draft) -> None:
+    start = draft.text("checkpoint.initial_load_path")
+    if start is not None and draft.false("checkpoint.initial_load_model_only") is None:
+        draft.starts_trained = (
+            True  # with its own defaults; otherwise it goes on as a run that stopped
+        )
+    name, flavor = draft.text("model.name"), draft.text("model.flavor")
+    flavor = flavor or draft.text("model_spec._0")
+    assets = draft.text("hf_assets_path", "model.hf_assets_path")
+    family = name.value if name is not None else str(draft.document.data.get("_name", ""))
+    known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
+    weights = hub_id_of(assets.value) if assets is not None else None
+    if family.startswith("sft_") and weights is not None:
+        draft.starts_trained = True
+        draft.describe(weights, {}, f"It finetunes the weights in {definite(assets).value}.")
+        return
+    if known is not None:
+        draft.describe(*known, "torchtitan cuts initial weights off at three deviations.")
+        return
+    model_name = name.value if name is not None else "the model"
+    if name is None and flavor is None:
+        return
+    size = f" {flavor.value}" if flavor is not None else ""
+    hint = f" (its assets are {assets.value})" if assets is not None else ""
+    draft.no_target(
+        f"{model_name}{size} is a flavor in torchtitan's code{hint}; name the same model as TARGET."
+    )
+
+
+TORCHTITAN = reader(
+    "torchtitan",
+    _titan_optimizer,
+    Row("learning_rate", "optimizer.lr", default=8e-4),
+    *adam(
+        0.9,
+        0.95,
+        pair="optimizer.betas",
+        keys=("optimizer.beta1", "optimizer.beta2", "optimizer.eps"),
+    ),
+    Row("weight_decay", "optimizer.weight_decay", default=0.1),
+    Row("max_grad_norm", "training.max_norm", convert.clip, 1.0),
+    Row("sequence_length", "training.seq_len", default=2048),
+    convert.devices(
+        "parallelism.data_parallel_shard_degree",
+        "parallelism.data_parallel_replicate_degree",
+        *_SHARED,
+    ),
+    convert.batch(
+        "training.local_batch_size training.batch_size",
+        whole="training.global_batch_size",
+        shared=_SHARED,
+        default=8,
+    ),
+    Row("max_steps", "training.steps", default=10_000),
+    Row("warmup_steps", "lr_scheduler.warmup_steps", default=200),
+    _titan_fall,
+    Row("min_lr_ratio", "lr_scheduler.min_lr_factor lr_scheduler.lr_min", default=0.0),
+    _titan_precision,
+    Row("precision", "", default="bf16"),
+    _titan_model,
+)
+
+# Switches of a builder that give adapters to more modules than `lora_attn_modules` names.
+_MORE_TARGETS = (
+    ("apply_lora_to_mlp", ("gate_proj", "up_proj", "down_proj")),
+    ("apply_lora_to_output", ("output",)),
+)
+_OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": "grpo"}
+
+
+def _tune_steps(draft: Draft) -> None:
+    """Set steps per epoch times epochs; epochs alone need the number of rows.
+
+    PPO trains on each of `num_steps // batch_size` rollouts in batches.
+    """
+    steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
+    keys = ("num_steps", "batch_size", "ppo_batch_size")
+    if draft.document.has(*keys):
+        found, passes = [draft.number(key) for key in keys], draft.number_or(1, "ppo_epochs")
+        if None not in found:
+            count, size, micro = (max(1, int(definite(one).value)) for one in found)
+            times = int(passes.value)
+            made = max(1, (count // size) * times * (size // micro))
+            text = f"{count} // {size} rollouts × {times} passes × {size // micro} batches"
+            draft.put("max_steps", made, *found, passes, text=text)
+    elif steps is not None:
+        times = int(rounds.value) if rounds is not None else 1
+        text = f"{steps.value} a pass × {times} passes"
+        draft.put("max_steps", int(steps.value) * times, steps, rounds, text=text)
+    elif rounds is not None:
+        convert.put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
+
+
+def _own_defaults(draft: Draft) -> None:
+    """Set torch.optim's weight decay, and no schedule unless the file builds one."""
+    draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
+    draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
+
+
+def _tune_precision(draft: Draft) -> None:
+    """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
+    found = draft.text("dtype")
+    if found is not None:
+        convert.put_precision(draft, found, is_pure=True)
+
+
+def _tune_adapters(draft: Draft) -> None:
+    """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
+    built = draft.text_or("", "model._component_")
+    name = built.value.rsplit(".", 1)[-1]
+    if not name.startswith(("dora_", "qdora_")) and "lora" not in name:
+        return
+    word = "qlora" if name.startswith(("qlora", "qdora")) else "lora"
+    word, switch = convert.kind_of_adapters(draft, "dora" if name.startswith("dora_") else word)
+    draft.put("peft", word, built, switch)
+    for field in ("lora_rank", "lora_alpha"):
+        convert.number(draft, field, [f"model.{field}"])
+    draft.default("lora_rank", 8)
+    modules = draft.get("model.lora_attn_modules")
+    if modules is not None and isinstance(modules.value, list):
+        others = [(draft.true(f"model.{key}"), names) for key, names in _MORE_TARGETS]
+        more = [name for found, names in others if found is not None for name in names]
+        targets = (*(str(part) for part in modules.value), *more)
+        draft.put("lora_targets", targets, modules, *(found for found, _ in others))
+
+
+def _tune_objective(draft: Draft) -> None:
+    built = draft.text_or("", "loss._component_", "loss_fn._component_")
+    name = built.value.lower()
+    found = next((meaning for word, meaning in _OBJECTIVES.items() if word in name), None)
+    kd = draft.text("kd_loss._component_")
+    if found is not None:
+        draft.put("objective", found, built)
+    elif kd is not None:
+        draft.put("objective", "distillation", kd)
+
+
+def _tune_model(draft: Draft) -> None:
+    """Set the model from a folder of downloaded weights with its repository's name."""
+    folder = draft.text("checkpointer.checkpoint_dir")
+    if folder is not None:
+        draft.starts_trained = True
+    name = hub_id_of(folder.value) if folder is not None else None
+    found = draft.text("model._component_")
+    if name is not None and folder is not None:
+        note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
+        draft.describe(name, {}, note)
+    elif found is not None:
+        draft.no_target(f"{found.value} builds its own model; name the same model as TARGET.")
+
+
+TORCHTUNE = reader(
+    "torchtune",
+    _tune_adapters,
+    Row("optimizer", "optimizer._component_", convert.optimizer),
+    Row("learning_rate", "optimizer.lr"),
+    *adam(0.9, 0.999, pair="optimizer.betas", keys=("", "", "optimizer.eps")),
+    Row("weight_decay", "optimizer.weight_decay"),
+    Row("max_grad_norm", "clip_grad_norm", convert.clip, None),
+    Row("sequence_length", "tokenizer.max_seq_len"),
+    convert.batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
+    _tune_steps,
+    Row("schedule", "lr_scheduler._component_", convert.schedule),
+    Row("warmup_steps", "lr_scheduler.num_warmup_steps", default=0),
+    _own_defaults,
+    Row("min_lr_ratio", "", default=0.0),
+    _tune_precision,
+    Row("precision", "", default="fp32"),
+    _tune_objective,
+    _tune_model,
+)
+
+
+def _lingua_fall(draft: Draft) -> None:
+    """Set the decay; WSD decays over the last `decay_fraction`, a cosine of cycles restarts."""
+    share = draft.number_or(0.1, "optim.decay_fraction")
+    if draft.value("schedule") == "wsd":
+        total = int(draft.value("max_steps"))
+        text = f"{share.value:g} of {total} steps"
+        draft.put("decay_steps", max(1, round(share.value * total)), share, text=text)
+    if draft.amount("optim.cycle_length", default=1) != 1:
+        draft.note("optim.cycle_length: the cosine restarts, which rksp leaves out.")
+
+
+def _lingua_model(draft: Draft) -> None:
+    is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
+    if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
+        draft.starts_trained = True
+    sizes = convert.read_shape(
+        draft,
+        hidden_size="model.dim",
+        num_hidden_layers="model.n_layers",
+        num_attention_heads="model.n_heads",
+        num_key_value_heads="model.n_kv_heads",
+        max_position_embeddings="model.max_seqlen data.seq_len",
+    )
+    if not sizes:
+        return
+    unit = draft.count("model.multiple_of", default=256)
+    scale = draft.amount("model.ffn_dim_multiplier", default=1.0)
+    sizes["intermediate_size"] = unit * -(-int(8 * sizes["hidden_size"] / 3 * scale) // unit)
+    vocabulary = draft.count("model.vocab_size", default=0)
+    note = "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
+    if vocabulary > 0:
+        draft.describe("llama", sizes | {"vocab_size": vocabulary})
+    else:
+        draft.describe("llama", sizes, note)
+
+
+LINGUA = reader(
+    "lingua",
+    Row("optimizer", "", default="adamw"),
+    Row("learning_rate", "optim.lr", default=3e-4),
+    *adam(0.9, 0.95, keys=("optim.beta1", "optim.beta2", "optim.epsilon")),
+    Row("weight_decay", "optim.weight_decay", default=0.1),
+    Row("max_grad_norm", "optim.clip", convert.clip, 1.0),
+    Row("sequence_length", "data.seq_len", default=2048),
+    convert.devices("distributed.dp_shard", "distributed.dp_replicate"),
+    convert.batch("data.batch_size", "grad_acc_steps", shared=("distributed.tp_size",), default=2),
+    Row("max_steps", "steps", default=1000),
+    Row("schedule", "optim.scheduler", convert.schedule, "cosine"),
+    Row("warmup_steps", "optim.warmup", default=2000),
+    _lingua_fall,
+    Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
+    # FSDP keeps float32 weights (lingua/distributed.py).
+    Row("precision", "distributed.model_dtype", convert.precision, "bf16"),
+    _lingua_model,
+)
+
+_LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")
+_END = ("lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update")
+_SCHEDULE = ("lr_scheduler._name", "lr_scheduler")
+_NAMES = {"fixed": "constant", "pass_through": "constant", "polynomial_decay": "polynomial"}
+_TASKS = {"masked_lm": "mlm", "translation": "seq2seq", "denoising": "seq2seq",
+          "sentence_prediction": "classification", "language_modeling": "lm",
+          "streaming_language_modeling": "lm", "multilingual_masked_lm": "mlm",
+          "translation_from_pretrained_bart": "seq2seq"}  # fmt: skip
+_RECOGNIZERS = ("wav2vec_ctc", "wav2vec_seq2seq", "hubert_ctc", "hubert_seq2seq")
+
+
+def _fair_schedule(draft: Draft) -> None:
+    """Set the schedule; `fixed` without annealing is constant (fairseq/optim/lr_scheduler).
+
+    A run without `max_update` ends where the rate is zero: nothing is learned from then on.
+    """
+    found = draft.text(*_SCHEDULE)
+    if found is None:
+        draft.default("schedule", "constant", "fixed")
+    else:
+        name = _NAMES.get(found.value, found.value)
+        convert.put_schedule(draft, dataclasses.replace(found, value=name))
+    end = draft.number(*_END) if draft.value("schedule") == "polynomial" else None
+    if end is not None and not draft.knows("max_steps"):
+        draft.put("max_steps", int(end.value), end, text="where the rate ends")
+
+
+def _fair_fall(draft: Draft) -> None:
+    """Set the schedule; polynomial_decay ends at `total_num_update`, tri_stage has a plateau."""
+    end = draft.number(*_END)
+    total = int(draft.value("max_steps"))
+    if end is not None and int(end.value) != total and draft.value("schedule") != "inverse_sqrt":
+        convert.put_decay_until(draft, int(end.value), end)
+    convert.number(draft, "decay_power", ["lr_scheduler.power", "power"])
+    _stages(draft, total)
+    least, rate = draft.number(*_LOWEST), draft.value("learning_rate") or -1.0
+    if draft.value("schedule") != "constant" and least is not None and 0 <= least.value <= rate:
+        ratio, text = convert.over_peak(draft, least.value)
+        draft.put("min_lr_ratio", ratio, least, text=text)
+    draft.default("min_lr_ratio", 0.0)
+
+
+def _stages(draft: Draft, total: int) -> None:
+    """Set the three stages of tri_stage, which are given in steps or as shares of the run."""
+    warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
+    fall = draft.number("lr_scheduler.decay_steps", "decay_steps")
+    kind = draft.text(*_SCHEDULE)
+    shares = draft.get("lr_scheduler.phase_ratio")
+    if shares is not None and isinstance(shares.value, list) and len(shares.value) == 3:
+        kind, texts = shares, [f"{float(part):g} of {total}" for part in shares.value]
+        up, _, down = (round(float(part) * total) for part in shares.value)
+        draft.put("warmup_steps", up, shares, text=texts[0])
+        draft.put("decay_steps", max(1, down), shares, text=texts[2])
+    elif kind is None or kind.value != "tri_stage" or fall is None or fall.value < 1:
+        return
+    else:
+        draft.put("decay_steps", int(fall.value), fall)
+        if warm is not None:
+            draft.put("warmup_steps", int(warm.value), warm)
+    draft.put("schedule", "wsd", kind, text="three stages")
+    draft.put("decay_shape", "exponential", kind)
+    last = draft.number_or(0.01, "lr_scheduler.final_lr_scale", "final_lr_scale")
+    draft.put("min_lr_ratio", last.value, last)
+
+
+def _task(draft: Draft) -> Found | None:
+    """Return the task; `fairseq-train` translates unless told otherwise (fairseq/options.py)."""
+    found, program = draft.get("task._name", "task"), draft.document.program
+    if found is None and program.startswith("fairseq-train"):
+        return Found(key=f"{program} without --task", value="translation")
+    if found is not None and isinstance(found.value, list):  # the data folder stands behind it
+        found = dataclasses.replace(found, value=str(found.value[0]))
+    return found if found is not None and isinstance(found.value, str) else None
+
+
+def _fair_warmup(draft: Draft) -> int:
+    """Return the default warm-up; inverse_sqrt has 4000 steps of it, the others none."""
+    return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
+
+
+def _fair_length(draft: Draft) -> Any:
+    """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
+    task = _task(draft)
+    is_language = task is not None and task.value in ("language_modeling", "masked_lm")
+    return 1024 if is_language else NOTHING
+
+
+def _fair_batch(draft: Draft) -> None:
+    """Set the batch in sequences; `max_tokens` needs the sequence length."""
+    steps = draft.number_or(1, "optimization.update_freq", "update_freq")
+    size = draft.number("dataset.batch_size", "batch_size", "max_sentences")
+    tokens = draft.number("dataset.max_tokens", "max_tokens")
+    copies = draft.devices or 1
+    if size is not None:
+        convert.put_batch(draft, size, steps if steps.key else None, copies)
+        return
+    if tokens is None:
+        return
+    task = _task(draft)
+    if task is not None and re.search(r"audio|speech|hubert|s2t", task.value):
+        why = f"{tokens.key} counts audio samples, not tokens; give --batch-size"
+        draft.assume("batch_size", why, tokens)
+        return
+    length, accumulated = int(draft.value("sequence_length")), int(steps.value)
+    count = max(1, int(tokens.value) // length) * accumulated * copies
+    text = f"{tokens.value} tokens / {length} × {accumulated} × {copies} replicas"
+    rests = ("sequence_length", "devices")
+    draft.put("batch_size", count, tokens, steps, text=text, after=rests)
+    if steps.key:
+        draft.put("gradient_accumulation_steps", accumulated, steps)
+
+
+def _fair_objective(draft: Draft) -> None:
+    found = _task(draft)
+    meaning = "lm" if found is None else _TASKS.get(found.value, "other")
+    if meaning != "lm":
+        draft.put("objective", meaning, found)
+
+
+def _starts_trained(draft: Draft) -> bool:
+    """Tell whether another run's weights are loaded without its optimizer.
+
+    `finetune_from_model` resets everything but the weights, `restore_file` what it is told to,
+    and the recognizers of speech load the encoder that `w2v_path` must name.
+    """
+    if draft.text("checkpoint.finetune_from_model", "finetune_from_model") is not None:
+        return True
+    model = draft.text("model._name", "arch")
+    if model is not None and model.value in _RECOGNIZERS:
+        return draft.true("model.no_pretrained_weights", "no_pretrained_weights") is None
+    is_reset = draft.true("checkpoint.reset_optimizer", "reset_optimizer") is not None
+    return is_reset and draft.text("checkpoint.restore_file", "restore_file") is not None
+
+
+def _fair_model(draft: Draft) -> None:
+    if _starts_trained(draft):
+        draft.starts_trained = True
+    found = draft.text("model._name", "arch", "model.arch")
+    if found is not None and found.value in ("roberta", "roberta_base"):
+        longest = draft.count("model.max_positions")
+        positions = None if longest is None else longest + 2
+        draft.describe("roberta", {"max_position_embeddings": positions})
+        return
+    name = f"{found.value!r}" if found is not None else "its model"
+    draft.no_target(f"{name} is an architecture of fairseq; name the same model as TARGET.")
+
+
+_SWITCHES = {
+    "memory_efficient_bf16": "bf16-pure",
+    "bf16": "bf16",
+    "memory_efficient_fp16": "fp16-pure",
+    "fp16": "fp16",
+}
+FAIRSEQ = reader(
+    "fairseq",
+    Row("optimizer", "optimizer._name optimizer", convert.optimizer),
+    Row("learning_rate", "optimization.lr lr", default=0.25),
+    *adam(
+        0.9,
+        0.999,
+        pair="optimizer.adam_betas adam_betas",
+        keys=("", "", "optimizer.adam_eps adam_eps"),
+    ),
+    Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
+    Row("max_grad_norm", "optimization.clip_norm clip_norm", convert.clip, None),
+    Row(
+        "sequence_length",
+        "task.tokens_per_sample tokens_per_sample max_source_positions",
+        default=_fair_length,
+    ),
+    convert.devices("distributed_training.distributed_world_size"),
+    convert.devices("distributed_world_size"),
+    _fair_batch,
+    Row("max_steps", "optimization.max_update max_update"),
+    _fair_schedule,
+    Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_fair_warmup),
+    _fair_fall,
+    convert.switches(**{f"common__{key}": ours for key, ours in _SWITCHES.items()}, **_SWITCHES),
+    Row("precision", "", default="fp32"),
+    _fair_objective,
+    _fair_model,
+)

@@ -1,1 +1,0 @@
-"""The renderings of a confirmation."""

@@ -1,0 +1,287 @@
+"""The page of a grid: what could not run, the best cells, the map of the risk, the ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rksp.documents.finding import LEVELS
+from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
+from rksp.grid.table import ANSWERS, to_csv
+from rksp.ground.text import short
+from rksp.recipe_files.columns import canonical
+from rksp.recipe_files.said.origin import line_of
+from rksp.report.blocks import (
+    MISSING,
+    PERCENT,
+    Block,
+    Code,
+    Numbers,
+    Section,
+    Sentence,
+    Table,
+    Title,
+    Verdict,
+    Words,
+    written,
+)
+
+_HEADLINES = {
+    "ok": "No setting is a risk",
+    "risk": "Some settings are a risk",
+    "incomplete": "Not every setting could run",
+    "unusable": "No setting could run",
+}
+_SAFE = (
+    "Of the settings with verdict ok and no error, the one with the least expected excess loss; a "
+    "warning counts as 0.01 nats."
+)
+_ORDER = (
+    "In order of the expected excess loss, in nats above the best learning rate; one with a "
+    "warning comes after those without that tie within 0.01 nats."
+)
+_MOST_POINTS = 10  # of a trade-off
+_MOST_NAMED = 3  # of the cells that one error stopped
+_MOST_ROWS = 500  # of the ranking; the document holds all
+_MOST_AXES = 8  # more are named in the table alone
+_NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
+_ANSWERS = (
+    *("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess"),
+    *("lever", "lever_factor"),
+)
+
+
+class Settings:
+    """Names each cell by what varies.
+
+    Attributes:
+        axes: What varies, the learning rate first; a recipe's fields by their own names.
+    """
+
+    def __init__(self, report: GridReport) -> None:
+        cells = [*report.cells, *report.hidden]
+        known: set[str] = set().union(*cells)
+        told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
+        varied = [name for name in told if _varies(name, cells)]
+        fields = {name: canonical(name)[1] for name in varied}
+        own = [name for name in varied if fields[name] == name or fields[name] not in known]
+        self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
+
+    def __call__(self, cell: Record, *, but: str = "") -> str:
+        """Return the cell by what varies, except one axis: `learning_rate=6e-4 n_layer=4`."""
+        words = [
+            f"{axis}={word(cell[axis])}"
+            for axis in self.axes
+            if axis != but and cell.get(axis) is not None
+        ]
+        return " ".join(words) or str(cell["model"])
+
+    def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
+        """Map each error message to the settings that it stopped."""
+        found: dict[str, list[str]] = {}
+        for cell in cells:
+            if cell["verdict"] == FAILED:
+                found.setdefault(str(cell["message"]), []).append(self(cell))
+        return found
+
+
+def by_level(cell: Record) -> str:
+    """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
+    found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
+    for finding in cell["findings"]:
+        found.setdefault(finding["level"], []).append(finding["code"])
+    return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
+
+
+def first_lever(cell: Record) -> str:
+    """Return the lever that raises the cell's edge the most, with its size: `warmup 1.3×`."""
+    name, factor = cell.get("lever"), cell.get("lever_factor")
+    return f"{name} {short(factor, 2)}×" if name and factor else ""
+
+
+def assumed_run(report: GridReport, cell: Record) -> str:
+    """Say of how long a run a cell's warm-up is a part, where nobody decided; else empty."""
+    steps, warmup = cell.get("max_steps"), cell.get("warmup_steps")
+    if "max_steps" not in report.assumed or not warmup:
+        return ""
+    return f"a warm-up of {warmup} in an assumed run of {steps} steps"
+
+
+def word(value: object) -> str:
+    """Format a setting's value for a table."""
+    return "–" if value is None else short(value, 4) if isinstance(value, float) else str(value)
+
+
+def _varies(name: str, cells: Iterable[Record]) -> bool:
+    """Tell whether cells have two values of a setting, as they are printed."""
+    values = [value for cell in cells if (value := cell.get(name)) is not None]
+    if not values or (values.count(values[0]) == len(values) and len(set(map(type, values))) == 1):
+        return False
+    first = values[0]
+    return any(
+        (type(value) is not type(first) or value != first) and str(value) != str(first)
+        for value in values
+    )
+
+
+def _is_setting(name: str) -> bool:
+    return name not in (*_NOT_SETTINGS, *_ANSWERS) and not name.startswith(
+        ("probability_", "likely_")
+    )
+
+
+def blocks(report: GridReport) -> list[Block]:
+    """Return the blocks of the page."""
+    setting = Settings(report)
+    everything = [*report.cells, *report.hidden]
+    parts: list[Iterable[Block]] = [
+        [_title(report, setting), _verdict(report)],
+        [Sentence(line_of(report.assumed), "hint")] if report.assumed else [],
+        _broken(setting, everything),
+        [_best(report, setting, everything)],
+        _trade_offs(report),
+        [] if report.risk_map is None else [_map(report.risk_map, Numbers(report, "risk_map/"))],
+        _ranking(report),
+        [_versions(report)],
+    ]
+    return [block for part in parts for block in part]
+
+
+def csv(report: GridReport) -> str:
+    """Write all columns of the shown cells."""
+    return to_csv(report.cells)
+
+
+def _title(report: GridReport, setting: Settings) -> Title:
+    models, total = list(report.best_safe), len(report.cells)
+    part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
+    over = (" over ", Code(", ".join(setting.axes))) if setting.axes else ()
+    made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
+    return Title(
+        eyebrow="rksp grid",
+        name=models[0] if len(models) == 1 else f"{len(models)} models",
+        about=(f"{total:,}{part} cells", *over, f", from {made}; nothing was trained."),
+    )
+
+
+def _verdict(report: GridReport) -> Verdict:
+    counts, total = report.counts, len(report.cells)
+    unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
+    lost = unanswered - counts["cannot tell"]
+    rows = [
+        ("Caution", str(counts["caution"]), "the interval reaches the bar, or the rate is above X"),
+        ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
+        ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
+    ]
+    return Verdict(
+        word=report.verdict.upper(),
+        tone={"ok": "ok", "risk": "risk"}.get(report.verdict, "doubtful"),
+        headline=_HEADLINES[report.verdict],
+        odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
+        blocks=[Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
+    )
+
+
+def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
+    """Yield each error, with the number of cells that it stopped."""
+    rows: list[list[Words]] = []
+    for message, stopped in setting.broken(everything).items():
+        more = len(stopped) - _MOST_NAMED
+        named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        rows.append(["error", _cells(len(stopped)), message, "", named])
+    if rows:
+        head = ("Level", "Cells", "Message", "Fix", "Setting")
+        yield Section("Could not run", [Table(head, rows, look="items")])
+
+
+def _best(report: GridReport, setting: Settings, everything: list[Record]) -> Section:
+    rows: list[list[Words]] = []
+    for model, cell in report.best_safe.items():
+        if cell is None:
+            rows.append([Code(model), _no_setting(model, everything), MISSING, MISSING, ""])
+        else:
+            told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
+            odds = (written(cell[f"probability_failed{end}"], PERCENT) for end in ("", "_high"))
+            rows.append([Code(model), setting(cell), *odds, told])
+    head = ("Model", "Setting", "P(failed)", "Upper bound", "Findings")
+    return Section("Best safe setting of each model", [Table(head, rows)], hint=_SAFE)
+
+
+def _no_setting(model: str, everything: Iterable[Record]) -> str:
+    """Say why a model has no safe cell, and what would be safe."""
+    own = [record for record in everything if record["model"] == model]
+    if all(record["verdict"] not in ANSWERS for record in own):
+        return "no answer"
+    ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
+    if not ceilings:
+        return "no learning rate trains this model"
+    return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
+
+
+def _trade_offs(report: GridReport) -> Iterator[Block]:
+    said = []
+    for name, front in report.pareto.items():
+        step = -(-len(front) // _MOST_POINTS)
+        points = (
+            f"{short(cell['learning_rate'])} → {written(cell['probability_failed'], PERCENT)}"
+            for cell in front[::step]
+        )
+        rest = f" (every {step} of {len(front)} cells)" if step > 1 else ""
+        if len(front) > 1:
+            said.append(Sentence((Code(name), f": {', '.join(points)}{rest}")))
+    if said:
+        hint = "The cells that no other cell beats in both."
+        yield Section("Learning rate against risk", said, hint=hint)
+
+
+def _map(heat: RiskMap, number: Numbers) -> Section:
+    rows = [
+        [row.name, *(_chance(number, i, j, p) for j, p in enumerate(row.probabilities))]
+        for i, row in enumerate(heat.rows)
+    ]
+    table = Table((" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map")
+    binned = f"in {len(heat.rates)} columns of equal width, each up to the next one’s rate"
+    said = f"Mean P(failed) by learning rate{f', {binned}' * heat.is_binned}."
+    return Section("Risk over the grid", [Sentence(said, "hint"), table])
+
+
+def _chance(number: Numbers, row: int, column: int, chance: float | None) -> str:
+    return "" if chance is None else number(f"rows/{row}/probabilities/{column}", PERCENT)
+
+
+def _ranking(report: GridReport) -> Iterator[Block]:
+    """Yield the cells that could run, in order of the expected loss."""
+    number, axes = Numbers(report, "cells/"), list(report.axes)
+    ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
+    if len({cell["seed"] for _, cell in ranked}) > 1 and "seed" not in axes:
+        axes.append("seed")
+    has_levers = any(first_lever(cell) for _, cell in ranked)
+    more = ("Raises the edge",) if has_levers else ()
+    head = ("Rank", "Excess", "P(failed)", "Interval", "Verdict", *axes, "Start here")
+    rows: list[list[Words]] = []
+    for rank, (i, cell) in enumerate(ranked[:_MOST_ROWS], start=1):
+        low, high = (number(f"{i}/probability_failed_{end}", PERCENT) for end in ("low", "high"))
+        row: list[Words] = [
+            *(str(rank), number(f"{i}/expected_excess", ".3f")),
+            *(number(f"{i}/probability_failed", PERCENT), (low, " to ", high)),
+            *(str(cell["verdict"]), *(word(cell.get(axis)) for axis in axes)),
+            *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
+        ]
+        row += [first_lever(cell)] if has_levers else []
+        rows.append([*row, str(cell["reasons"] or by_level(cell))])
+    shown: list[Block] = [Table((*head, "Do not exceed", *more, "Findings"), rows)]
+    if report.hidden:
+        total, part = report.cells_in_grid, len(report.cells)
+        said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
+        shown.append(Sentence(said, "hint"))
+    if rows:
+        yield Section("Ranked", shown, hint=_ORDER)
+
+
+def _versions(report: GridReport) -> Section:
+    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
+    table = Table(("Name", "Value", "", ""), cards, look="cards")
+    return Section("Provenance", [table], folds="summary", is_record=True)
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count:,} cells"

@@ -1,0 +1,155 @@
+"""The page of past runs: every run by its ladder, and how well rksp would have predicted them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rksp.documents.own_runs import (
+    HistoryReport,
+    PastLadderReport,
+    RunsReport,
+    ScorecardReport,
+)
+from rksp.ground.text import one_line, short
+from rksp.report.blocks import (
+    PERCENT,
+    Block,
+    Notes,
+    Numbers,
+    Section,
+    Sentence,
+    Table,
+    Title,
+    Verdict,
+    Words,
+)
+
+_MOST_ROWS = 200  # runs of a table; JSON holds all of them
+_MOST_NAMED = 5
+
+
+def blocks(report: RunsReport) -> list[Block]:
+    """Return the blocks of the page."""
+    history = report.history
+    doubt = [Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
+    found: list[Block] = [
+        Title(eyebrow="rksp runs", name=report.target or "past runs", about=""),
+        Verdict(
+            word=report.verdict.upper(),
+            tone="doubtful" if history.doubt else "ok",
+            headline=summary(history),
+            blocks=doubt,
+        ),
+        Section("Runs", history_blocks(history, Numbers(report, "history/"))),
+    ]
+    if report.scorecard is not None:
+        title = "How well rksp, which saw none of these runs, would have predicted them"
+        found.append(Section(title, [Sentence(line) for line in _card(report.scorecard)]))
+    return found
+
+
+def summary(history: HistoryReport) -> str:
+    """Say how many runs were read, and how they ended: `14 runs (2 ladders): 9 healthy, …`."""
+    runs = [run for ladder in history.ladders for run in ladder.runs]
+    ladders = sum(_is_ladder(ladder) for ladder in history.ladders)
+    counted = Counter(run.label for run in runs)
+    ends = ", ".join(f"{count} {label}" for label, count in counted.most_common())
+    return f"{_many(len(runs), 'run')} ({_many(ladders, 'ladder')}): {ends}"
+
+
+def history_blocks(history: HistoryReport, number: Numbers) -> list[Block]:
+    """Return a row for every run (its rate and loss, what rksp says, what happened), and notes."""
+    rows: list[list[Words]] = []
+    for i, ladder in enumerate(history.ladders):
+        for j, run in enumerate(ladder.runs):
+            at = f"ladders/{i}/runs/{j}"
+            rows.append(
+                [
+                    *(str(i + 1), number(f"{at}/learning_rate"), number(f"{at}/final_loss", ".3f")),
+                    *(number(f"{at}/excess", ".2f"), number(f"{at}/said", PERCENT)),
+                    *(run.label, one_line(run.name, 60)),
+                ]
+            )
+    head = ("Ladder", "Rate", "Final loss", "Above best", "Predicted P(failed)", "Label", "Run")
+    notes = list(_notes(history))
+    table = Table(head, rows[:_MOST_ROWS])
+    return [table, Notes(notes)] if notes else [table]
+
+
+def _notes(history: HistoryReport) -> Iterator[str]:
+    """Yield what each ladder shows, what contradicts what, and what was left out."""
+    for number, ladder in enumerate(history.ladders, start=1):
+        is_told = ladder.likely_edge is not None or ladder.untold
+        found = [_edge(ladder)] if _is_ladder(ladder) and is_told else []
+        found += ["from trained weights"] if ladder.starts_trained else []
+        found += [f"not used, {ladder.unused}"] if ladder.unused else []
+        found += [ladder.surprise] if ladder.surprise else []
+        if found and (_is_ladder(ladder) or ladder.surprise):
+            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(found)}"
+    hidden = sum(len(ladder.runs) for ladder in history.ladders) - _MOST_ROWS
+    if hidden > 0:
+        yield f"{hidden:,} more runs: --format json lists all"
+    assumed = sorted({name for ladder in history.ladders for name in ladder.assumed})
+    if assumed:
+        yield f"missing from some runs, taken from your recipe: {', '.join(assumed)}"
+    if history.ignored:
+        columns = one_line(", ".join(history.ignored), 300)
+        yield f"ignored columns (neither recipe nor settings of the model): {columns}"
+    left_out: dict[str, list[str]] = {}
+    for one in history.left_out:
+        left_out.setdefault(one.reason, []).append(one.name)
+    for reason, names in left_out.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        yield one_line(f"left out, {reason}: {', '.join(names[:_MOST_NAMED])}{more}", 400)
+
+
+def _card(found: ScorecardReport) -> Iterator[str]:
+    """Yield how rksp ranks the runs, how many failures it expected, and how far edges are off."""
+    ranked = "" if found.auroc is None else f"; AUROC {found.auroc:.2f}"
+    missed = "" if found.ece is None else f"; calibration error {found.ece:.2f}"
+    expected = f"{found.said * found.runs:.1f}"
+    yield (
+        f"{found.failed} of {_many(found.runs, 'run')} failed; rksp expected {expected} failures"
+        f"{ranked}{missed}"
+    )
+    if found.edge_error is not None:
+        count, share = found.ladders, found.covered
+        inside = (
+            "" if share is None else f"; {round(share * count)} of {count} inside the 90 % range"
+        )
+        missed = f"missed by {found.edge_error:.2f} decades in the median"
+        yield f"edges of {_many(count, 'ladder')}: {missed}{inside}"
+    if found.best_error is not None:
+        yield f"best rates: missed by {found.best_error:.2f} decades in the median"
+    if found.edge_error_with_others is not None:
+        yield (
+            f"edges where rksp knows the other ladders: missed by "
+            f"{found.edge_error_with_others:.2f} decades"
+        )
+
+
+def _edge(ladder: PastLadderReport) -> str:
+    low, high = ladder.edge
+    if low is None and high is None:
+        seen = "no edge"
+    elif high is None:
+        seen = f"edge above {short(low or 0.0)}"
+    elif low is None:
+        seen = f"edge below {short(high)}"
+    else:
+        seen = f"edge between {short(low)} and {short(high)}"
+    best = "" if ladder.best_rate is None else f", best rate {short(ladder.best_rate)}"
+    if ladder.untold or ladder.likely_edge is None:
+        return f"{seen}{best}; rksp cannot tell ({ladder.untold})"
+    predicted = f"rksp predicted edge {short(ladder.likely_edge, 2)}"
+    rate = "" if ladder.best_said is None else f", best rate {short(ladder.best_said, 2)}"
+    return f"{seen}{best}; {predicted}{rate}"
+
+
+def _is_ladder(ladder: PastLadderReport) -> bool:
+    return len({run.learning_rate for run in ladder.runs}) > 1
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

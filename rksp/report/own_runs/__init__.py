@@ -1,1 +1,0 @@
-"""Renderings of past runs."""

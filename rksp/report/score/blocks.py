@@ -1,0 +1,321 @@
+"""The full page of a score: the answer, then the numbers behind it, then what was not measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from markupsafe import Markup
+
+from rksp.documents.score import LayerReport, RiskAssessment, ScoreReport, SeedReport
+from rksp.ground.model import definite
+from rksp.recipe_files.said.origin import recipe_rows, shown
+from rksp.report import words
+from rksp.report.blocks import (
+    PERCENT,
+    Block,
+    Code,
+    Figure,
+    Notes,
+    Numbers,
+    Section,
+    Sentence,
+    Table,
+    Title,
+    Verdict,
+    Words,
+    likelihood,
+    provenance,
+)
+from rksp.report.diff import changed_blocks
+from rksp.report.issues import deciding, place
+from rksp.report.machines.annotations import from_root
+from rksp.report.own_runs import history_blocks
+from rksp.report.score import figures
+from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
+from rksp.spectra.spectrum import VARIANTS
+
+_TONES = {"ok": "ok", "risk": "risk"}
+_SMALL = 0.05  # decades; a smaller reason is not listed
+_MOST_REASONS = 12
+_FAILED = "Failed means: the run diverges, or ends higher than at a lower learning rate."
+_DOTS = (
+    " The dots are your own runs, at 0 % those that trained and at 100 % those that failed; runs "
+    "of other models are drawn at the same distance from the edge that rksp expected of them."
+)
+_LEVERS = (
+    "What would raise the edge, with the 80 % interval for a family of models that was not "
+    "measured; measured in pairs of small runs with equal seeds and batches."
+)
+_WHY = (
+    "How each property moves the edge away from that of the average labelled run, in decades: "
+    "green bars raise it, red bars lower it."
+)
+
+
+def blocks(report: ScoreReport) -> list[Block]:
+    """Return the blocks of the page."""
+    seed = deciding(report)
+    number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
+    parts: list[Iterable[Block]] = [
+        [_title(report), _verdict(report, seed, number)],
+        _around(report, seed),
+        _curve(report, seed.risk),
+        _findings(report),
+        [] if report.baseline is None else [_since(report)],
+        _levers(seed.risk, number),
+        _reasons(report, seed.risk, number),
+        _spectra(seed, number),
+        [_evidence(report, seed, number)],
+        _own_runs(report),
+        [_recipe(report), _provenance(report, seed, number)],
+    ]
+    return [block for part in parts for block in part]
+
+
+def _title(report: ScoreReport) -> Title:
+    about = f"{words.size_and_weights(report)}; {words.stream(report)}; probe: "
+    return Title(
+        eyebrow="rksp",
+        name=words.training(report, report.target.name),
+        about=f"{about}{report.target.probe}",
+    )
+
+
+def _verdict(report: ScoreReport, seed: SeedReport, number: Numbers) -> Verdict:
+    risk = seed.risk
+    has_odds = risk is not None and risk.probability_failed is not None
+    has_odds = has_odds and not words.can_not_tell(definite(risk))
+    return Verdict(
+        word=words.TITLES[report.verdict],
+        tone=_TONES.get(report.verdict, "doubtful"),
+        headline=_headline(report, risk),
+        odds=("P(failed)", number("risk/probability_failed", PERCENT)) if has_odds else (),
+        gauge=_gauge(definite(risk)) if has_odds else None,
+        blocks=list(_answer(report, seed, number)),
+    )
+
+
+def _gauge(risk: RiskAssessment) -> Markup:
+    low, high = risk.probability_failed_low, risk.probability_failed_high
+    return figures.gauge(definite(risk.probability_failed), low, high, risk.threshold)
+
+
+def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
+    if leading := words.leading(report):
+        finding = words.reason(report)
+        return f"{leading}: {finding.message}" if finding else words.sentence(leading)
+    if risk is None:
+        return "The risk was not assessed"
+    if words.can_not_tell(risk):
+        return "rksp cannot tell"
+    if said := words.published(report, risk):
+        return words.sentence(said)
+    if risk.probability_failed is not None:
+        return f"{likelihood(risk.probability_failed).capitalize()} to fail"
+    if risk.start_here is None:
+        return "No learning rate trains this model"
+    return f"Start at a learning rate of {words.rate(risk.start_here)}"
+
+
+def _answer(report: ScoreReport, seed: SeedReport, number: Numbers) -> Iterator[Block]:
+    """Yield the chance to fail, the three rates and what moved them, or why there is no answer."""
+    risk = seed.risk
+    if risk is None or words.can_not_tell(risk):
+        for reason in [definite(seed.risk_missing)] if risk is None else risk.reasons:
+            yield Sentence(f"{words.sentence(reason)}.")
+        if said := words.open_gate(report):
+            yield Sentence(f"{words.sentence(said)}.", "advice")
+        return
+    if risk.probability_failed is not None:
+        yield Sentence(_odds(risk, number))
+    head = ("Learning rate", "Value", "Meaning")
+    yield Table(head, list(_rates(report, risk, number)), look="figures")
+    for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
+        yield Sentence(sentence, "advice")
+    hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
+    for said in filter(None, (*hints, *risk.measuring_adds, words.applied(risk))):
+        yield Sentence(f"{words.sentence(said)}.", "hint")
+    yield Sentence(_FAILED, "hint")
+
+
+def _odds(risk: RiskAssessment, number: Numbers) -> Words:
+    ends = [number(f"risk/probability_failed_{end}", PERCENT) for end in ("low", "high")]
+    between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
+    diverging = risk.probability_diverged
+    told = ("; P(diverged) ", number("risk/probability_diverged", PERCENT))
+    return (
+        *("P(failed) ", number("risk/probability_failed", PERCENT), *between),
+        *(() if diverging is None else told),
+        *("; at learning rate ", Numbers(number.document)("recipe/learning_rate", digits=6)),
+        *(", over ", number("risk/horizon_steps"), " steps; the bar is "),
+        *(number("risk/threshold", ".0%"), "."),
+    )
+
+
+def _rates(report: ScoreReport, risk: RiskAssessment, number: Numbers) -> Iterator[list[Words]]:
+    recipe, own = report.recipe, Numbers(report)
+    given = own("recipe/learning_rate", digits=6) if recipe.learning_rate else "none given"
+    steps = own("recipe/max_steps", ",d")
+    yield ["Recipe", given, (f"{recipe.optimizer}, {recipe.schedule}, ", steps, " steps")]
+    start = number("risk/start_here", digits=2)
+    if risk.start_here is None:
+        yield ["Start here", start, "no learning rate trains this model"]
+    elif risk.published is not None:
+        yield ["Start here", start, "the middle of the published runs"]
+        return
+    else:
+        excess: Words = ("expected loss +", number("risk/start_excess", ".2f"), " nats, ")
+        excess = () if risk.start_excess is None else excess
+        failed = ("P(failed) ", number("risk/start_failed", PERCENT))
+        yield ["Start here", start, (*excess, *failed)]
+    yield ["Likely edge", number("risk/likely_edge", digits=2), "P(failed) is one half"]
+    most, share = number("risk/do_not_exceed", digits=2), number("risk/risk", ".0%")
+    yield ["Do not exceed", most, (share, " of the edges are lower")]
+
+
+def _around(report: ScoreReport, seed: SeedReport) -> Iterator[Block]:
+    """Yield what failed the gate, which settings were not read, and what was assumed."""
+    if report.gate and report.gate.failed:
+        keys = (part for key in report.gate.issues for part in (", ", Code(key)))
+        yield Sentence(
+            ("Failed by ", Code(f"--fail-on {report.gate.fail_on}"), ": ", *list(keys)[1:], ".")
+        )
+    for line in (words.unread(report), words.decisive(report, seed), report.assumed):
+        if line:
+            yield Sentence(f"{words.sentence(line)}.", "hint")
+
+
+def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Block]:
+    if risk is None or not risk.curve or words.can_not_tell(risk):
+        return
+    yield Figure(
+        title="Risk against the learning rate",
+        hint="P(failed) with its interval, for this recipe at other learning rates."
+        + _DOTS * (risk.learned is not None),
+        drawing=figures.risk_panel(report, risk),
+        text=figures.sparkline(risk.curve),
+    )
+
+
+def _findings(report: ScoreReport) -> Iterator[Block]:
+    rows: list[list[Words]] = []
+    for one in words.ordered(report):
+        stands = place(report, one)
+        where = [one.layer, f"{from_root(stands[0])}:{stands[1]}" if stands else ""]
+        small: list[str] = [part for name in filter(None, where) for part in (Code(name), " · ")]
+        small.append(f"{one.healthy}; source: {one.source}")
+        rows.append([one.level.value, one.code, one.message, one.fix, small])
+    if rows:
+        head = ("Level", "Check", "Message", "Fix", "Healthy")
+        yield Section("Findings", [Table(head, rows, look="items")])
+    else:
+        yield Section("Findings", [Sentence("No check found anything.", "hint")])
+
+
+def _since(report: ScoreReport) -> Section:
+    counts = words.states(Counter(one.state for one in definite(report.baseline).changes))
+    said = Sentence(f"Compared with the baseline: {counts}.")
+    blocks = [said, *changed_blocks(definite(report.baseline), Numbers(report, "baseline/"))]
+    return Section("Since the baseline", blocks)
+
+
+def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
+    if risk is None or not risk.levers or words.can_not_tell(risk):
+        return
+    rows: list[list[Words]] = []
+    for i, one in enumerate(risk.levers):
+        at = f"risk/levers/{i}"
+        between = (number(f"{at}/low", digits=2), "× to ", number(f"{at}/high", digits=2), "×")
+        loss, cost = (number(f"{at}/loss", "+.2f"), " nats"), (number(f"{at}/cost", ".2f"), "×")
+        size = (number(f"{at}/factor", digits=2), "×")
+        rows.append([f"{one.title} {one.change}", size, between, loss, cost])
+    head = ("Would raise the edge", "By", "Interval", "Final loss", "Time a step")
+    yield Section("Levers", [Table(head, rows)], hint=_LEVERS)
+
+
+def _reasons(report: ScoreReport, risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
+    if not words.has_reasons(report, risk):
+        return
+    rows = [
+        [one.meaning, number(f"risk/contributions/{i}/1", "+.2f")]
+        for i, one in enumerate(definite(risk).contributions)
+        if abs(one.decades) >= _SMALL
+    ]
+    if rows:
+        bars = Table(("Reason", "Decades"), rows[:_MOST_REASONS], look="bars")
+        yield Section("Why", [bars], hint=_WHY, folds="summary")
+
+
+def _spectra(seed: SeedReport, number: Numbers) -> Iterator[Block]:
+    layers, variant = seed.spectra.layers, VARIANTS.get(seed.spectra.variant)
+    if not layers:
+        return
+    frame = figures.frame(layers)
+    part = (
+        f" The drawings show the part of the plane where all eigenvalues are, from "
+        f"{frame.middle - frame.reach:.2f} to {frame.middle + frame.reach:.2f} on the real axis."
+    )
+    yield Figure(
+        title="Eigenvalues of every block",
+        hint=("The fitted linear map of each residual block.", part * frame.is_part),
+        drawing=figures.small_multiples(layers, frame, variant, number),
+    )
+    rows = [_row(i, layer, number) for i, layer in enumerate(layers)]
+    rows.append(["usual", *map(usual, COLUMNS), ""])
+    head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
+    table = Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
+    coverage = number("spectra/coverage", ".0%")
+    about = Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
+    yield Section("All numbers of all blocks", [about, table], folds="page")
+
+
+def _row(index: int, layer: LayerReport, number: Numbers) -> list[Words]:
+    at, status = f"spectra/layers/{index}", layer.status.replace("_", " ")
+    cells = [number(f"{at}/{column.field}", column.form) for column in COLUMNS]
+    return [Code(layer.name), *cells, "" if status == "ok" else status]
+
+
+def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
+    rows = [
+        [words.sentence(one.word), number(one.path, one.form), one.healthy, one.note]
+        for one in measured(seed)
+    ]
+    if seed.response is not None:
+        rows.append(
+            ["Cost of the response", number("response/forward_passes"), "", "forward passes"]
+        )
+    table = Table(("Measured", "Value", "Healthy", ""), rows, look="cards")
+    notes = words.notes(report, seed)
+    numbers: list[Block] = [table, Sentence(RANGE_NOTE, "hint")] if rows else []
+    return Section("Evidence", [*numbers, *([Notes(notes)] if notes else [])], folds="summary")
+
+
+def _own_runs(report: ScoreReport) -> Iterator[Block]:
+    if report.own_runs is not None:
+        blocks = history_blocks(report.own_runs, Numbers(report, "own_runs/"))
+        yield Section("Your own runs", blocks, folds="summary")
+
+
+def _recipe(report: ScoreReport) -> Section:
+    values = dict(report.recipe)
+    rows = [
+        (name, value, (said, *_placed(report, name)))
+        for name, value, said in recipe_rows(values, report.recipe_origins)
+    ]
+    rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
+    return Section("Recipe", [Table(("Field", "Value", "From"), rows)], folds="page")
+
+
+def _placed(report: ScoreReport, name: str) -> Words:
+    """Return where a file sets a field: `train.yaml:3`; nothing where none does."""
+    stands = report.recipe_places.get(name)
+    return () if stands is None else (" ", Code(f"{stands[0]}:{stands[1]}"))
+
+
+def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
+    more: list[list[Words]] = [["seed", number("seed"), "", ""]]
+    digests = {"configuration": report.target.config_hash}
+    digests["classifier’s data"] = None if seed.risk is None else seed.risk.classifier_data
+    more += [[name, Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
+    return provenance(report, Numbers(report), *more)

@@ -1,0 +1,450 @@
+"""Faults of computation: flipped bits, wrong products, replicas that differ, too few bits."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    AttentionTap,
+    fused_attention,
+    visible_logits,
+)
+from rksp.models.anatomy.weight_view import at_least_float
+from rksp.watch.faults.base import Fault, striking_places, with_first_tensor
+from rksp.watch.groups import local
+from rksp.watch.moment import Moment
+
+Bit = Annotated[int, Field(ge=0, lt=64)]
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class BitFlip(Fault):
+    """Flips one bit of one number at one step, as a faulty multiplier or memory cell does.
+
+    Tensor, element and bit are drawn from the seed, unless given. Weights flip after the update of
+    the step and gradients after its backward pass. Activations flip in its first forward pass, in
+    the output of a module that has weights of its own; the gradient passes through unchanged. In a
+    sharded tensor the local part is struck, on every rank.
+
+    Args:
+        step: The step of the flip.
+        where: `weights`, `gradients` or `activations`.
+        bit: Counted from the least significant. In float32, 22 is the highest of the mantissa, 30
+            the highest of the exponent and 31 the sign; in bfloat16 these are 6, 14 and 15.
+        name: Part of the path of the parameter or module.
+        element: Position in the flattened tensor.
+    """
+
+    name = "bitflip"
+
+    def __init__(
+        self,
+        step: NonNegativeInt = 10,
+        where: Literal["weights", "gradients", "activations"] = "weights",
+        bit: Bit | None = None,
+        name: str = "",
+        element: NonNegativeInt | None = None,
+    ) -> None:
+        self.step, self.where, self.bit, self.part, self.element = step, where, bit, name, element
+        self.struck = ""
+        self._path = ""
+        self._module: nn.Module | None = None
+        self._draws: list[float] = []
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the tensor, the element and the bit."""
+        generator = torch.Generator().manual_seed(seed)
+        self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+        found = striking_places(model, self.name, self.where, self.part)
+        self._path = found[int(self._draws[0] * len(found))]
+        self._module = model.get_submodule(self._path) if self.where == "activations" else None
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the module whose activation flips."""
+        if self._module is None or moment.step != self.step or self.struck:
+            return ()
+        pending = [True]
+
+        def flipped(found: Tensor) -> Tensor:
+            copied = found.clone()
+            self._strike(copied)
+            return copied
+
+        def strike(module: nn.Module, args: tuple, output: object) -> object:
+            if not pending:
+                return None
+            pending.clear()
+            return with_first_tensor(output, flipped)
+
+        return [self._module.register_forward_hook(strike)]
+
+    def after_backward(self, moment: Moment) -> None:
+        """Flip a bit of the gradient at the step."""
+        if self.where == "gradients" and moment.step == self.step and not self.struck:
+            gradient = moment.model.get_parameter(self._path).grad
+            if gradient is not None:
+                self._strike(gradient)
+
+    def after_update(self, moment: Moment) -> None:
+        """Flip a bit of the weight at the step."""
+        if self.where == "weights" and moment.step == self.step:
+            self._strike(moment.model.get_parameter(self._path))
+
+    def _strike(self, tensor: Tensor) -> None:
+        bits = 8 * tensor.element_size()
+        bit = int(self._draws[2] * bits) if self.bit is None else self.bit
+        held = local(tensor)
+        index = int(self._draws[1] * held.numel()) if self.element is None else self.element
+        flip_bit(held, index, bit)
+        self.struck = f"{self._path}[{index}] bit {bit}"
+
+
+def steps_of(first: int, count: int | None) -> range:
+    """Return the steps from the first on: so many, or the rest of the run."""
+    return range(first, sys.maxsize if count is None else first + count)
+
+
+@torch.no_grad()
+def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
+    """Flip a bit of one element in place; a second flip restores it.
+
+    Args:
+        tensor: A floating-point tensor of any strides.
+        index: Position in the flattened tensor.
+        bit: Counted from the least significant.
+
+    Raises:
+        InputError: The tensor has no such element, or its type has no such bit.
+    """
+    bits = 8 * tensor.element_size()
+    if not 0 <= index < tensor.numel() or not 0 <= bit < bits:
+        raise InputError(
+            f"A tensor of {tensor.numel()} elements of {bits} bits has no bit {bit} of element "
+            f"{index}."
+        )
+    position = []
+    for size in reversed(tensor.shape):
+        index, rest = divmod(index, size)
+        position.append(rest)
+    place = tensor[tuple(reversed(position))].view(1)
+    integer = INTEGERS[tensor.element_size()]
+    mask = 1 << bit if bit < bits - 1 else -(1 << bit)
+    place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))
+
+
+class MatmulCorruption(Fault):
+    """Flips one bit of every number in one column of a product of a linear layer, from a step on.
+
+    The defect of a multiplier persists, unlike the single flip of `bitflip`. A linear layer has
+    three products a step: its output, and the gradients of its input and of its weight in the
+    backward pass. The gradients were found to be more sensitive (Altenbernd et al., 2026, arXiv
+    2604.00726). Layer and column are drawn from the seed. In a sharded weight's gradient the local
+    part is struck, on every rank.
+
+    Args:
+        step: The first step.
+        steps: The number of steps; None means the rest of the run.
+        product: `output`, `input_gradient` or `weight_gradient`.
+        bit: Counted from the least significant. None means the fourth bit of the exponent (26 in
+            float32), which makes a number 256 times larger or smaller.
+        name: Part of the path of the layer.
+    """
+
+    name = "matmul"
+
+    def __init__(
+        self,
+        step: NonNegativeInt = 10,
+        steps: PositiveInt | None = None,
+        product: Literal["output", "input_gradient", "weight_gradient"] = "output",
+        bit: Bit | None = None,
+        name: str = "",
+    ) -> None:
+        self.steps = steps_of(step, steps)
+        self.product, self.bit, self.part = product, bit, name
+        self._layer: nn.Linear | None = None
+        self._draw = 0.0
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the layer and the column.
+
+        Raises:
+            NotCovered: No linear layer has `name` in its path.
+        """
+        found = [
+            module
+            for path, module in model.named_modules()
+            if isinstance(module, nn.Linear) and self.part in path
+        ]
+        if not found:
+            raise NotCovered(
+                f"Fault 'matmul' found no linear layer whose path contains {self.part!r}; "
+                "give a part of a path that the model has."
+            )
+        generator = torch.Generator().manual_seed(seed)
+        which, self._draw = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        self._layer = found[int(which * len(found))]
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the layer's output or on the gradient of its input."""
+        if moment.step not in self.steps or self.product == "weight_gradient":
+            return ()
+        if self.product == "output":
+
+            def strike(module: nn.Module, args: tuple, output: object) -> object:
+                return with_first_tensor(output, self._flipped)
+
+            return [definite(self._layer).register_forward_hook(strike)]
+
+        def enter(module: nn.Module, args: tuple) -> tuple | None:
+            if not (torch.is_grad_enabled() and args[0].requires_grad):
+                return None
+            x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
+            x.register_hook(self._flipped)
+            return (x, *args[1:])
+
+        return [definite(self._layer).register_forward_pre_hook(enter)]
+
+    def after_backward(self, moment: Moment) -> None:
+        """Corrupt the gradient of the layer's weight."""
+        gradient = definite(self._layer).weight.grad
+        if self.product == "weight_gradient" and moment.step in self.steps and gradient is not None:
+            held = local(gradient)
+            held.copy_(self._flipped(held))
+
+    def _flipped(self, product: Tensor) -> Tensor:
+        """Return the product with the bit flipped in its column; gradients pass unchanged."""
+        bits = 8 * product.element_size()
+        mantissa = round(-math.log2(torch.finfo(product.dtype).eps))
+        bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)
+        mask = 1 << bit if bit < bits - 1 else -(1 << bit)
+        column = int(self._draw * product.shape[-1])
+        part = product.detach()[..., column : column + 1].contiguous()
+        flipped = part.view(INTEGERS[product.element_size()]).bitwise_xor(mask)
+        change = torch.zeros_like(product)
+        change[..., column : column + 1] = flipped.view(product.dtype) - part
+        return product + change
+
+
+class ReplicaCorruption(Fault):
+    """Multiplies numbers of one rank by 1 + scale·n, with n standard normal, from a step on.
+
+    Activations are corrupted as they leave one module: the all-reduce spreads the error to every
+    rank's gradient, and the replicas stay equal. Gradients are corrupted after the all-reduce: the
+    loss looks the same and the replicas drift apart.
+
+    Args:
+        rank: The faulty rank.
+        step: The first step.
+        steps: The number of steps; None means the rest of the run.
+        where: `activations` or `gradients`.
+        scale: Size of the error relative to each number.
+        name: Part of the path of the module or parameter; the fault strikes the first match. Of a
+            module it strikes the first floating-point tensor in the output.
+    """
+
+    name = "replica"
+
+    def __init__(
+        self,
+        rank: NonNegativeInt = 1,
+        step: NonNegativeInt = 10,
+        steps: PositiveInt | None = None,
+        where: Literal["activations", "gradients"] = "activations",
+        scale: PositiveFloat = 0.5,
+        name: str = "",
+    ) -> None:
+        self.steps = steps_of(step, steps)
+        self.rank, self.where, self.scale, self.part = rank, where, scale, name
+        self._module: nn.Module | None = None
+        self._path = ""
+        self._is_faulty = False
+        self._generator = torch.Generator()
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Find the place to strike on the faulty rank.
+
+        Raises:
+            NotCovered: The run has no such rank, or no path contains `name`.
+        """
+        group = torch.distributed
+        is_parallel = group.is_available() and group.is_initialized()
+        size = group.get_world_size() if is_parallel else 1
+        if size < 2 or self.rank >= size:
+            raise NotCovered(
+                f"Fault 'replica' corrupts rank {self.rank}, and the run has {size} of them; "
+                "start it under torchrun with more processes."
+            )
+        self._is_faulty = group.get_rank() == self.rank
+        self._generator.manual_seed(seed)
+        self._path = striking_places(model, self.name, self.where, self.part)[0]
+        self._module = model.get_submodule(self._path) if self.where == "activations" else None
+
+    def _is_on(self, step: int) -> bool:
+        return self._is_faulty and step in self.steps
+
+    def _factors(self, like: Tensor) -> Tensor:
+        noise = torch.randn(like.shape, generator=self._generator)
+        return (1 + self.scale * noise).to(like)
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the module whose activations are corrupted."""
+        if self._module is None or not self._is_on(moment.step):
+            return ()
+
+        def strike(module: nn.Module, args: tuple, output: object) -> object:
+            return with_first_tensor(output, lambda found: found * self._factors(found))
+
+        return [self._module.register_forward_hook(strike)]
+
+    @torch.no_grad()
+    def after_backward(self, moment: Moment) -> None:
+        """Corrupt the gradient of the parameter."""
+        if self.where != "gradients" or not self._is_on(moment.step):
+            return
+        gradient = moment.model.get_parameter(self._path).grad
+        if gradient is not None:
+            held = local(gradient)
+            held.mul_(self._factors(held))
+
+
+@dataclass(eq=False)
+class LowPrecisionAttention(Fault):
+    """Corrupts δ = rowsum(dO ∘ O) in the backward pass of attention; the forward pass is untouched.
+
+    Kinds:
+        truncate: O and dO are taken in bfloat16 with their lowest `bits` bits cleared, the
+            injection of arXiv 2606.28116. The bias is large, because truncation only shrinks.
+        round: The same bits are lost by rounding to nearest, which has no bias.
+        bf16: O is recomputed with unnormalized probabilities exp(s − max), values and sums in
+            bfloat16, the natural failure of arXiv 2510.04212: rows with several maximal keys
+            round to one side. `bits` is not used. Blocks of keys are summed in float32 and
+            rounded once, so the error is smaller than that of a kernel that rounds every block.
+
+    The fault affects every attention call through `scaled_dot_product_attention`: those of rksp's
+    own zoo, and those of transformers with `attn_implementation="sdpa"`, the default. A torch
+    function mode replaces the calls between `arm` and the removal of the handle. Dropout must be
+    off.
+
+    Args:
+        bits: How many of bfloat16's lowest bits are lost; 7 is the whole mantissa.
+        kind: `truncate`, `round` or `bf16`.
+        step: The first step.
+    """
+
+    name = "low_precision_attention"
+    bits: Annotated[int, Field(ge=0, le=8)] = 7
+    kind: Literal["truncate", "round", "bf16"] = "truncate"
+    step: NonNegativeInt = 0
+    _calls: int | None = field(init=False, default=None)  # of the step; None before `step`
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Check that the model calls `scaled_dot_product_attention`.
+
+        Raises:
+            NotCovered: The model uses another attention function.
+        """
+        config = getattr(model, "config", None)
+        written = getattr(config, "_attn_implementation", None)
+        if written not in (None, "sdpa"):
+            raise NotCovered(
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                f"model uses {written!r}; build it with attn_implementation='sdpa'."
+            )
+
+    def arm(self, moment: Moment) -> Sequence[Any]:
+        """Replace the step's attention calls."""
+        if moment.step < self.step:
+            return ()
+        self._calls = 0
+        return [AttentionTap(self._strike).open()]
+
+    def after_backward(self, moment: Moment) -> None:
+        """Check that the step made an attention call.
+
+        Raises:
+            NotCovered: It made none.
+        """
+        calls, self._calls = self._calls, None
+        if calls == 0:
+            raise NotCovered(
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                "model never calls it; choose another fault."
+            )
+
+    def _strike(self, call: AttentionCall) -> Tensor:
+        self._calls = definite(self._calls) + 1
+        if call.dropout:
+            raise NotCovered(
+                "Fault 'low_precision_attention' recomputes attention and cannot repeat its "
+                f"dropout of {call.dropout}; set attention dropout to 0."
+            )
+        return _Attention.apply(call.query, call.key, call.value, call, self)
+
+    def spoil(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in float32 without its low bits."""
+        raw = tensor.to(torch.bfloat16).view(torch.int16)
+        if self.kind == "round" and self.bits:
+            raw = raw + (1 << (self.bits - 1))  # sign and magnitude: away from zero at a tie
+        return (raw & (-1 << self.bits)).view(torch.bfloat16).float()
+
+
+class _Attention(torch.autograd.Function):
+    """Attention with torch's own forward pass and a corrupted FlashAttention backward pass.
+
+    dV = Pᵀ dO;  dS = P ∘ (dO Vᵀ − δ);  dQ = scale dS K;  dK = scale dSᵀ Q (Dao et al., 2022,
+    algorithm 4), in float32 (or float64 for float64 inputs) except for δ.
+    """
+
+    @staticmethod
+    def forward(ctx, query, key, value, call, fault):
+        """Compute the output and save the inputs."""
+        output = fused_attention(replace(call, query=query, key=key, value=value))
+        ctx.save_for_backward(query, key, value, call.mask, output)
+        ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Compute the gradients with a corrupted δ."""
+        query, key, value, mask, output = ctx.saved_tensors
+        q, k, v, g = map(at_least_float, (query, key, value, grad))
+        groups = q.shape[-3] // k.shape[-3]
+        k, v = (part.repeat_interleave(groups, dim=-3) for part in (k, v))
+        call = AttentionCall(query=q, key=k, mask=mask, is_causal=ctx.is_causal, scale=ctx.scale)
+        scores, visible = visible_logits(call)
+        p = scores.softmax(-1).where(visible.any(-1, keepdim=True), 0.0)
+        fault = ctx.fault
+        if fault.kind == "bf16":
+            low, spoiled = _low_precision_output(scores, v), g
+        else:
+            low, spoiled = fault.spoil(output), fault.spoil(g)
+        delta = (low.to(g) * spoiled.to(g)).sum(-1, keepdim=True)
+        dv = p.mT @ g
+        ds = p * (g @ v.mT - delta) * call.factor
+        dq, dk = ds @ k, ds.mT @ q
+        dk, dv = (_fold(part, groups) for part in (dk, dv))
+        return dq.to(query), dk.to(key), dv.to(value), None, None
+
+
+def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return (weights.bfloat16() @ v.bfloat16()).to(scores) / total
+
+
+def _fold(gradient: Tensor, groups: int) -> Tensor:
+    """Sum the gradients of query heads that share a key head."""
+    return gradient if groups == 1 else gradient.unflatten(-3, (-1, groups)).sum(-3)

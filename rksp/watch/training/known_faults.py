@@ -1,0 +1,87 @@
+"""What is known of the installed releases for a training that is about to start."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from rksp.checks.advisories import audit, packages
+from rksp.checks.conditions import gpu_facts, model_facts
+from rksp.checks.environment import installed_here
+from rksp.documents.finding import Level
+from rksp.ground.errors import InputError
+from rksp.optimizers.table import optimizer_of_class
+from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.registry import read_document
+from rksp.recipe_files.said.facts import Fact, Facts, run_facts
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+_LOG = logging.getLogger("rksp")
+
+
+def log_known_faults(model: nn.Module, optimizer: Optimizer | None, facts: Facts) -> None:
+    """Log the advisories for the installed releases with this model and optimizer.
+
+    Mere notes are left out. What is not known of the run never warns.
+
+    Args:
+        model: The model that is trained.
+        optimizer: Its optimizer.
+        facts: What the trainer knows besides, by the names of the advisories' conditions.
+    """
+    known = {**_live_facts(model, optimizer), **facts}
+    for finding in audit(installed_here(packages()), known, datetime.date.today()).findings:
+        if finding.level is not Level.NOTE:
+            _LOG.warning("%s %s: %s", finding.level, finding.code, finding.text)
+
+
+def stated(**values: Any) -> dict[str, Fact]:
+    """Return the settings that are known, as facts; None stands for one that is not."""
+    return {name: Fact((value,)) for name, value in values.items() if value is not None}
+
+
+def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
+    """Return what the arguments of a Trainer of transformers or TRL say, as a run file would."""
+    name, is_trl = type(args).__name__, type(args).__module__.startswith("trl.")
+    stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
+    data = {key: value for key, value in args.to_dict().items() if value is not None} | stage
+    document = Document(path=Path(name), syntax="json", data=data)
+    trainer = "trl" if is_trl else "hugging-face"
+    try:
+        found = run_facts(read_document(document, trainer=trainer, devices=args.world_size))
+    except InputError:  # arguments that no run file could have
+        return {}
+    of_model = ("dtype", "attn_implementation")  # which was loaded before; no argument shows it
+    return {name: fact for name, fact in found.items() if name not in of_model}
+
+
+def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact]:
+    """Return what the objects of a training show."""
+    config, group = getattr(model, "config", None), torch.distributed
+    is_parallel = group.is_available() and group.is_initialized()
+    on_gpu = any(p.is_cuda for p in model.parameters())
+    is_sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    found = model_facts(config) | gpu_facts(torch.cuda.get_device_name() if on_gpu else None)
+    found |= stated(
+        attn_implementation=getattr(config, "_attn_implementation", None),
+        distributed="fsdp2" if is_sharded else None,
+        world_size=group.get_world_size() if is_parallel else 1,
+    )
+    if optimizer is not None:
+        settings, kind = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
+        name = type(optimizer).__name__.lower() if kind is None else kind.name
+        is_fused = bool(settings.get("fused")) and name.startswith("adam")
+        found["optimizer"] = Fact((name, "adam_fused") if is_fused else (name,))
+        rate = settings.get("initial_lr", settings["lr"])  # before the first step of warm-up
+        found |= stated(weight_decay=settings.get("weight_decay"), learning_rate=rate)
+    return found
