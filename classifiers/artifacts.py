@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
 
 Model = TypeVar("Model")
 _LARGEST = 2_000_000  # bytes; ours are a tenth of it or less
+SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Decades = Annotated[float, Field(gt=-SENSELESS, lt=SENSELESS, allow_inf_nan=False)]
+Deviation = Annotated[float, Field(gt=0, lt=SENSELESS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +63,23 @@ class Artifact:
                     f"The {self.noun} has schema {stored['schema']!r}, not {self.schema!r}; "
                     f"fit it again with {self.command}."
                 )
-            if not isinstance(stored["card"]["digest"], str):
-                raise TypeError("the digest of the card is not a text")
+            if not isinstance(stored.get("card", stored)["digest"], str):
+                raise TypeError("the digest of the data is not a text")
             return build(stored)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ArtifactError(
+                f"The {self.noun} is damaged: {where}: {first['msg']:.200}."
+            ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"The {self.noun} is damaged: {error!r:.200}.") from error
 
 
-def number(value: Any) -> float:
-    """Return a finite number.
+def of_stored(kind: type[Model], stored: Any) -> Model:
+    """Return an object of a dataclass from its stored fields, each of its type.
 
     Raises:
-        ValueError: It is none.
+        ValidationError: A field is missing, or a value is none of its type.
     """
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError("a number is not finite")
-    return found
+    return TypeAdapter(kind).validate_python(stored)

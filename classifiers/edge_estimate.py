@@ -7,20 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
+from typing import ClassVar
 
 import numpy as np
 
-from rksp.classifiers.rates import (
-    DO_NOT_EXCEED,
-    EdgeAndBest,
-    Lapse,
-    RateMixture,
-    failed,
-    failed_interval,
-)
+from rksp.classifiers.rates import EdgeAndBest, Lapse, RateMixture
 from rksp.documents.own_runs import LearnedReport
 
-_TAIL = 0.05  # share of the sources beyond each end of the interval of P(failed)
 _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
 _TOGETHER = 256  # rates whose losses are found in one piece of memory, half a megabyte
 _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
@@ -45,6 +38,7 @@ class EdgeEstimate(EdgeAndBest):
         learned: How far a team's own runs moved it; None where there are none.
     """
 
+    tail: ClassVar[float] = 0.05
     edge: RateMixture
     best: RateMixture
     diverging: RateMixture
@@ -63,7 +57,7 @@ class EdgeEstimate(EdgeAndBest):
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate."""
         if rate not in self._failed:
-            self._failed[rate] = failed(self.edge, self.lapse, rate)
+            self._failed[rate] = super().failed(rate)
         return self._failed[rate]
 
     def diverged(self, rate: float) -> float:
@@ -78,25 +72,7 @@ class EdgeEstimate(EdgeAndBest):
     def rate_of(self, probability: float) -> float | None:
         """Return the rate at which `failed` is this; None where no rate has so small a chance."""
         share = (probability - self.lapse.share) / (1 - 2 * self.lapse.share)
-        return None if share <= 0 else self.quantile(min(share, 1 - 1e-9))
-
-    @property
-    def likely_edge(self) -> float:
-        """The median of the edge."""
-        return self.quantile(0.5)
-
-    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """Return the quantile at this share.
-
-        It can lie below `start_here` in short runs, where too low a rate costs as much as a
-        failure.
-        """
-        return self.quantile(share)
-
-    def interval(self, rate: float) -> tuple[float, float]:
-        """Return P(failed) for nine in ten sources: their edges lie higher, or lower, than most."""
-        point = self.failed(rate)
-        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL, point=point)
+        return None if share <= 0 else self.edge.quantile(min(share, 1 - 1e-9))
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""

@@ -25,9 +25,11 @@ _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in lon
 _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
-_SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text
+_SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text more
 _SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
+_LARGE_BATCH = 2**17  # tokens, beyond which the edge of public ladders rises no more with a step
+_MUON_WIDTH = 512  # of public ladders of Muon, from which its edge moves with the width
 _DEPTH = 4  # blocks, from which the depth counts apart where no branch is normalized before
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
@@ -109,14 +111,19 @@ class EdgeInputs:
         return max(0.0, math.log10(narrowest / self.width))
 
     @property
-    def lack_of_tokens(self) -> float:
-        """Decades by which a batch holds fewer tokens than a run that sees much text needs.
+    def seen_share(self) -> float:
+        """0 for runs that see as few tokens as the lab's, 1 for those that see as many as others.
 
-        It grows with what the run sees: the lab's runs, of batches as small, show no price.
+        The lab's runs, of the smallest batches, show no price of a small batch.
         """
         few, many = _SEEN
         seen = math.log(self.batch_tokens * self.steps / few) / math.log(many / few)
-        return min(1.0, max(0.0, seen)) * max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
+        return min(1.0, max(0.0, seen))
+
+    @property
+    def lack_of_tokens(self) -> float:
+        """Decades by which a batch holds fewer tokens than any of a run that sees much text."""
+        return self.seen_share * max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
 
     @property
     def peak_share(self) -> float:
@@ -147,9 +154,12 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     blocks normalize after the sum (Xiong et al., 2020), and most where none normalizes, since what
     each adds is multiplied by the next. The memories of Adam's moments count where the first is
     long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the
-    run, or outlasts the second. The best rate follows the batch up to `CRITICAL_BATCH`, and the
-    length of the run up to `LONG` steps. An initial deviation counts above √(2/5 width) (Nguyen and
-    Salazar, 2019), in short runs only.
+    run, or outlasts the second. Where a run sees much text, its edge rises with the batch up to
+    `_LARGE_BATCH`, as the noise of the gradient falls (McCandlish et al., 2018, 1812.06162). A
+    step of Muon or Scion moves the outputs by its rate times √width in AdamW's scale, one of AdamW
+    by its rate times the width, so a wider model lowers their edge less. The best rate follows the
+    batch up to `CRITICAL_BATCH` in every run, and its length up to `LONG` steps. An initial
+    deviation counts above √(2/5 width) (Nguyen and Salazar, 2019), in short runs only.
     """
     spec = optimizer_spec(inputs.optimizer)
     warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
@@ -161,6 +171,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     looks_ahead = first is not None and spec.looks_ahead
     lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
     long = horizon_share(inputs.steps)
+    batch = min(max(inputs.batch_tokens, _SMALL_BATCH), _LARGE_BATCH)
     features = {
         "width": math.log10(inputs.width) + inputs.narrowness,
         "depth": math.log10(inputs.depth),
@@ -190,6 +201,9 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "masked": long * inputs.masks,
         "qk_norm": long * inputs.normalizes_qk,
         "small_batch": -inputs.lack_of_tokens,
+        "seen_batch": inputs.seen_share * math.log10(batch / _LARGE_BATCH),
+        "matched_width": inputs.seen_share
+        * (math.log10(inputs.width / _MUON_WIDTH) if spec.has_scales else 0.0),
     }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
 
@@ -221,7 +235,11 @@ class Column:
 
 _CLIMBING = 1.0  # decades: what a rate that never stops rising does, which one source shows
 _LENGTH = 0.3  # decades: by how much the best rate of long runs differs, beside all else
-_BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one ladder shows
+_BATCH = 0.3  # decades a decade: what a step of fewer tokens costs, the lab's show none of it
+# Decades a decade: by how much less the width lowers the edge of Muon and Scion than of AdamW,
+# whose line falls with its 0.9th power: √width from their steps, and nanochat's rates, alike at
+# all widths.
+_MATCHED_WIDTH, _WIDTH_KNOWN = 0.4, 0.1
 # Decades: what normalized queries and keys add in long runs, and how far that is known. Pairs of
 # the lab say 0.3; DCLM's runs, which all trained, lie higher, and no other public edge is known.
 _QK_NORM, _QK_KNOWN = 0.3, 0.1
@@ -253,6 +271,13 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="masked", meaning="masked text", prior=_MASKED),
     Column(name="qk_norm", meaning="normalized queries and keys", prior=_QK_KNOWN, mean=_QK_NORM),
     Column(name="small_batch", meaning="a batch of few tokens", sign=1, prior=_BATCH),
+    Column(name="seen_batch", meaning="the tokens of a step", sign=1, prior=_BATCH),
+    Column(
+        name="matched_width",
+        meaning="the width under Muon",
+        prior=_WIDTH_KNOWN,
+        mean=_MATCHED_WIDTH,
+    ),
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )

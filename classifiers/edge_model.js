@@ -11,6 +11,8 @@ const KEPT = 0.5; // share of what toy runs show of a kind of model that counts 
 const CRITICAL_BATCH = 1e6;
 const TOY_BATCH = 3e4;
 const SMALL_BATCH = 4000;
+const LARGE_BATCH = 2 ** 17;
+const MUON_WIDTH = 512;
 const SEEN = [3e6, 3e7]; // tokens of a run, from the lab's to public ones
 const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
 const KINDS = ["parallel", "branch_norm"];
@@ -25,6 +27,8 @@ const LONG = 5000;
 const DO_NOT_EXCEED = 0.05;
 const FAR = 0.7;
 const LONG_STEPS = 1000; // of a model without normalization
+const CLEARLY = 1.1; // times a rate that is known to a factor of two at best
+const CAUTIOUS = 0.4; // share of the bar of P(failed)
 const SURE = 0.005; // chance below which pages print no number
 const HALVINGS = 60;
 const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
@@ -118,14 +122,16 @@ function lateShare(run) {
 
 const horizonShare = (steps) => clip(Math.log(steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
 
-// `EdgeInputs.climbing`, `lack_of_tokens` and `narrowness`.
+// `EdgeInputs.climbing`, `seen_share`, `lack_of_tokens` and `narrowness`.
 const climbing = (run) => clip((2 * run.warmup_steps) / run.max_steps - 1, 0, 1);
 
-function lackOfTokens(run) {
-  const batch = run.batch_size * run.sequence_length;
-  const seen = Math.log((batch * run.max_steps) / SEEN[0]) / Math.log(SEEN[1] / SEEN[0]);
-  return clip(seen, 0, 1) * Math.max(0, Math.log10(SMALL_BATCH / batch));
+function seenShare(run) {
+  const seen = run.batch_size * run.sequence_length * run.max_steps;
+  return clip(Math.log(seen / SEEN[0]) / Math.log(SEEN[1] / SEEN[0]), 0, 1);
 }
+
+const lackOfTokens = (run) =>
+  seenShare(run) * Math.max(0, Math.log10(SMALL_BATCH / (run.batch_size * run.sequence_length)));
 
 function narrowness(run) {
   const narrowest = 32 * (256 / 32) ** horizonShare(run.max_steps);
@@ -182,6 +188,8 @@ function featuresOf(run, optimizers, measured) {
     masked: horizonShare(steps) * run.masks,
     qk_norm: horizonShare(steps) * run.normalizes_qk,
     small_batch: -lackOfTokens(run),
+    seen_batch: seenShare(run) * Math.log10(clip(batch, SMALL_BATCH, LARGE_BATCH) / LARGE_BATCH),
+    matched_width: seenShare(run) * (spec.has_scales ? Math.log10(run.width / MUON_WIDTH) : 0),
     made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {
@@ -367,9 +375,9 @@ function openAt(low, high, edge) {
 
 // `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them;
 // a rate up to a tenth above both is not above them, as `exceeds` says.
-function verdictAt(bar, failed, high, rate, start, ceiling) {
+function verdictAt(bar, failed, rate, start, ceiling) {
   if (failed >= bar) return "risk";
   const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));
-  const bounds = held.flatMap((line) => [line, Number(line.toExponential(1))]);
-  return high >= bar || rate > 1.1 * Math.max(...bounds) ? "caution" : "ok";
+  const isAbove = rate > CLEARLY * Math.max(...held);
+  return isAbove && failed >= CAUTIOUS * bar ? "caution" : "ok";
 }

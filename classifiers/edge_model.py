@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
-from rksp.classifiers.artifacts import Artifact, number
-from rksp.classifiers.divergence import Divergence
+from rksp.classifiers.artifacts import SENSELESS, Artifact, Number, of_stored
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
-from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
-from rksp.classifiers.line import Expected, Line
-from rksp.classifiers.rates import DO_NOT_EXCEED, SENSELESS, Lapse, Spread
+from rksp.classifiers.kinds import Amount, Kinds
+from rksp.classifiers.line import Divergence, Expected, Line
+from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
 ARTIFACT = Artifact(
     noun="model of the edge", schema="rksp-edge-6", file="edge.json", command="python -m lab fit"
 )
+
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_End = Annotated[float, Field(gt=-5 * SENSELESS, lt=5 * SENSELESS)]  # of the range of a column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,8 @@ class Horizon:
 
     edge: Spread
     best: Spread
-    below: Sequence[float]
-    above: Sequence[float]
+    below: Sequence[Number]
+    above: Sequence[Number]
 
 
 class EdgePredictor(Protocol):
@@ -67,6 +71,34 @@ class EdgePredictor(Protocol):
     @property
     def tuning(self) -> FineTuningPredictor:
         """What answers for trained weights beside it."""
+
+
+class Asking:
+    """A predictor that asks another one, `prior`, and says of what it does not change as it does.
+
+    It has `predict` to add.
+    """
+
+    prior: EdgePredictor
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the prior was fitted on."""
+        return self.prior.card
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the prior's configuration lets measured columns be."""
+        return self.prior.expected
+
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """What answers for trained weights."""
+        return self.prior.tuning
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the prior says."""
+        return self.prior.strangeness(measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +126,12 @@ class EdgeModel:
     expected: Mapping[str, Expected]
     short: Horizon
     long: Horizon
-    knots: Sequence[float]
-    weights: Sequence[float]
+    knots: Sequence[Number]
+    weights: Sequence[_Share]
     lapse: Lapse
     kinds: Kinds
-    ranges: Mapping[str, tuple[float, float]]
-    measured_ranges: Mapping[str, tuple[float, float]]
+    ranges: Mapping[str, tuple[_End, _End]]
+    measured_ranges: Mapping[str, tuple[Number, Number]]
     card: Mapping[str, Any]
 
     def features(
@@ -221,31 +253,24 @@ class EdgeModel:
 
     @classmethod
     def _built(cls, stored: Mapping[str, Any]) -> EdgeModel:
-        expected = {
-            name: Expected(line=Line.of_stored(parts["line"]), reach=number(parts["reach"]))
-            for name, parts in stored["expected"].items()
-        }
-        knots = [number(x) for x in stored["knots"]]
-        weights = [number(x) for x in stored["weights"]]
-        if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+        model = of_stored(cls, stored)
+        if abs(sum(model.weights) - 1) > 1e-6:
             raise ValueError("the weights are no weights")
-        for errors in stored["card"].get("transfer", {}).values():
-            number(errors["edge"]), number(errors["best"])
-        return cls(
-            edge=Line.of_stored(stored["edge"]),
-            best=Line.of_stored(stored["best"]),
-            divergence=Divergence.of_stored(stored["divergence"], len(weights)),
-            expected=expected,
-            short=_horizon(stored["short"], len(knots), len(weights)),
-            long=_horizon(stored["long"], len(knots), len(weights)),
-            knots=knots,
-            weights=weights,
-            lapse=_lapse(stored["lapse"]),
-            kinds=_kinds(stored["kinds"]),
-            ranges=_decades(stored["ranges"]),
-            measured_ranges=_ranges(stored["measured_ranges"]),
-            card=stored["card"],
-        )
+        for part in (model.short, model.long):
+            if not len(part.below) == len(part.above) == len(model.knots):
+                raise ValueError("the losses do not stand at the knots")
+        spreads = [
+            spread for part in (model.short, model.long) for spread in (part.edge, part.best)
+        ]
+        for spread in (*spreads, model.divergence.short, model.divergence.long):
+            if len(spread.between) != len(model.weights):
+                raise ValueError("the spreads do not stand at the weights")
+        if not 0 < model.lapse.low <= model.lapse.share <= model.lapse.high < DO_NOT_EXCEED:
+            raise ValueError("the share of lapses is none, or beyond all sense")
+        for errors in model.card.get("transfer", {}).values():
+            if not all(math.isfinite(errors[of]) for of in ("edge", "best")):
+                raise ValueError("an error of a rule is none")
+        return model
 
 
 @cache
@@ -256,49 +281,3 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
         ArtifactError: There is no such file, or it is not a model.
     """
     return ARTIFACT.load(path, EdgeModel.from_json)
-
-
-def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
-    if not len(stored["below"]) == len(stored["above"]) == knots:
-        raise ValueError("the losses do not stand at the knots")
-    return Horizon(
-        edge=Spread.of_stored(stored["edge"], weights),
-        best=Spread.of_stored(stored["best"], weights),
-        below=[number(x) for x in stored["below"]],
-        above=[number(x) for x in stored["above"]],
-    )
-
-
-def _kinds(stored: Mapping[str, Any]) -> Kinds:
-    families = {
-        name: FamilyOffset(mean=_amount(x["mean"]), deviation=_amount(x["deviation"]))
-        for name, x in stored["families"].items()
-    }
-    return Kinds(
-        families=families, unlike={name: _amount(x) for name, x in stored["unlike"].items()}
-    )
-
-
-def _amount(stored: Mapping[str, Any]) -> Amount:
-    amount = Amount(edge=number(stored["edge"]), best=number(stored["best"]))
-    if not max(abs(amount.edge), abs(amount.best)) < SENSELESS:
-        raise ValueError("an offset is beyond all sense")
-    return amount
-
-
-def _lapse(stored: Mapping[str, Any]) -> Lapse:
-    lapse = Lapse(**{name: number(stored[name]) for name in ("share", "low", "high")})
-    if not 0 < lapse.low <= lapse.share <= lapse.high < DO_NOT_EXCEED:
-        raise ValueError("the share of lapses is none, or beyond all sense")
-    return lapse
-
-
-def _decades(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    found = _ranges(stored)
-    if not all(abs(end) < 5 * SENSELESS for ends in found.values() for end in ends):
-        raise ValueError("a range is beyond all sense")
-    return found
-
-
-def _ranges(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    return {name: (number(low), number(high)) for name, (low, high) in stored.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rksp.classifiers.artifacts import Decades
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs, horizon_share
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
@@ -28,8 +29,8 @@ WIDENED_BY = {
 class Amount:
     """One amount of the edge and one of the best rate, in decades."""
 
-    edge: float
-    best: float
+    edge: Decades
+    best: Decades
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any
+from typing import ClassVar
 
-from rksp.classifiers.artifacts import number
+from rksp.classifiers.artifacts import Deviation
 
-SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
@@ -171,49 +170,31 @@ class Lapse:
     high: float
 
 
-def failed(edge: RateDistribution | RateMixture, lapse: Lapse, rate: float) -> float:
-    """Return the chance that a run at this rate fails; it rises with the rate.
-
-    Its edge lies below the rate, or it lapses: the distribution of the edge alone would say one in
-    a billion where the data show that one in some hundred runs fails all the same.
-    """
-    return lapsing(edge.below(rate), lapse.share)
-
-
-def failed_interval(
-    edge: RateDistribution | RateMixture, lapse: Lapse, rate: float, *, tail: float, point: float
-) -> tuple[float, float]:
-    """Return P(failed) if this source's edges lie higher, or lower, than all but `tail` of them.
-
-    The ends take the ends of the chance to lapse, so the interval is never empty. `point` is what
-    `failed` says, which lies within.
-    """
-    log_rate = math.log10(rate)
-    low, high = (
-        _NORMAL.cdf((log_rate - edge.source(share)) / edge.within) for share in (1 - tail, tail)
-    )
-    # A lapse lifts what is near 0 and lowers what is near 1.
-    ends = [lapsing(low, lapse.low), lapsing(low, lapse.high)]
-    tops = [lapsing(high, lapse.low), lapsing(high, lapse.high)]
-    return min(*ends, point), max(*tops, point)
-
-
 def says_nothing(low: float, high: float) -> bool:
     """Return whether an interval of P(failed) is printed as from <1 % to >99 %."""
     return low < _SURE and high > 1 - _SURE
 
 
-def lapsing(chance: float, lapse: float) -> float:
+def _lapsing(chance: float, lapse: float) -> float:
     """Return a chance of failing, given the chance that a run ends against what its edge says."""
     return lapse + (1 - 2 * lapse) * chance
 
 
 class EdgeAndBest:
-    """What every answer says of its two distributions of rates."""
+    """What every answer says of its two distributions of rates, which are peak rates.
+
+    Attributes:
+        edge: Of the rate from which a run fails.
+        best: Of the best rate.
+        lapse: Chance that a run ends against what its rate and the edge say.
+        tail: Share of the sources beyond each end of the interval of P(failed).
+    """
 
     __slots__ = ()
     edge: RateDistribution | RateMixture
     best: RateDistribution | RateMixture
+    lapse: Lapse
+    tail: ClassVar[float]
 
     @property
     def log_edge(self) -> float:
@@ -225,13 +206,45 @@ class EdgeAndBest:
         """The median of log10 of the best rate."""
         return self.best.location
 
+    @property
+    def likely_edge(self) -> float:
+        """The median of the edge."""
+        return self.edge.quantile(0.5)
+
+    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
+        """Return the rate below which this share of the edges lies.
+
+        It can lie below `start_here` in short runs, where too low a rate costs as much as a
+        failure.
+        """
+        return self.edge.quantile(share)
+
+    def failed(self, rate: float) -> float:
+        """Return the chance that a run at this rate fails; it rises with the rate.
+
+        Its edge lies below the rate, or it lapses: the distribution of the edge alone would say one
+        in a billion where the data show that one in some hundred runs fails all the same.
+        """
+        return _lapsing(self.edge.below(rate), self.lapse.share)
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """Return P(failed) if the edges of a source lie higher, or lower, than all but `tail`.
+
+        The ends take the ends of the chance to lapse, so the interval is never empty, and P(failed)
+        lies within.
+        """
+        shares, log_rate = (1 - self.tail, self.tail), math.log10(rate)
+        low, high = (
+            _NORMAL.cdf((log_rate - self.edge.source(share)) / self.edge.within) for share in shares
+        )
+        # A lapse lifts what is near 0 and lowers what is near 1.
+        lapses, point = (self.lapse.low, self.lapse.high), self.failed(rate)
+        ends, tops = ([_lapsing(end, lapse) for lapse in lapses] for end in (low, high))
+        return min(*ends, point), max(*tops, point)
+
     def diverged(self, rate: float) -> float | None:
         """Return the chance that a run at this rate diverges; None where no data tell it apart."""
         return None
-
-    def quantile(self, share: float) -> float:
-        """Return the rate below which this share of the edges lies."""
-        return self.edge.quantile(share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +257,8 @@ class Spread:
             value for each of `EdgeModel.weights`: quantiles of its posterior, ascending.
     """
 
-    within: float
-    between: Sequence[float]
+    within: Deviation
+    between: Sequence[Deviation]
 
     def mixed(self, other: Spread, share: float) -> Spread:
         """Return the spread between this one and another, at a share of the way."""
@@ -264,20 +277,3 @@ class Spread:
             location=location, within=self.within, between=between
         )
         return RateMixture(weights=tuple(weights), parts=tuple(map(part, self.between)))
-
-    @classmethod
-    def of_stored(cls, stored: Mapping[str, Any], weights: int) -> Spread:
-        """Rebuild a spread of an artifact, with so many values between sources.
-
-        Raises:
-            LookupError: A part is missing.
-            ValueError: A number is damaged.
-        """
-        within, between = number(stored["within"]), [number(x) for x in stored["between"]]
-        if len(between) != weights:
-            raise ValueError("the spreads do not stand at the weights")
-        if not min(within, *between) > 0:
-            raise ValueError("a spread is not positive")
-        if not max(within, *between) < SENSELESS:
-            raise ValueError("a spread is beyond all sense")
-        return cls(within=within, between=between)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgePredictor
-from rksp.classifiers.line import Expected
-
-if TYPE_CHECKING:  # loaded for trained weights alone
-    from rksp.classifiers.fine_tuning.model import FineTuningPredictor
+from rksp.classifiers.edge_model import Asking, EdgePredictor
 
 T = TypeVar("T")
 
 
-class Remembered:
+class Remembered(Asking):
     """Remembers the estimates of another predictor: the cells of a grid share most of them.
 
     Args:
@@ -24,41 +20,19 @@ class Remembered:
     """
 
     def __init__(self, prior: EdgePredictor) -> None:
-        self._prior = prior
-        self._known: dict[object, EdgeEstimate] = {}
-        self._strange: dict[object, dict[str, float]] = {}
+        self.prior = prior
         self._made: dict[Hashable, Any] = {}
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What the predictor was fitted on."""
-        return self._prior.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the configuration lets every measured column be."""
-        return self._prior.expected
-
-    @property
-    def tuning(self) -> FineTuningPredictor:
-        """What answers for trained weights."""
-        return self._prior.tuning
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
         """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
         asked = (inputs, tuple((measured or {}).items()))
-        if asked not in self._known:
-            self._known[asked] = self._prior.predict(inputs, measured)
-        return self._known[asked]
+        return self.once(asked, lambda: self.prior.predict(inputs, measured))
 
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return what the predictor says."""
-        asked = tuple(measured.items())
-        if asked not in self._strange:
-            self._strange[asked] = self._prior.strangeness(measured)
-        return self._strange[asked]
+        return self.once(tuple(measured.items()), lambda: self.prior.strangeness(measured))
 
     def once(self, asked: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` made when this was asked for the first time."""

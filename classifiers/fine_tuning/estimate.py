@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from rksp.classifiers.rates import (
-    DO_NOT_EXCEED,
-    EdgeAndBest,
-    Lapse,
-    RateDistribution,
-    failed,
-    failed_interval,
-)
+from rksp.classifiers.rates import EdgeAndBest, Lapse, RateDistribution
 
-if TYPE_CHECKING:  # an answer needs no pydantic
+if TYPE_CHECKING:
     from rksp.documents.own_runs import LearnedReport
-
-_TAIL = 0.1  # share of the sources beyond each end of the interval of P(failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +28,7 @@ class FineTuningEstimate(EdgeAndBest):
         learned: How far a team's own runs moved it; None where there are none.
     """
 
+    tail: ClassVar[float] = 0.1
     best: RateDistribution
     edge: RateDistribution
     forgetting: RateDistribution | None
@@ -52,21 +44,3 @@ class FineTuningEstimate(EdgeAndBest):
         """The usual or the median best rate, or `do_not_exceed` where that is lower."""
         usual = self.best.quantile(0.5) if self.usual is None else self.usual * 10**self.moved
         return min(usual, self.do_not_exceed())
-
-    @property
-    def likely_edge(self) -> float:
-        """The median of the edge."""
-        return self.edge.quantile(0.5)
-
-    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """Return the rate below which this share of the edges lies."""
-        return self.edge.quantile(share)
-
-    def failed(self, rate: float) -> float:
-        """Return the chance that a run at this rate fails; it rises with the rate."""
-        return failed(self.edge, self.lapse, rate)
-
-    def interval(self, rate: float) -> tuple[float, float]:
-        """Return P(failed) if this source's edges lie higher, or lower, than nine in ten."""
-        point = self.failed(rate)
-        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL, point=point)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from rksp.classifiers.artifacts import Artifact, number
+from rksp.classifiers.artifacts import SENSELESS, Artifact, Deviation, Number, of_stored
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import USUAL, FineTuningInputs, Term, terms
 from rksp.classifiers.fine_tuning.intervals import doubted_moments
@@ -26,7 +26,6 @@ ARTIFACT = Artifact(
 SHARED = "shared"  # terms that move every rate of a run alike
 AT_USUAL, BY_RANK = "usual", "usual by rank"
 RESPONSES = ("best", "edge", "forgetting")
-_SENSELESS = 20.0  # decades
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
 _ONLY_FITTED = ("model",)  # a checkpoint's own offset; without a name it is part of the spread
@@ -68,15 +67,15 @@ class FineTuningModel:
             "usual by rank" where the term of the rank moves it.
     """
 
-    spreads: Mapping[str, float]
-    stated: Mapping[str, float]
-    mean: Mapping[str, float]
-    covariance: Sequence[Sequence[float]]
-    noise: Mapping[str, float]
+    spreads: Mapping[str, Number]
+    stated: Mapping[str, Number]
+    mean: Mapping[str, Number]
+    covariance: Sequence[Sequence[Number]]
+    noise: Mapping[str, Deviation]
     lapse: Lapse
     shows: Mapping[str, Mapping[str, int]]
     card: Mapping[str, Any]
-    starts: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, Literal["usual", "usual by rank"]] = field(default_factory=dict)
 
     def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
@@ -188,7 +187,7 @@ class FineTuningModel:
         variance += sum(
             x * y * self.covariance[max(i, j)][min(i, j)] for i, x in known for j, y in known
         )
-        if not abs(location) < _SENSELESS:
+        if not abs(location) < SENSELESS:
             raise ArtifactError(
                 f"The model of fine-tuning predicts a rate of 1e{location:.0f}; fit it again."
             )
@@ -272,26 +271,17 @@ class FineTuningModel:
 
     @classmethod
     def _built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
-        mean = _numbers(stored["mean"])
-        covariance = [[number(x) for x in row] for row in stored["covariance"]]
-        if [len(row) for row in covariance] != list(range(1, len(mean) + 1)):
+        lapse = dict(zip(("share", "low", "high"), stored["lapse"], strict=True))
+        model = of_stored(cls, {**stored, "lapse": lapse})
+        if [len(row) for row in model.covariance] != list(range(1, len(model.mean) + 1)):
             raise ValueError("the covariance is no triangle of the coefficients")
-        if any(row[-1] < 0 for row in covariance):
+        if any(row[-1] < 0 for row in model.covariance):
             raise ValueError("a variance is negative")
-        share, low, high = (number(x) for x in stored["lapse"])
-        if not 0 < low < share < high < 0.5:
+        if not 0 < model.lapse.low < model.lapse.share < model.lapse.high < 0.5:
             raise ValueError("the share of lapses is no share of few runs")
-        return cls(
-            spreads=_numbers(stored["spreads"]),
-            stated=_numbers(stored["stated"]),
-            mean=mean,
-            covariance=covariance,
-            noise=_positive(stored["noise"], RESPONSES),
-            lapse=Lapse(share=share, low=low, high=high),
-            shows={name: _counts(found) for name, found in stored["shows"].items()},
-            card=stored["card"],
-            starts={str(name): _start(start) for name, start in stored["starts"].items()},
-        )
+        if set(model.noise) != set(RESPONSES):
+            raise ValueError("a response has no noise")
+        return model
 
 
 @cache
@@ -302,24 +292,3 @@ def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
         ArtifactError: There is no such file, or it is not a model.
     """
     return ARTIFACT.load(path, FineTuningModel.from_json)
-
-
-def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): number(value) for name, value in stored.items()}
-
-
-def _start(stored: Any) -> str:
-    if stored not in (AT_USUAL, BY_RANK):
-        raise ValueError(f"{stored!r:.40} is no rate to start with")
-    return str(stored)
-
-
-def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
-    return {str(name): int(value) for name, value in stored.items()}
-
-
-def _positive(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    found = {name: number(stored[name]) for name in names}
-    if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
-        raise ValueError("a spread is not positive, or too wide")
-    return found

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rksp.classifiers.artifacts import Artifact, number
+from pydantic import Field
+
+from rksp.classifiers.artifacts import Artifact, of_stored
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 
 ARTIFACT = Artifact(
@@ -29,6 +31,9 @@ WIDER = {"dpo": "preference", "kto": "preference", "orpo": "preference", "reward
 _WORDS = {"rl": "reinforcement learning", "preference": "preference losses",
           "reward": "reward models", "next_token": "supervised tuning", "full": "all weights",
           "lora": "LoRA"}  # fmt: skip
+
+
+_Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +60,9 @@ class Published:
     runs: int
     stated: int
     sources: int
-    lowest: float
-    middle: float
-    highest: float
+    lowest: _Rate
+    middle: _Rate
+    highest: _Rate
     failed: int
     failed_from: float | None
 
@@ -117,9 +122,8 @@ def plain(rows: Iterable[Published]) -> list[dict[str, Any]]:
 
 
 def _built(stored: Any) -> tuple[Published, ...]:
-    rows = tuple(Published(**row) for row in stored["rows"])
+    rows = tuple(of_stored(Published, row) for row in stored["rows"])
     for row in rows:
-        rates = [number(rate) for rate in (row.lowest, row.middle, row.highest)]
-        if not 0 < rates[0] <= rates[1] <= rates[2] or not row.stated <= row.runs:
+        if not row.lowest <= row.middle <= row.highest or not row.stated <= row.runs:
             raise ValueError(f"the rates or counts of {row.method}, {row.objective} are no row's")
     return rows

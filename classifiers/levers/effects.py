@@ -8,21 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.edge_model import Asking, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
-from rksp.classifiers.line import Expected
-from rksp.ground.errors import ArtifactError
 from rksp.ground.model import Finite, definite
-
-if TYPE_CHECKING:
-    from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
 ARTIFACT = Artifact(
@@ -136,17 +131,14 @@ class LeverTable(Finite):
         Raises:
             ArtifactError: The text is not an artifact of this schema, or names an unknown lever.
         """
-        try:
-            table = cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ArtifactError(
-                f"The table of levers is damaged: {where}: {first['msg']:.200}."
-            ) from None
+        return ARTIFACT.parse(text, cls._built)
+
+    @classmethod
+    def _built(cls, stored: Any) -> LeverTable:
+        table = cls.model_validate(stored)
         unknown = {name for sizes in table.sizes.values() for name in sizes} - BY_NAME.keys()
         if unknown:
-            raise ArtifactError(f"The table of levers names {min(unknown)!r}, which is no lever.")
+            raise ValueError(f"{min(unknown)!r} is no lever")
         return table
 
 
@@ -197,35 +189,16 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedEdgeModel:
+class ShiftedEdgeModel(Asking):
     """A model of the edge whose every estimate is moved by the same shift.
 
     Attributes:
-        plain: The model without levers: the shipped one, or one that knows own runs.
+        prior: The model without levers: the shipped one, or one that knows own runs.
         shift: What levers do.
     """
 
-    plain: EdgePredictor
+    prior: EdgePredictor
     shift: Shift
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What the plain model was fitted on."""
-        return self.plain.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the configuration predicts of the measured columns."""
-        return self.plain.expected
-
-    @property
-    def tuning(self) -> FineTuningPredictor:
-        """What answers for trained weights, which no lever moves."""
-        return self.plain.tuning
-
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the plain model says."""
-        return self.plain.strangeness(measured)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -236,7 +209,7 @@ class ShiftedEdgeModel:
             ArtifactError: See `EdgeModel.predict`.
         """
         shift = self.shift
-        found = self.plain.predict(replace(inputs, **dict(shift.inputs)), measured)
+        found = self.prior.predict(replace(inputs, **dict(shift.inputs)), measured)
         return replace(
             found,
             edge=found.edge.moved(shift.edge, shift.spread),

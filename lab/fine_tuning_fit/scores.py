@@ -17,6 +17,7 @@ from rksp.classifiers.fine_tuning.inputs import USUAL
 from rksp.classifiers.fine_tuning.model import AT_USUAL, BY_RANK
 from rksp.classifiers.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
+from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.model import definite
 
 NEAR = 0.01  # share of the best result by which a rate may fall short
@@ -260,9 +261,10 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
     risk, above = [], []
     for x in predicted:
         rate = 10 ** definite(x.ladder.chosen)
-        risk.append(x.estimate.failed(rate) >= _AT_RISK)
-        doubtful = x.estimate.interval(rate)[1] >= _AT_RISK
-        above.append(risk[-1] or doubtful or rate > x.estimate.do_not_exceed())
+        failed, most = x.estimate.failed(rate), x.estimate.do_not_exceed()
+        word = verdict_at(_AT_RISK, failed, rate, x.estimate.start_here, most)
+        risk.append(word is Verdict.RISK)
+        above.append(word is not Verdict.OK)
     return TrainedScore(at_risk=_mean(risk), above_ok=_mean(above), count=len(risk))
 
 

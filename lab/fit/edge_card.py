@@ -33,6 +33,7 @@ from lab.fit.edge_scores import (
     unseen,
 )
 from lab.fit.edge_transfer import transfer_errors
+from lab.fit.edge_verdicts import verdict_table
 from lab.fit.metrics import difference
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
@@ -80,7 +81,8 @@ def edge_markdown(
         ]
         parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
         parts.append(_transfer(ladders))
-    parts += [bridge(ladders, model), _published(ladders, model), horizons(ladders)]
+    parts += [bridge(ladders, model), _published(ladders, model)]
+    parts += [verdict_table(ladders, model) if public else "", horizons(ladders)]
     return "\n\n".join(part for part in (*lead, *parts) if part) + "\n"
 
 

@@ -23,7 +23,6 @@ from lab.fit.edge_spreads import (
     with_spreads,
 )
 from lab.fit.lapses import lapse_of
-from rksp.classifiers.divergence import Divergence
 from rksp.classifiers.edge_inputs import (
     CONFIG_COLUMNS,
     LONG,
@@ -33,7 +32,7 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgeModel, Horizon
 from rksp.classifiers.kinds import Kinds
-from rksp.classifiers.line import Expected, Line
+from rksp.classifiers.line import Divergence, Expected, Line
 from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats

@@ -318,7 +318,7 @@ def _errors(model: _Predictor, case: _Case, count: int) -> Errors:
         said = model.predict(ladder.inputs, ladder.measured)
         bare = case[1].predict(ladder.inputs, ladder.measured)
         reached = math.log10(ladder.inputs.peak_share)
-        half = (math.log10(bare.quantile(0.95)) - math.log10(bare.quantile(0.05))) / 2
+        half = math.log10(bare.edge.quantile(0.95) / bare.edge.quantile(0.05)) / 2
         moved.append(abs(said.log_edge - bare.log_edge) / half)
         if ladder.has_edge:
             edges.append(abs(said.log_edge + reached - ladder.edge))

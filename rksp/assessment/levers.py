@@ -197,7 +197,7 @@ def apply_levers(
         if lever.field:
             said[lever.field] = f"--apply {text}"
         recipe = changed
-    shifted = ShiftedEdgeModel(plain=model, shift=Shift.of(names, sizes, inputs))
+    shifted = ShiftedEdgeModel(prior=model, shift=Shift.of(names, sizes, inputs))
     return Applied(recipe=recipe, model=shifted, said=said)
 
 

@@ -22,6 +22,7 @@ from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
+from rksp.documents.verdict import Verdict
 from rksp.ground.errors import ArtifactError, NotCovered, check_kind
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -149,6 +150,7 @@ def judge(
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
         **{name: getattr(trusted, name, None) for name in names},
+        is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,

@@ -167,7 +167,7 @@ class Terms:
                 "probability_diverged": estimate.diverged(rate),
             }
             # By the rounded rates, as the checks and grids see them.
-            verdict = verdict_at(self.threshold, failed, high, rate, start, ceiling)
+            verdict = verdict_at(self.threshold, failed, rate, start, ceiling)
         return self.answer(
             verdict,
             **here,

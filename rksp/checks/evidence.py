@@ -86,6 +86,7 @@ class CheckEvidence:
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
+        is_doubtful: P(failed) at the recipe's rate is near the bar, or above it.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
         declared: What the configuration declares, if it was read before.
@@ -100,6 +101,7 @@ class CheckEvidence:
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
+    is_doubtful: bool = False
     is_pretrained: bool = False
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)

@@ -42,7 +42,7 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
         bound, name = start, "learning rate to start with,"
         rest = f", which is above the one not to exceed, {short(ceiling, 2)}, already"
     yield Observation(
-        level=Level.ERROR if is_over else Level.WARNING,
+        level=Level.ERROR if is_over else Level.WARNING if evidence.is_doubtful else Level.NOTE,
         message=(
             f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
             f"the {name} {short(bound, 2)}{rest}."

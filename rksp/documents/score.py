@@ -225,8 +225,8 @@ class RiskAssessment(Part):
     curve is empty.
 
     Attributes:
-        verdict: `risk` if the point estimate is at or above `threshold`; `caution` if the interval
-            reaches it, or the rate is above both `start_here` and `do_not_exceed`.
+        verdict: `risk` if the point estimate is at or above `threshold`; `caution` if it is at or
+            above two fifths of it, and the rate above both `start_here` and `do_not_exceed`.
         reasons: Why rksp cannot tell; empty otherwise.
         evidence: Name of the tier of evidence behind the answer.
         horizon_steps: Steps of the run that the answer is about.

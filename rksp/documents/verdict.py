@@ -8,6 +8,9 @@ from enum import StrEnum
 from rksp.documents.finding import Finding, Level
 
 _CLEARLY = 1.1  # times a rate that is known to a factor of two at best
+# Share of the bar of P(failed) from which a rate above X is doubtful: of the published recipes that
+# trained, their developer left out, one in thirty is (lab/EVALUATION.md).
+_DOUBTFUL = 0.4
 WORST_FIRST = ("risk", "cannot tell", "not assessed", "caution", "ok")
 
 
@@ -60,27 +63,28 @@ def decisive_finding(risk_verdict: str, findings: Iterable[Finding]) -> Finding 
 def verdict_at(
     threshold: float,
     failed: float,
-    high: float,
     rate: float | None,
     start_here: float | None,
     do_not_exceed: float | None,
 ) -> Verdict:
     """Return what P(failed) says of a rate, in a score and in a cell of a grid.
 
+    Teams differ so much that one in five healthy recipes lies above the rate not to exceed. So a
+    rate above it is `caution` only if P(failed) is near the threshold too.
+
     Args:
         threshold: P(failed) from which it is `risk`.
         failed: P(failed) at the rate.
-        high: Upper end of its interval; it is `caution` if it reaches the threshold.
         rate: The learning rate.
         start_here: The rate to start with.
-        do_not_exceed: The rate not to exceed; a rate that `exceeds` both is `caution`.
+        do_not_exceed: The rate not to exceed; a rate that `exceeds` both may be `caution`.
     """
     if failed >= threshold:
         return Verdict.RISK
-    is_above = False
-    if rate is not None and start_here is not None and do_not_exceed is not None:
-        is_above = exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
-    return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
+    if rate is None or start_here is None or do_not_exceed is None:
+        return Verdict.OK
+    is_above = exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
+    return Verdict.CAUTION if is_above and failed >= _DOUBTFUL * threshold else Verdict.OK
 
 
 def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:

@@ -99,7 +99,6 @@ def _verdict(row: Row, bar: float) -> str:
     return verdict_at(
         bar,
         result["probability_failed"],
-        result.get("probability_failed_high") or 0.0,
         row.recipe.get("learning_rate"),
         result.get("start_here"),
         result.get("do_not_exceed"),

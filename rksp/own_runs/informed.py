@@ -12,11 +12,10 @@ import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import Asking, EdgeModel
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
-from rksp.classifiers.line import Expected
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.observed import (
@@ -158,7 +157,7 @@ def _effects_of(said: EdgeEstimate) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InformedModel:
+class InformedModel(Asking):
     """The shipped model as the prior, and what a team's runs make of it.
 
     It answers as `EdgeModel` does.
@@ -174,20 +173,6 @@ class InformedModel:
     family: str
     seen: Sequence[Observed] = field(repr=False)
     tuned: Sequence[Tuned] = field(default=(), repr=False)
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What the prior was fitted on."""
-        return self.prior.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the prior's configuration lets measured columns be."""
-        return self.prior.expected
-
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the prior says."""
-        return self.prior.strangeness(measured)
 
     @cached_property
     def tuning(self) -> InformedTuning:

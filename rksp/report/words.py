@@ -321,13 +321,12 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     own, ceiling, start = report.recipe.learning_rate, risk.do_not_exceed, risk.start_here
     if report.risk_verdict != "caution" or own is None or ceiling is None:
         return ""
-    if exceeds(own, start_here=start or ceiling, do_not_exceed=ceiling):
-        return (
-            f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the "
-            "one not to exceed."
-        )
-    highest = percent(definite(risk.probability_failed_high))
-    return f"P(failed) is below the bar, but may be as high as {highest}."
+    if not exceeds(own, start_here=start or ceiling, do_not_exceed=ceiling):
+        return ""
+    return (
+        f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the one "
+        "not to exceed."
+    )
 
 
 def has_reasons(report: ScoreReport, risk: RiskAssessment | None) -> bool:

@@ -41,9 +41,10 @@ def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
     answer = _assess(None, SHORT)
     assert answer.do_not_exceed < answer.start_here < answer.likely_edge
     printed = float(f"{answer.start_here:.1e}")
-    bar = {"threshold": 0.6}  # which no end of an interval reaches here
-    assert _assess(printed, SHORT, **bar).verdict is Verdict.OK
-    assert _assess(1.2 * answer.start_here, SHORT, **bar).verdict is Verdict.CAUTION
+    above = 1.2 * answer.start_here
+    bar = 2 * _assess(above, SHORT).probability_failed  # so that P(failed) is near it at both rates
+    assert _assess(printed, SHORT, threshold=bar).verdict is Verdict.OK
+    assert _assess(above, SHORT, threshold=bar).verdict is Verdict.CAUTION
 
 
 def test_the_answer_names_what_widens_its_interval():

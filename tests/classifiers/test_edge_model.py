@@ -40,7 +40,7 @@ def test_one_in_twenty_edges_lies_below_the_rate_not_to_exceed(model):
     rng = np.random.default_rng(1)
     widths = 2 ** rng.integers(5, 12, size=400)
     edges = 1 + SLOPE * np.log10(widths) + 0.1 * rng.standard_normal(400)
-    ceilings = [math.log10(model.predict(inputs(int(w))).quantile(0.05)) for w in widths]
+    ceilings = [math.log10(model.predict(inputs(int(w))).do_not_exceed(0.05)) for w in widths]
     assert (edges < ceilings).mean() <= 0.08
 
 

@@ -35,7 +35,7 @@ def test_a_forecast_has_its_date_its_data_and_the_three_rates(said):
 
 
 def test_what_comes_true_scores_near_zero_and_what_does_not_near_one(said):
-    brier = lambda ended: float(scored(said, ended).splitlines()[-1].split("|")[3])
+    brier = lambda ended: float(scored(said, ended).splitlines()[2].split("|")[4])
     assert brier({"0.0001": False, "1.0": True}) < 0.01
     assert brier({"0.0001": True, "1.0": False}) > 0.9
     assert scored(said, {}) == "None of the runs has ended."

@@ -30,8 +30,8 @@ SMALL = [
 
 
 def early_edge(path):
-    """A history in which the edge comes ten times earlier than the shipped model thinks."""
-    return write_table(path, [rate / 10 for rate in RATES], LOSSES)
+    """A history in which the edge comes thirty times earlier than the shipped model thinks."""
+    return write_table(path, [rate / 30 for rate in RATES], LOSSES)
 
 
 def refused(done) -> str:
@@ -149,7 +149,7 @@ def test_python_learns_from_runs(tmp_path):
     after = rksp.score("gpt2", recipe=recipe, lr=1e-3, evidence="config", runs=path)
     assert after.likely_edge < before.likely_edge
     assert "your 5 runs" in repr(after) and "your 5 runs" not in repr(before)
-    assert after.own_runs.ladders[0].runs[0].learning_rate == pytest.approx(3e-5)
+    assert after.own_runs.ladders[0].runs[0].learning_rate == pytest.approx(1e-5)
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path):

@@ -106,7 +106,7 @@ def _python(run: dict) -> dict:
         "reasons": reasons,
         "verdict": "cannot tell"
         if reasons
-        else verdict_at(0.5, failed, high, rate, rounded(start), rounded(ceiling)).value,
+        else verdict_at(0.5, failed, rate, rounded(start), rounded(ceiling)).value,
     }
 
 

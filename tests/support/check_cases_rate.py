@@ -29,8 +29,13 @@ CASES = {
         healthy(recipe={"learning_rate": 6e-4}),
     ),
     "learning-rate, under the edge": (
-        healthy(recipe={"learning_rate": 5e-3}),
+        healthy(recipe={"learning_rate": 5e-3}, is_doubtful=True),
         Level.WARNING,
+        healthy(recipe={"learning_rate": 9e-4}),
+    ),
+    "learning-rate, far under the edge": (
+        healthy(recipe={"learning_rate": 5e-3}),
+        Level.NOTE,
         healthy(recipe={"learning_rate": 9e-4}),
     ),
     "published-rate": (

@@ -57,7 +57,7 @@ function answerOf(settings) {
   const [low, high] = found.interval(settings.learning_rate);
   const rates = [settings.learning_rate, found.startHere, found.doNotExceed];
   const reasons = found.reasons.length ? found.reasons : openAt(low, high, short(found.likelyEdge, 2));
-  const verdict = reasons.length ? "cannot tell" : verdictAt(BAR, failed, high, ...rates);
+  const verdict = reasons.length ? "cannot tell" : verdictAt(BAR, failed, ...rates);
   return { ...found, reasons, chance: failed, low, high, verdict, excess: found.expectedExcess(settings.learning_rate) };
 }
 
