@@ -44,7 +44,7 @@ class ScoredTarget(TargetReport):
     overrides: list[str] = Field(default_factory=list)
 
 
-_GONE = {"held_out_residual", "kernels", "kreiss", "noise_radius"}  # written up to schema 4.4
+_GONE = {"held_out_residual", "kernels", "noise_radius"}  # written up to schema 4.4
 
 
 def _without_gone(cls: type[Part], given: Any) -> Any:
@@ -76,6 +76,7 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
+    kreiss: float | None = None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]

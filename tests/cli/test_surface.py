@@ -33,7 +33,7 @@ RECIPE = (
     "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --max-memory --probe --rank --snapshots --spectra --stream "
+    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
     "--threads "
     "--variant "
 )
