@@ -35,6 +35,7 @@ _SUMMARIES = {
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
     "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
+    "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
 }
 
@@ -46,14 +47,10 @@ def _placed(where: str) -> tuple[str, str]:
     return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
 
 
-_MOVED = {
-    "lab": "python -m lab",
-    "bench": "python -m lab bench",
-    "reproduce": "python -m lab.experiments",
-}
+_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 # name, where it is, what it does
 COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
-AUTHORS = ("schema",)  # whoever only trains needs none of them
+AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
 
 
 class BriefCommand(typer.core.TyperCommand):

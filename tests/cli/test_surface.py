@@ -67,6 +67,7 @@ OPTIONS = {
     + "--steps "
     + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
+    "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
     + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
@@ -143,10 +144,7 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("lab", "python -m lab"), ("bench", "lab bench"), ("reproduce", "lab.experiments")],
-)
+@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
 def test_what_left_the_package_says_where_it_went(capsys, name, place):
     assert left_with([name, "--help"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
