@@ -28,7 +28,8 @@ _SUMMARIES = {
     "and answer with it.",
     "runs": "Show what past runs say: their labels, their sweeps, and how well rksp predicts them.",
     "report": "Show a stored report in any format.",
-    "report:diff": "Show which issues are new, worse, better, fixed or unchanged.",
+    "report:diff": "Compare two runs: which settings and issues differ, "
+    "and what each difference moves.",
     "audit": "Name the known faults of the software that trains; exit with 1 at one of level "
     "error.",
     "explain:checks": "List all checks with their codes, worst levels, names and titles.",
