@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -26,22 +26,14 @@ class Transfer:
         rate: For the large model.
         edge_shift: log10 of the large model's edge over the small one's.
         rules: What the rules beside it say.
-        used: The measured columns that it rests on; empty if on the configurations alone.
     """
 
     rate: float
     edge_shift: float
     rules: dict[str, float]
-    used: tuple[str, ...] = ()
 
 
-def transfer(
-    model: EdgePredictor,
-    small: EdgeInputs,
-    large: EdgeInputs,
-    rate: float,
-    measured: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
-) -> Transfer:
+def transfer(model: EdgePredictor, small: EdgeInputs, large: EdgeInputs, rate: float) -> Transfer:
     """Keep the distance from the edge: multiply the rate by the ratio of the edges.
 
     Args:
@@ -49,27 +41,10 @@ def transfer(
         small: The model and the recipe that the rate is tuned for.
         large: Those to carry it to.
         rate: The small one's.
-        measured: Features of both at learning rate 1, by name (`rksp.spectra.features`). What only
-            one of them has is not used: it would count as a difference between them.
     """
-    of_small, of_large = in_both(model, measured)
-    shift = model.predict(large, of_large).log_edge - model.predict(small, of_small).log_edge
+    shift = model.predict(large).log_edge - model.predict(small).log_edge
     return Transfer(
         rate=rate * 10**shift,
         edge_shift=shift,
         rules={name: rate * 10 ** rule(small, large) for name, rule in RULES.items()},
-        used=tuple(of_small),
     )
-
-
-def in_both(
-    model: EdgePredictor, measured: Iterable[Mapping[str, float]]
-) -> list[dict[str, float]]:
-    """Keep the measured columns that are finite in all."""
-    measured = list(measured)
-    names = [
-        name
-        for name in model.expected
-        if all(math.isfinite(values.get(name, math.nan)) for values in measured)
-    ]
-    return [{name: values[name] for name in names} for values in measured]

@@ -47,7 +47,7 @@ def audit(
     ] = False,
 ) -> int:
     """Name the known faults of the software that trains; exit with 1 at one of level error."""
-    from rksp.checks.selection import select_findings
+    from rksp.checks.registry import select_findings
     from rksp.checks.software import audited
 
     select_findings((), (), ignore or ())

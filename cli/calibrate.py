@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from pydantic import Field
@@ -14,18 +15,19 @@ from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.output_options import ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
-from rksp.cli.rendering import emit, made_with, outputs
+from rksp.cli.rendering import command_line, emit, made_with, outputs
 from rksp.cli.run_options import RunOptions, learned, say
 from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag, count
+from rksp.ground.model import definite
 from rksp.ground.text import one_line, short
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.confirm.calibrate import Ladder
+    from rksp.confirm.calibrate import Ladder, Shown
     from rksp.documents.score import ScoreReport
     from rksp.run import Run
 
@@ -80,7 +82,7 @@ def calibrate(
     say(run.unread_lines)
     with stdout_for_us_alone():
         try:
-            is_first = _train(run, recipe, measure, model, ladder, record)
+            trained = _trained(run, recipe, measure, model, ladder, record)
         except KeyboardInterrupt:
             say(
                 [
@@ -89,12 +91,51 @@ def calibrate(
                 ]
             )
             raise
-        if not is_first:
+        if trained is None:
             return 0
         report = _answer(run, measure, model, record)
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
+    report = _led_on(context, report, trained)
     emit(report, output.format, files)
+    if output.output_format == "text":
+        print("\n".join(_lines(report, trained)))
     return 0
+
+
+def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
+    """Return the report with the next command; where no model answers, the ladder's rates do."""
+    from rksp.report.finish import summarized
+
+    told = _told(report)
+    start = trained.start_here if told is None else told
+    changed: dict[str, object] = {"record": None}
+    if start is None:
+        next_command = command_line(context, changed={"steps": 4 * context.params["steps"]})
+    else:
+        confirm = cast(Any, context.find_root().command).commands["confirm"]
+        next_command = command_line(context, confirm, changed | {"learning_rate": short(start, 2)})
+    report = summarized(report.model_copy(update={"next_command": next_command}))
+    if told is not None:
+        return report
+    rates = {"start_here": trained.start_here, "do_not_exceed": trained.do_not_exceed}
+    summary = definite(report.summary).model_copy(update={"why": f"{trained.answer}.", **rates})
+    return report.model_copy(update={"summary": summary})
+
+
+def _told(report: ScoreReport) -> float | None:
+    """Return the rate to start with that the page has, if it has one."""
+    from rksp.report.issues import deciding
+
+    risk = deciding(report).risk
+    return None if risk is None else risk.start_here
+
+
+def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
+    """Yield what the ladder shows, and its runs; the rates too, where the page has none."""
+    yield f"\n{trained.answer if _told(report) is None else trained.said}."
+    yield f"{'rate':>10}  {'final loss':>10}"
+    for rate, loss, label in trained.runs:
+        yield f"{short(rate):>10}  {'–' if loss is None else f'{loss:.3f}':>10}  {label}"
 
 
 def _record(typed: Path | None) -> Path:
@@ -115,18 +156,18 @@ def _record(typed: Path | None) -> Path:
     return record
 
 
-def _train(
+def _trained(
     run: Run,
     given: Given[Recipe],
     measure: MeasureOptions,
     model: ModelOptions,
     options: LadderOptions,
     record: Path,
-) -> bool:
-    """Train the ladder; return whether this process, of those of a launcher, is to answer."""
+) -> Shown | None:
+    """Train the ladder; None in a process that, of those of a launcher, is not to answer."""
     # Here and not above: --help must not wait for torch.
     from rksp.confirm.calibrate import calibrate as train
-    from rksp.confirm.calibrate import make_ladder
+    from rksp.confirm.calibrate import make_ladder, shown
     from rksp.confirm.ranks import Ranks
     from rksp.datasets.own_rows import read_own_rows
 
@@ -149,12 +190,11 @@ def _train(
     ranks = Ranks.launched()
     if ranks.rank:
         train(made, record, ranks=ranks)
-        return False
+        return None
     with live_progress(lambda what: ": step " not in what) as progress:
         progress("timing a few steps", 0, 1)
         _announce(made, ranks.count)
-        train(made, record, progress, ranks)
-    return True
+        return shown(train(made, record, progress, ranks), made)
 
 
 def _announce(ladder: Ladder, processes: int) -> None:
@@ -169,7 +209,8 @@ def _announce(ladder: Ladder, processes: int) -> None:
     say(
         [
             f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
-            f"{recipe.sequence_length} tokens) of {one_line(ladder.source.target, 60)}, width "
+            f"{recipe.sequence_length} tokens) of "
+            f"{one_line(ladder.trainee.source.target, 60)}, width "
             f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
             f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
             f"{f' in each of {processes} processes' if processes > 1 else ''}"

@@ -21,6 +21,8 @@ _SUMMARIES = {
     "--write changes the file.",
     "grid": "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
     "confirm": "Train briefly with all monitors: test the prediction, and what would have helped.",
+    "watch": "Run a command that trains with every monitor on it, unchanged; "
+    "pass its exit code on.",
     "transfer": "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
     "playground": "Write a page whose sliders move the answer: "
     "rate, warm-up, steps, batch, width, depth.",

@@ -139,7 +139,6 @@ def _confirmed(
     run: Run, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
 ) -> ConfirmReport:
     # Here and not above: --help must not wait for torch.
-    from rksp.assessment.store import MeasurementStore
     from rksp.confirm.arms import parse_arms
     from rksp.confirm.confirm import confirm as run_confirmation
 
@@ -162,7 +161,7 @@ def _confirmed(
             folder=trials.keep,
             past_runs=trials.runs,
             record=trials.record,
-            store=MeasurementStore.of(True),
+            cache=True,
             progress=progress,
         )
 

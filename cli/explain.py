@@ -40,11 +40,10 @@ def explain(
     from rich.console import Console
     from rich.table import Table
 
-    title, rows = explained(word)
     if output_format == "json":
-        told = {name.lower(): text for name, text in rows if text}
-        print(json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False))
+        sys.stdout.write(as_json(word))
         return 0
+    title, rows = explained(word)
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))
@@ -57,6 +56,13 @@ def explain(
     return 0
 
 
+def as_json(word: str) -> str:
+    """Return what there is to say about a word as JSON; raises as `explained`."""
+    title, rows = explained(word)
+    told = {name.lower(): text for name, text in rows if text}
+    return json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False) + "\n"
+
+
 def checks(
     output_format: TextOrJson = "text",
 ) -> int:
@@ -64,13 +70,17 @@ def checks(
     from rksp.checks.registry import CHECKS
 
     if output_format == "json":
-        fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source", "field")
-        rows = [{field: getattr(check, field) for field in fields} for check in CHECKS]
+        texts = ("title", "measures", "healthy", "fix", "source", "field")
+        rows = [
+            {name: getattr(check, name) for name in ("code", "level", "name")}
+            | {name: getattr(check.texts, name) for name in texts}
+            for check in CHECKS
+        ]
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return 0
     width = max(len(check.name) for check in CHECKS)
     for check in CHECKS:
-        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
+        print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.texts.title}")
     sys.stdout.flush()  # a closed pipe ends the command here, before the hint
     print("rksp explain CODE explains a check.", file=sys.stderr)
     return 0
@@ -116,7 +126,7 @@ def _entries() -> Iterator[Entry]:
     from rksp.spectra.status import Status
 
     for check in CHECKS:
-        title = f"{check.code} {check.name} (at worst: {check.level})\n{check.title}\n"
+        title = f"{check.code} {check.name} (at worst: {check.level})\n{check.texts.title}\n"
         yield (check.code, check.name), partial(_told, title, check.explanation)
     for status in Status:
         if status is not Status.OK:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import json
+import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rksp.cli.options import Panel, with_options
 from rksp.cli.run_options import RunOptions
-from rksp.ground.errors import InputError
+from rksp.ground.budgets import reading
 from rksp.ground.files import atomic_write
-from rksp.ground.model import definite
-from rksp.ground.text import printable
+from rksp.ground.text import one_line, printable
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -38,31 +36,25 @@ def fix(
     write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
 ) -> int:
     """Show what would remove the findings of a run file, as a diff; --write changes the file."""
-    options = ["--as", of.as_format] if of.as_format else []
-    options += ["--devices", str(of.devices)] if of.devices else []
-    before, after, report = fixed(file, options)
-    name = file.partition("::")[0]
-    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)
-    sys.stdout.write(printable("".join(diff)))
-    if write and after != before:
-        atomic_write(Path(name), after)
-    if after == before:
+    diff, report = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
+    if not diff:
         print("rksp: No fix of a finding can be written into this file safely.", file=sys.stderr)
     from rksp.report.formats import render
 
-    sys.stdout.write(printable(render(report, "brief")))
+    sys.stdout.write(printable(diff + render(report, "brief")))
     return report.exit_code
 
 
-def fixed(file: str, options: list[str]) -> tuple[str, str, ScoreReport]:
+def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreReport]:
     """Apply all edits to a copy of a run file, until no finding has another.
 
     Args:
-        file: The file; nothing is written to it.
-        options: More options of `rksp score`.
+        file: The file.
+        write: Write what became of the copy into the file.
+        **read: `devices` and `trainer` of `scored`.
 
     Returns:
-        The text before and after, and the last answer.
+        The changes as a diff, and the last answer.
 
     Raises:
         InputError: The file cannot be scored.
@@ -72,7 +64,7 @@ def fixed(file: str, options: list[str]) -> tuple[str, str, ScoreReport]:
 
     name, mark, part = file.partition("::")
     with tempfile.TemporaryDirectory() as folder:
-        report = scored(file, options)
+        report = scored(file, **read)
         copy = Path(folder, Path(name).name)
         shutil.copyfile(name, copy)
         before = after = copy.read_bytes().decode()
@@ -82,29 +74,44 @@ def fixed(file: str, options: list[str]) -> tuple[str, str, ScoreReport]:
                 break
             after = applied(after, edits)
             copy.write_bytes(after.encode())
-            report = scored(f"{copy}{mark}{part}", options)
-        said = definite(report.summary)
-        command = said.next_command.replace(str(copy), name)
-        said = said.model_copy(update={"next_command": command})
-    return before, after, report.model_copy(update={"summary": said})
+            report = scored(f"{copy}{mark}{part}", called=file, **read)
+    if write and after != before:
+        atomic_write(Path(name), after)
+    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)
+    return "".join(diff), report
 
 
-def scored(target: str, options: list[str]) -> ScoreReport:
-    """Return the report of `rksp score` from the configuration alone, in this process.
+def scored(
+    target: str,
+    *,
+    called: str = "",
+    recipe: Mapping[str, Any] | None = None,
+    devices: int | None = None,
+    trainer: str | None = None,
+) -> ScoreReport:
+    """Return the report of a target by its configuration alone, with a command that leads on.
+
+    Args:
+        target: As for `rksp.score`.
+        called: What the command calls it, if it is a copy.
+        recipe: Fields that replace those of the run file.
+        devices: See `rksp.run.Run.read`.
+        trainer: Likewise.
 
     Raises:
-        InputError: The target cannot be scored; the sentence of the command.
+        InputError: The target cannot be scored.
     """
-    from rksp.cli.app import main
-    from rksp.documents.score import ScoreReport
+    from rksp.models.resolve import resolve
+    from rksp.options import MeasureOptions
+    from rksp.report.finish import finished, summarized
+    from rksp.report.gate import DEFAULT_BAR, Gate
+    from rksp.run import Question, Run
 
-    out, errors = StringIO(), StringIO()
-    arguments = ["score", target, "--evidence", "config", "--format", "json", *options]
-    try:
-        with redirect_stdout(out), redirect_stderr(errors):
-            main(arguments)
-    except SystemExit as end:
-        if end.code not in (0, 1, 4):
-            said = errors.getvalue().strip().splitlines() or ["rksp: it cannot be scored."]
-            raise InputError(said[-1].removeprefix("rksp: ")) from None
-    return ScoreReport.model_validate(json.loads(out.getvalue()))
+    with reading(f"the run file {one_line(target, 200)}"):
+        run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
+        source = resolve(run.target, overrides=run.overrides, counts=False)
+        question, _ = Question.of(run, source).audited()
+        report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
+    report, _ = finished(report, question.run, Gate.parse(str(DEFAULT_BAR)))
+    command = shlex.join(["rksp", "score", called or target])
+    return summarized(report.model_copy(update={"next_command": command}))

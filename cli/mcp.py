@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
-from rksp.ground.flags import flags_of
-from rksp.recipe import Recipe
 
-_PATIENCE = 300.0  # seconds
-_DONE = (0, 1, 4)
 _HOW = (
     "Before you launch a training run, score its run file. Launch only if `launch` is yes; if it "
     "is no, fix the file or apply `edits`, and score again; if it is unknown, ask a person."
@@ -46,7 +42,10 @@ def score(target: str, recipe: dict[str, Any] | None = None, devices: int | None
         recipe: Fields of the recipe that replace the file's: learning_rate, warmup_steps, …
         devices: Number of devices of the run.
     """
-    return _answer(["score", *_asked(target, recipe, devices), *_CONFIG, "--format", "brief"])
+    from rksp.cli.fix import scored
+    from rksp.report.formats import render
+
+    return render(scored(_safe(target), recipe=recipe, devices=devices), "brief")
 
 
 def fix(file: str, write: bool = False, devices: int | None = None) -> str:
@@ -57,12 +56,18 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
         write: Change the file.
         devices: Number of devices of the run.
     """
-    return _answer(["fix", *_asked(file, None, devices), *(["--write"] if write else [])])
+    from rksp.cli.fix import fixed
+    from rksp.report.formats import render
+
+    diff, report = fixed(_safe(file), write=write, devices=devices)
+    return diff + render(report, "brief")
 
 
 def explain(word: str) -> str:
     """Explain a word that rksp prints: a code such as RKSP501, a field, a verdict."""
-    return _answer(["explain", "--format", "json", "--", word])
+    from rksp.cli.explain import as_json
+
+    return as_json(word)
 
 
 def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> str:
@@ -73,54 +78,38 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
         axes: Such as `lr=1e-4,3e-4,1e-3` or `warmup_steps=0,100`.
         recipe: As for score.
     """
-    if any(axis.startswith("-") for axis in axes):
-        raise InputError("An axis has the form name=value,value.")
+    from rksp.grid.cell import Options
+    from rksp.grid.plan import read_plan
+    from rksp.grid.run import run_grid
+    from rksp.report.formats import render
+    from rksp.report.gate import DEFAULT_BAR, Gate
+    from rksp.report.grid.report import grid_report
+
+    plan = read_plan(_safe(target), axes, recipe=recipe)
     with tempfile.TemporaryDirectory() as folder:
-        store = ["-o", str(Path(folder, "grid.db")), "--format", "markdown"]
-        return _answer(["grid", *_asked(target, recipe, None), *axes, *_CONFIG, *store])
+        found = run_grid(plan, Path(folder, "grid.db"), options=Options(evidence="config"))
+    return render(grid_report(found, Gate.parse(str(DEFAULT_BAR))), "markdown")
 
 
-_CONFIG = ("--evidence", "config")
-
-
-def _asked(target: str, recipe: Mapping[str, Any] | None, devices: int | None) -> list[str]:
-    """Return the words of a command: nothing that an agent gives may run code or write a file.
+def _safe(target: str) -> str:
+    """Return a target that runs no code of its own.
 
     Raises:
-        InputError: The target is an option or a factory, or the recipe has no such field.
+        InputError: It is a factory.
     """
     refuse_factory(target, "a tool's target")
-    if target.startswith("-"):
-        raise InputError(f"{target} is an option; give a run file or a model.")
-    flags = {name: flag.name for name, flag in flags_of(Recipe).items()}
-    words = [target]
-    for name, value in (recipe or {}).items():
-        if name not in flags:
-            raise InputError(f"The recipe has no field {name}; it has {', '.join(flags)}.")
-        words.append(f"{flags[name]}={value}")
-    return words + ([f"--devices={devices}"] if devices is not None else [])
+    return target
 
 
 def _refusing(tool: Callable[..., str]) -> Callable[..., str]:
-    """Return a tool whose refusals are answers, which an agent reads."""
+    """Return a tool whose refusals are answers, which an agent reads; stdout is the protocol's."""
 
     @wraps(tool)
     def safe(*given: Any, **named: Any) -> str:
         try:
-            return tool(*given, **named)
+            with contextlib.redirect_stdout(sys.stderr):
+                return tool(*given, **named)
         except RkspError as error:
             return json.dumps({"error": str(error)})
 
     return safe
-
-
-def _answer(words: list[str]) -> str:
-    """Run a command in a process of its own; a refusal is its sentence."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rksp", *words],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=_PATIENCE,
-    )  # fmt: skip
-    if done.returncode in _DONE:
-        return done.stdout
-    said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return json.dumps({"error": said[-1].removeprefix("rksp: ")})

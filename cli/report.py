@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,16 +16,23 @@ from rksp.ground.errors import InputError
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
+if TYPE_CHECKING:
+    from rksp.documents.base import Document
+
 
 @with_options
 def report(
-    file: Annotated[
-        Path, typer.Argument(help="A JSON report of rksp score, confirm, grid or diff.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A JSON report of rksp, or the log of rksp watch.")],
     output: Annotated[ReportOutput, Panel(title="Output")],
 ) -> int:
     """Show a stored report in any format."""
-    document = load_any(file)
+    document: Document
+    if file.suffix == ".jsonl":
+        from rksp.confirm.watched import watched_run
+
+        document = watched_run(file)
+    else:
+        document = load_any(file)
     files = outputs(output.output_format, output.output, document.kind)
     with intact(file):
         emit(document, output.output_format, files)
@@ -33,7 +40,9 @@ def report(
 
 
 def schema(
-    command: Annotated[str, typer.Argument(help="score, confirm, grid or diff.")] = "score",
+    command: Annotated[
+        str, typer.Argument(help="score, confirm, grid, diff, runs or watch.")
+    ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
     from rksp.report.schema import described

@@ -103,7 +103,7 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     with loading():
-        from rksp.checks.selection import select_findings
+        from rksp.checks.registry import select_findings
         from rksp.report.gate import Gate
     with collector_paused():
         files = outputs(output.output_format, output.output)
@@ -215,13 +215,10 @@ def _scored(
     On a terminal the configuration's answer stands there meanwhile.
     """
     first = seeds[0]
-    store = None
     if first.evidence != "config":
-        from rksp.assessment.store import MeasurementStore  # not for --help
-
-        store = MeasurementStore.of(is_cached)
+        question = question.keeping(is_cached)
     with collector_paused():
-        kept = question.known(seeds, store)
+        kept = question.known(seeds)
     if kept is not None:
         return kept
     page = None
@@ -236,7 +233,6 @@ def _scored(
             evaluations = [
                 question.evaluated(
                     options,
-                    store,
                     partial(_told, progress, f"{one_line(name, 60)} seed {options.seed}"),
                 )
                 for options in seeds

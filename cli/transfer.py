@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ _LARGE = "The model to carry the rate to, or its run file."
 
 @brief(
     *("small", "large", "learning_rate", "recipe_file", "warmup_steps", "max_steps"),
-    *("batch_size", "sequence_length", "optimizer", "overrides", "evidence", "past"),
+    *("batch_size", "sequence_length", "optimizer", "overrides", "past"),
     "output_format",
 )
 @with_options
@@ -38,13 +38,6 @@ def transfer(
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("as_format",))],
     model: Annotated[ModelOptions, Panel(title="Model")],
-    evidence: Annotated[
-        Literal["config", "gradient"],
-        typer.Option(
-            help="config: build neither model; gradient: measure both as a score does, which "
-            "takes a minute and is no more accurate."
-        ),
-    ] = "config",
     past: Annotated[
         list[Path] | None,
         typer.Option(
@@ -76,21 +69,16 @@ def transfer(
             for one in asked
             for reason in uncarried(one.run.recipe, is_pretrained=one.source.holds_trained)
         }
-        is_cheap = evidence == "config" or bool(doubts)
-        measured: Any = ({}, {}) if is_cheap else _measured(asked)
     informed = learned(asked[1], past or ())
     edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
-    found = carry(edges, origin, aim, rate, measured)
+    found = carry(edges, origin, aim, rate)
     answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
     errors = dict(edges.card.get("transfer", {}))
-    configured = errors.pop(CONFIGURED, None)
-    if configured is not None and not found.used:
-        errors["rksp"] = configured
+    errors["rksp"] = errors.pop(CONFIGURED, {})
     if output_format == "json":
         document: dict[str, Any] = {"small_rate": rate, "rate": answer, "edge_shift": shift}
         document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
-        document["measured"] = list(found.used)
         if own_runs is not None:
             document["own_runs"] = own_runs.model_dump(mode="json")
         json.dump(document, sys.stdout, indent=1, sort_keys=True)
@@ -104,8 +92,7 @@ def transfer(
     for text in sorted(doubts):
         typer.echo(f"  not reliable here: {text}")
     if shift is not None:
-        read = "the first gradient of each" if found.used else "the configurations alone"
-        typer.echo(f"  the edge moves by {shift:+.2f} decades, from {read}")
+        typer.echo(f"  the edge moves by {shift:+.2f} decades, from the configurations alone")
     rates = {"rksp": answer} | found.rules
     columns = ("rule", "rate", "edge missed by", "best rate missed by")
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
@@ -113,23 +100,6 @@ def transfer(
         typer.echo("  " + "".join(cell.ljust(16) for cell in row).rstrip())
     typer.echo("  (median decades between shapes of public sources that were left out of the fit)")
     return 0
-
-
-def _measured(asked: Sequence[Question]) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    from rksp.assessment.transfer import measured_pair
-    from rksp.cli.process import with_threads
-    from rksp.cli.progress import live_progress
-    from rksp.options import MeasureOptions
-
-    small, large = ((one.source, one.run.recipe) for one in asked)
-    options = with_threads(MeasureOptions())
-    try:
-        with live_progress() as report:
-            return measured_pair(
-                small, large, options, lambda done, total, step: report(step, done, total)
-            )
-    except InputError as error:
-        raise InputError(f"{error} Or carry the rate unmeasured: --evidence config.") from None
 
 
 def _inputs(asked: Question) -> EdgeInputs:

@@ -358,17 +358,17 @@ def post_training(
     ] = None,
 ) -> None:
     """Print what moves the edge of DPO and GRPO on toys; without FOLDER, of the stored ladders."""
-    from lab import post_training
+    from lab.post_training import pack, read_ladders, run_ladders, stored_ladders, tables
 
     if folder is not None:
         with counted("post-training", "ladders") as progress:
-            post_training.run_ladders(folder, progress)
-        ladders = post_training.read_ladders(folder)
+            run_ladders(folder, progress)
+        ladders = read_ladders(folder)
     else:
-        ladders = post_training.stored_ladders()
+        ladders = stored_ladders()
     if output is not None:
-        post_training.pack(ladders, output)
-    typer.echo(post_training.tables(ladders), nl=False)
+        pack(ladders, output)
+    typer.echo(tables(ladders), nl=False)
 
 
 @app.command()

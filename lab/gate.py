@@ -34,7 +34,7 @@ def candidates() -> Iterator[tuple[str, float]]:
     """Yield run files that can be scored and whose learning rate can be edited, and the rate."""
     for name in names():
         try:
-            rate = scored(str(CONFIGS / name), []).recipe.learning_rate
+            rate = scored(str(CONFIGS / name)).recipe.learning_rate
         except InputError:
             continue
         if rate is not None and all(sabotaged(CONFIGS / name, f * rate) for f in FACTORS):
@@ -52,9 +52,9 @@ def sabotaged(file: Path, rate: float) -> str | None:
 
 def obeyed(file: str) -> tuple[str, ScoreReport]:
     """Do what the summary says; return launched, blocked or asked, and the last answer."""
-    report = scored(file, [])
+    report = scored(file)
     if definite(report.summary).launch == "no" or _is_high(report):
-        report = fixed(file, [])[2]
+        report = fixed(file)[1]
     ends = {"yes": "launched", "no": "blocked", "unknown": "asked"}
     return ends[definite(report.summary).launch], report
 
@@ -69,7 +69,7 @@ def ended(name: str, rate: float, factor: float) -> str:
     """Return how one run file ends, at the authors' rate (factor 1) or sabotaged."""
     if factor == 1:
         return {"yes": "launched", "no": "blocked", "unknown": "asked"}[
-            definite(scored(str(CONFIGS / name), []).summary).launch
+            definite(scored(str(CONFIGS / name)).summary).launch
         ]
     path, mark, part = name.partition("::")
     with tempfile.TemporaryDirectory() as folder:

@@ -171,6 +171,40 @@ class Run:
         """All assumptions in one line."""
         return line_of(assumptions(dict(self.recipe), self.origins))
 
+    def alternatives(self) -> list[tuple[str, Recipe]]:
+        """Return other recipes that the same input could mean, each with its assumption.
+
+        Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+        sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and
+        a warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
+        these.
+        """
+        found, recipe = [], self.recipe
+        roots = {root for origin in self.origins.values() for root in origin.assumes}
+        if "devices" in roots:
+            for count in _DEVICES[1:]:
+                changed = recipe.model_copy(update={"batch_size": recipe.batch_size * count})
+                found.append(
+                    (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
+                )
+        steps = recipe.max_steps
+        for name, values in (
+            ("batch_size", (8, 256, 2048)),
+            ("sequence_length", (256, 2048, 8192)),
+            ("max_steps", [n for n in (100, 10_000, 100_000) if n > recipe.warmup_steps]),
+            ("warmup_steps", (0, steps // 100, steps // 10)),
+        ):
+            if name in roots:
+                found += [
+                    (
+                        _LONG_PHRASES.get(name, "{}").format(phrase(name, value)),
+                        recipe.model_copy(update={name: value}),
+                    )
+                    for value in dict.fromkeys(values)
+                    if value != getattr(recipe, name)
+                ]
+        return found
+
     @property
     def unread_lines(self) -> list[str]:
         """The settings of the file that may matter and were not read, a line each."""
@@ -216,27 +250,22 @@ class Run:
         recipe = Recipe.parse(self.recipe.model_dump(exclude_unset=True) | known)
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
-    def _text(self, recipe: Recipe) -> RunText:
+    def _text(self) -> RunText:
         """Return the text of the run file, or an empty one that says what was typed."""
         from rksp.recipe_files.said.edits import RunText
 
+        known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
         if not self.named:
-            return RunText(path="", recipe=recipe, origins=self.origins)
-        return RunText.of(
-            self.named,
-            recipe=recipe,
-            origins=self.origins,
-            keys=self.keys,
-            trainer=self.trainer,
-            devices=self.devices,
-        )
+            return RunText(path="", **known)
+        more = {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
+        return RunText.of(self.named, **known, **more)
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
-        edit = cache(self._text(report.recipe).edit)
+        edit = cache(self._text().edit)
         worded = lambda text: in_own_words(text, self.origins, self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
@@ -290,6 +319,7 @@ class Question:
         unlearned: Why the past runs move nothing, a clause; empty where they do.
         software: The known faults of the software that trains; None where it is not known.
         bars: `threshold` and `risk` of `rksp.assessment.pipeline.judge`, where they are given.
+        store: Where measurements are kept; None keeps none.
     """
 
     run: Run
@@ -299,6 +329,7 @@ class Question:
     unlearned: str = ""
     software: Audit | None = None
     bars: Mapping[str, float] = field(default_factory=dict)
+    store: MeasurementStore | None = None
 
     @classmethod
     def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
@@ -370,33 +401,37 @@ class Question:
         found, said = audited(self.run.read_file, self.source.config, env, gpu)
         return replace(self, software=found), said
 
+    def keeping(self, place: bool | str | Path) -> Question:
+        """Return the question whose measurements are kept; see `MeasurementStore.of`."""
+        from rksp.assessment.store import MeasurementStore
+
+        return replace(self, store=MeasurementStore.of(place))
+
     def evaluated(
         self,
         options: MeasureOptions,
-        store: MeasurementStore | None = None,
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
         from rksp.assessment.gathering import gather
 
-        evidence = gather(self.source, options, store=store, progress=progress)
+        evidence = gather(self.source, options, store=self.store, progress=progress)
         return self.judged(evidence, progress=progress)
 
     def judged(self, evidence: Evidence, **more: Any) -> Evaluation:
         """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import judge
 
-        others = alternatives(self.run.recipe, self.run.origins)
+        others = self.run.alternatives()
         more |= {"classifier": self.classifier, "alternatives": others, **self.bars}
         return judge(evidence, self.run.recipe, **more)
 
-    def known(
-        self, seeds: Sequence[MeasureOptions], store: MeasurementStore | None
-    ) -> ScoreReport | None:
+    def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
         from rksp.assessment.gathering import known
 
-        found = [known(self.source, options, self.run.recipe, store) for options in seeds]
+        recipe = self.run.recipe
+        found = [known(self.source, options, recipe, self.store) for options in seeds]
         evidence = [one for one in found if one is not None]
         if len(evidence) < len(found):
             return None
@@ -438,41 +473,6 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
         else left_out(name, values)
         for name in Recipe.model_fields
     }
-
-
-def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
-    """Return other recipes that the same input could mean, each with its assumption.
-
-    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
-    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and a
-    warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
-    these.
-    """
-    found = []
-    roots = {root for origin in origins.values() for root in origin.assumes}
-    if "devices" in roots:
-        for count in _DEVICES[1:]:
-            changed = recipe.model_copy(update={"batch_size": recipe.batch_size * count})
-            found.append(
-                (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
-            )
-    steps = recipe.max_steps
-    for name, values in (
-        ("batch_size", (8, 256, 2048)),
-        ("sequence_length", (256, 2048, 8192)),
-        ("max_steps", [n for n in (100, 10_000, 100_000) if n > recipe.warmup_steps]),
-        ("warmup_steps", (0, steps // 100, steps // 10)),
-    ):
-        if name in roots:
-            found += [
-                (
-                    _LONG_PHRASES.get(name, "{}").format(phrase(name, value)),
-                    recipe.model_copy(update={name: value}),
-                )
-                for value in dict.fromkeys(values)
-                if value != getattr(recipe, name)
-            ]
-    return found
 
 
 def is_run_file(target: str) -> bool:

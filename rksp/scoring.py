@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from torch import nn
-
-from rksp.assessment.store import MeasurementStore
 from rksp.ground.errors import InputError, check_kind
 from rksp.ground.flags import checked, field_of
-from rksp.models.as_found import left_as_found
-from rksp.models.given import module_source
-from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
@@ -26,8 +22,11 @@ from rksp.report.gate import DEFAULT_BAR, Gate
 from rksp.report.score.result import Result
 from rksp.run import Question, Run
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a configuration is judged without torch
+    from torch import nn
+
     from rksp.documents.score import ScoreReport
+    from rksp.models.given_loss import Loss
 
 
 def score(
@@ -43,6 +42,7 @@ def score(
     cache: bool | str | Path = True,
     runs: str | Path | Sequence[str | Path] = (),
     devices: int | None = None,
+    trainer: str | None = None,
     seeds: int = 1,
     baseline: Result | ScoreReport | None = None,
     **measure: Any,
@@ -75,6 +75,7 @@ def score(
             came with a model are always measured.
         runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         devices: Number of devices, where a run file gives the batch per device.
+        trainer: Whose run file it is; by default the trainer is recognized.
         seeds: Number of initializations to score, beginning with the options' seed.
         baseline: An older answer to compare with; only what is new or worse fails the gate.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
@@ -109,16 +110,18 @@ def score(
         raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{short_way}.")
     if options is None:
         options = checked(MeasureOptions, measure, noun="option")
-    if not isinstance(target, nn.Module) and (batch is not None or loss is not None):
+    if not _is_module(target) and (batch is not None or loss is not None):
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
-    if isinstance(target, nn.Module):
+    read = partial(Run.read, fields=fields, file=file, devices=devices, trainer=trainer)
+    if _is_module(target):
+        from rksp.models.given import module_source
+
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
-        run = Run.read(source.target, fields, file=file, devices=devices)
+        run = read(source.target)
     elif isinstance(target, ModelSource):
-        source = target
-        run = Run.read(target.target, fields, file=file, devices=devices)
+        source, run = target, read(target.target)
     elif isinstance(target, str | os.PathLike):
-        run = Run.read(str(target), fields, file=file, devices=devices)
+        run = read(str(target))
         source = resolve(run.target, overrides=run.overrides, counts=False)
     else:
         raise InputError(
@@ -128,12 +131,26 @@ def score(
     run = replace(run, is_pretrained=is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed)).learning([Path(path) for path in paths])
-    question, store = question.applying(apply).audited()[0], MeasurementStore.of(cache)
-    with nullcontext() if source.model is None else left_as_found(source.model):
-        evaluations = [question.evaluated(one, store) for one in options.at_seeds(seeds)]
+    question = question.applying(apply).audited()[0].keeping(cache)
+    with _left_as_found(source.model):
+        evaluations = [question.evaluated(one) for one in options.at_seeds(seeds)]
     older = baseline.report if isinstance(baseline, Result) else baseline
     report = question.reported(evaluations)
     return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), older)[0])
+
+
+def _is_module(target: object) -> TypeGuard[nn.Module]:
+    """Tell whether a target is a module; who has one has loaded torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(target, torch.nn.Module)
+
+
+def _left_as_found(model: nn.Module | None) -> AbstractContextManager[None]:
+    if model is None:
+        return nullcontext()
+    from rksp.models.as_found import left_as_found
+
+    return left_as_found(model)
 
 
 def _check(apply: object, options: object, cache: object, runs: object) -> None:

@@ -27,8 +27,8 @@ import typer
 from rksp.cli.process import quiet_transformers
 from rksp.ground.errors import RkspError
 from rksp.models import type_table
-from rksp.models.auto import transformers_heads
 from rksp.models.configuration import make_config, model_types
+from rksp.models.heads import transformers_heads
 from rksp.models.resolve import resolve
 from rksp.models.table_config import ACTIVATIONS, rope_parameters, table_config
 from rksp.models.type_table import TypeRow, type_names, type_row

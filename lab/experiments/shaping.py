@@ -22,7 +22,8 @@ from lab.ladders.levers import edge_of, final_losses
 from lab.ladders.pairs import LadderPairs
 from rksp.own_runs.outcome import OutcomePolicy
 
-CHOSEN_ON, CHOSEN_SEED = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit"), 1
+CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
+CHOSEN_SEED = 1
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
 BANDS = ((1.0, 5.0), (5.0, 10.0), (10.0, math.inf))  # rates over the edge

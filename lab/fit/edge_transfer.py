@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -12,7 +13,7 @@ from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.transfer import CONFIGURED, RULES, in_both
+from rksp.classifiers.transfer import CONFIGURED, RULES
 
 
 def with_transfer_errors(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> EdgeModel:
@@ -88,3 +89,14 @@ def _shift(
         for ladders, values in zip((small, large), in_both(model, measured), strict=True)
     ]
     return middles[1] - middles[0]
+
+
+def in_both(model: EdgeModel, measured: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Keep the measured columns that are finite in all."""
+    measured = list(measured)
+    names = [
+        name
+        for name in model.expected
+        if all(math.isfinite(values.get(name, math.nan)) for values in measured)
+    ]
+    return [{name: values[name] for name in names} for values in measured]

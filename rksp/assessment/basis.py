@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rksp.assessment.risk import RATES, told, untold
+from rksp.assessment.risk import RATES, Terms
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS, EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor
@@ -79,46 +79,41 @@ class Basis:
         self,
         learning_rate: float | None,
         *,
-        threshold: float = 0.5,
-        risk: float = 0.05,
         with_curve: bool = True,
         with_advice: bool = True,
+        **bars: float,
     ) -> RiskAssessment:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
         Args:
             learning_rate: The recipe's peak rate; None asks only for the three rates.
-            threshold: Probability at which the verdict becomes `RISK`.
-            risk: Share of the edges that may lie below `do_not_exceed`.
             with_curve: Compute the risk at every rate, which is most of the work, and what moves
                 it.
             with_advice: Say which rate is better.
+            **bars: `threshold` and `risk` of `Terms`.
         """
         estimate = self.estimate
+        terms = Terms(learning_rate=learning_rate, steps=self.steps, tier=self.tier, **bars)
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
-        bars: dict[str, Any] = {"steps": self.steps, "threshold": threshold, "risk": risk}
         reasons = self.reasons
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
         is_alone = with_curve and estimate.learned is None
         if not reasons and learning_rate is not None and is_alone:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
-            return untold(reasons, self.tier, **bars, **known)
+            return terms.untold(reasons, **known)
         start, with_rate = estimate.start_here, learning_rate is not None
         rate_to_better = learning_rate if with_advice else None
         excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
-        return told(
+        return terms.told(
             estimate,
-            self.tier,
-            learning_rate=learning_rate,
-            **bars,
+            RATES if with_curve else (),
             **known,
-            rates=RATES if with_curve else (),
             start_excess=estimate.expected_excess(start),
             expected_excess=excess,
             contributions=self._contributions() if with_curve and with_rate else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-            counterfactual=_advice(estimate, rate_to_better, start, threshold),
+            counterfactual=_advice(estimate, rate_to_better, start, terms.threshold),
             answered_by="random initializations",
             learned=estimate.learned,
             levers=self.levers,

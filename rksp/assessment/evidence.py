@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
-    from rksp.checks.evidence import CheckEvidence
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
     from rksp.measure.response_profile import ResponseProfile
@@ -63,7 +62,6 @@ class Evidence:
         seconds: Wall time of each step.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
-        checked: What the checks know of a recipe at some rate, by all that is not its rate.
         seen: What checks that read no rate saw of this model and its recipes; see `run_checks`.
     """
 
@@ -77,10 +75,6 @@ class Evidence:
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     seen: dict[Hashable, tuple[Any, ...]] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
-
-    checked: dict[Hashable, CheckEvidence] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 

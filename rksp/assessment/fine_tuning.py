@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rksp.assessment.risk import rounded, told, untold, without_rates
+from rksp.assessment.risk import Terms, rounded
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningPredictor
@@ -30,7 +30,6 @@ from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import LOW_RANK, Recipe
-from rksp.spectra.features import Tier
 
 _KINDS = {
     "causal-lm": "decoder",
@@ -108,7 +107,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
     return {
         "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
         "family": lineage_of(declared.name),
-        "parameters": counted if shape is None else shape.block_parameters,
+        "parameters": counted if shape is None else round(shape.block_parameters),
         "mixture": declared.experts is not None,
     }
 
@@ -151,12 +150,8 @@ def _objective(recipe: Recipe, task: str, kind: str) -> str:
 def assess_fine_tuning(
     inputs: FineTuningInputs,
     model: FineTuningPredictor,
-    tier: Tier,
+    terms: Terms,
     *,
-    steps: int,
-    learning_rate: float | None,
-    threshold: float = 0.5,
-    risk: float = 0.05,
     doubts: Sequence[str] = (),
     is_measured: bool = False,
     objective: str = "",
@@ -168,48 +163,33 @@ def assess_fine_tuning(
     Args:
         inputs: The model and the recipe.
         model: The model of fine-tuning.
-        tier: How much evidence was gathered.
-        steps: Steps of the run.
-        learning_rate: The recipe's peak rate; None asks only for the three rates.
-        threshold: Probability at which the verdict becomes `RISK`.
-        risk: Share of the edges that may lie below `do_not_exceed`.
+        terms: What the answer is about.
         doubts: Reasons from the evidence to answer "cannot tell".
         is_measured: Whether the first gradient was measured.
         objective: The recipe's own, which published runs are sorted by.
-
-    Returns:
-        The answer.
     """
-    said = model.predict(inputs)
+    said, rate = model.predict(inputs), terms.learning_rate
     outside = decades_outside(inputs)
     reasons = [*beyond_tuning(said, inputs), *doubts]
     over = {"parameters": outside} if outside else {}
     digest = str(model.card["digest"])
     is_covered = said.learned is not None and said.learned.covers
     if reasons and not is_covered:
-        bars: dict[str, Any] = {"steps": steps, "threshold": threshold, "risk": risk}
         known = None if doubts else _published(inputs, objective)
         if known is not None and known.runs >= LEAST:
-            return _by_published(known, tier, learning_rate, **bars)
+            return _by_published(known, terms)
         if known is not None:
             reasons.append(
                 f"rksp answers by published runs from {LEAST} on, and has {known.runs} of "
                 f"{sort_of(known.objective, known.method)}"
             )
         reasons[0] = f"trained weights: {reasons[0]}"
-        return untold(reasons, tier, **bars, outside=over, classifier_data=digest)
-    return told(
+        return terms.untold(reasons, outside=over, classifier_data=digest)
+    return terms.told(
         said,
-        tier,
-        steps=steps,
-        learning_rate=learning_rate,
-        threshold=threshold,
-        risk=risk,
-        start_excess=None,
-        expected_excess=None,
-        contributions=_contributions(said) if learning_rate is not None else [],
+        contributions=_contributions(said) if rate is not None else [],
         outside=over,
-        counterfactual=_advice(said, learning_rate, threshold),
+        counterfactual=_advice(said, rate, terms.threshold),
         classifier_data=digest,
         answered_by="fine-tuning",
         measuring_adds=_added(model, inputs) if is_measured else [],
@@ -229,22 +209,15 @@ def _published(inputs: FineTuningInputs, objective: str) -> Published | None:
     return lookup(published_runs(), inputs, objective)
 
 
-def _by_published(
-    known: Published, tier: Tier, rate: float | None, *, steps: int, threshold: float, risk: float
-) -> RiskAssessment:
+def _by_published(known: Published, terms: Terms) -> RiskAssessment:
     """Return what published runs say of a rate: no probability, but their range and its middle."""
-    verdict, advice = Verdict.OK, None
+    verdict, advice, rate = Verdict.OK, None, terms.learning_rate
     if rate is not None and rate > known.highest * _CLEARLY:
         is_far = rate > _BREAKS * known.highest * _CLEARLY
         verdict = Verdict.RISK if is_far else Verdict.CAUTION
         advice = f"Start at {short(known.middle, 2)}, {rate / known.middle:.1f} times lower."
-    return without_rates(
-        verdict=verdict,
-        reasons=[],
-        evidence=str(tier),
-        horizon_steps=steps,
-        risk=risk,
-        threshold=threshold,
+    return terms.answer(
+        verdict,
         start_here=known.middle,
         counterfactual=advice,
         answered_by="published runs",

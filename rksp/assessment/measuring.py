@@ -22,14 +22,12 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import Progress, definite
-from rksp.measure.drift import DRIFT_RATE, measure_drift
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
-from rksp.measure.response import measure_response
+from rksp.measure.response import DRIFT_RATE, measure_drift, measure_response
 from rksp.measure.response_profile import ResponseProfile, unmeasured
-from rksp.models.adapters import as_trained
-from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.models.adapters import adapters_of, as_trained
+from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe
-from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass, check_whole, should_stream
 from rksp.models.streaming.stream import open_stream

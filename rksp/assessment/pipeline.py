@@ -13,7 +13,7 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.model_choice import choose_model, shown_beside
-from rksp.assessment.risk import certain_failure, declared_inputs, untold
+from rksp.assessment.risk import Terms, declared_inputs
 from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
@@ -63,12 +63,9 @@ def evaluate(
     recipe: Recipe,
     options: MeasureOptions | None = None,
     *,
-    threshold: float = 0.5,
-    risk: float = 0.05,
-    classifier: EdgePredictor | None = None,
-    alternatives: Sequence[tuple[str, Recipe]] = (),
     store: MeasurementStore | None = None,
     progress: Progress = lambda done, total, label: None,
+    **asked: Any,
 ) -> Evaluation:
     """Gather the evidence for one target and recipe at one seed, and assess it.
 
@@ -76,15 +73,9 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold: See `rksp.assessment.basis.Basis.answer`.
-        risk: See `rksp.assessment.basis.Basis.answer`.
-        classifier: Default the bundled one; without any, the risk is missing with a reason.
-        alternatives: Other recipes to assess with the same evidence, each with its assumption.
         store: Where an earlier measurement may be, and where this one is kept; None keeps none.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
-
-    Returns:
-        The evaluation.
+        **asked: See `judge`.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -92,15 +83,7 @@ def evaluate(
     check_kind("recipe", recipe, Recipe, "a Recipe")
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     evidence = gather(source, options, store=store, progress=progress)
-    return judge(
-        evidence,
-        recipe,
-        threshold=threshold,
-        risk=risk,
-        classifier=classifier,
-        alternatives=alternatives,
-        progress=progress,
-    )
+    return judge(evidence, recipe, **asked, progress=progress)
 
 
 def judge(
@@ -121,45 +104,55 @@ def judge(
     Args:
         evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.basis.Basis.answer`.
-        risk: See `rksp.assessment.basis.Basis.answer`.
+        threshold: See `rksp.assessment.risk.Terms`.
+        risk: Likewise.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.
         with_advice: Say which rate would be better.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
-
-    Returns:
-        The evaluation.
     """
-    asked = [*alternatives, *(shown_beside(recipe) if evidence.is_trained else ())]
     response = response_of(evidence, recipe, progress)
-    bars = {"threshold": threshold, "risk": risk}
-    assess = partial(_assess, classifier=classifier, bars=bars)
-    missing, assessment, others, configured = None, None, [], None
+    answers = _Answers(evidence, response, classifier, {"threshold": threshold, "risk": risk})
+    missing, assessment, configured = None, None, None
+    others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
         with suppress(ArtifactError, NotCovered):
-            configured = ConfiguredReport.of(assess(bare, recipe, None))
+            answer = replace(answers, evidence=bare, response=None).of(recipe)
+            configured = ConfiguredReport.of(answer)
     try:
-        assessment = assess(
-            evidence,
+        assessment = answers.of(
             recipe,
-            response,
             rates=rates,
             with_levers=True,
             with_curve=with_details,
             with_advice=with_advice,
         )
-        others = [
-            AlternativeReport.of(assess(evidence, other, response), assumption=text)
-            for text, other in asked
-        ]
+        others = tuple(
+            AlternativeReport.of(answers.of(other), assumption=text)
+            for text, other in (
+                *alternatives,
+                *(shown_beside(recipe) if evidence.is_trained else ()),
+            )
+        )
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
-    checked = _checked(evidence, recipe, response, trusted)
+    names = ("start_here", "do_not_exceed", "likely_edge")
+    checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        task=evidence.source.task,
+        facts=evidence.facts,
+        forward=None if evidence.profile is None else evidence.profile.forward,
+        response=response,
+        **{name: getattr(trusted, name, None) for name in names},
+        is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
+        reads_tokens=evidence.reads_tokens,
+    )
     return Evaluation(
         seed=evidence.options.seed,
         source=evidence.source,
@@ -168,7 +161,7 @@ def judge(
         response=response,
         risk=assessment,
         risk_missing=missing,
-        alternatives=tuple(others),
+        alternatives=others,
         configured=configured,
         findings=run_checks(checked, evidence.seen),
         not_run=not_run(checked) if with_details else (),
@@ -176,91 +169,76 @@ def judge(
     )
 
 
-def _checked(
-    evidence: Evidence,
-    recipe: Recipe,
-    response: ResponseProfile | None,
-    trusted: RiskAssessment | None,
-) -> CheckEvidence:
-    """Return what the checks read; recipes that differ in their rates share what is found."""
-    names = ("start_here", "do_not_exceed", "likely_edge")
-    rates = {name: getattr(trusted, name, None) for name in names}
-    key = (recipe.but_for_rate, *rates.values())
-    if key in evidence.checked:
-        return evidence.checked[key].at(recipe)
-    evidence.checked[key] = checked = CheckEvidence(
-        recipe=recipe,
-        config=evidence.source.config,
-        task=evidence.source.task,
-        facts=evidence.facts,
-        forward=None if evidence.profile is None else evidence.profile.forward,
-        response=response,
-        **rates,
-        is_pretrained=evidence.is_trained,
-        declared=evidence.declared,
-        reads_tokens=evidence.reads_tokens,
-    )
-    return checked
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers to recipes on one evidence.
 
-
-def _assess(
-    evidence: Evidence,
-    recipe: Recipe,
-    response: ResponseProfile | None,
-    *,
-    classifier: EdgePredictor | None,
-    bars: Mapping[str, Any],
-    rates: Sequence[float] = (),
-    with_curve: bool = False,
-    with_advice: bool = False,
-    with_levers: bool = False,
-) -> RiskAssessment:
-    """Return the answer of the model that covers the run, or why there is none.
-
-    Where numbers are not finite, the failure is certain and no model is asked.
+    Attributes:
+        evidence: What is known of the model.
+        response: The gradient, or the response to the first update.
+        classifier: Default the bundled one.
+        bars: `threshold` and `risk` of `Terms`.
     """
-    seen, rate, steps = evidence.profile, recipe.learning_rate, recipe.max_steps
-    if seen is None:
-        features, broken = UNMEASURED, None
-    else:
-        from rksp.assessment.measured import not_finite
 
-        features = extract(seen.forward, seen.spectra, response)
-        broken = not_finite(seen, response)
-    if broken is not None:
-        return certain_failure(broken, evidence.tier, steps=steps, learning_rate=rate, **bars)
-    choice = choose_model(recipe, is_pretrained=evidence.is_trained)
-    if choice.model == "none":
-        return untold(choice.reasons, features.tier, steps=steps, **bars)
-    if choice.model == "fine-tuning":
+    evidence: Evidence
+    response: ResponseProfile | None
+    classifier: EdgePredictor | None
+    bars: Mapping[str, float]
+
+    def of(
+        self,
+        recipe: Recipe,
+        *,
+        rates: Sequence[float] = (),
+        with_curve: bool = False,
+        with_advice: bool = False,
+        with_levers: bool = False,
+    ) -> RiskAssessment:
+        """Return the answer of the model that covers the run, or why there is none.
+
+        Where numbers are not finite, the failure is certain and no model is asked.
+        """
+        evidence, seen, rate = self.evidence, self.evidence.profile, recipe.learning_rate
+        features, broken = UNMEASURED, None
+        if seen is not None:
+            from rksp.assessment.measured import doubts_of, not_finite
+
+            features = extract(seen.forward, seen.spectra, self.response)
+            broken = not_finite(seen, self.response)
+        about: dict[str, Any] = {"learning_rate": rate, "steps": recipe.max_steps, **self.bars}
+        if broken is not None:
+            return Terms(**about, tier=evidence.tier).failing(broken)
+        terms = Terms(**about, tier=features.tier)
+        choice = choose_model(recipe, is_pretrained=evidence.is_trained)
+        if choice.model == "none":
+            return terms.untold(choice.reasons)
+        if choice.model == "fine-tuning":
+            return self._tuned(recipe, terms)
+        model = self.classifier or load_edge_model()
+        doubts = choice.doubts
+        if seen is not None:
+            doubts = doubts_of(seen, self.response, doubts)
+        make = partial(_basis, evidence, recipe, features, model, rates, with_levers, doubts)
+        if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
+            basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
+        else:
+            basis = make()
+        return basis.answer(rate, **self.bars, with_curve=with_curve, with_advice=with_advice)
+
+    def _tuned(self, recipe: Recipe, terms: Terms) -> RiskAssessment:
+        """Return the answer of the model of fine-tuning."""
         from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
         from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 
-        source = evidence.source
+        source, task = self.evidence.source, _task_of(self.evidence)
         return assess_fine_tuning(
-            fine_tuning_inputs(source.config, _task_of(evidence), source.num_parameters, recipe),
-            load_fine_tuning_model() if classifier is None else classifier.tuning,
-            features.tier,
-            steps=steps,
-            learning_rate=rate,
-            **bars,
-            doubts=_tuning_doubts(evidence, recipe),
-            is_measured=response is not None and response.reason is None,
+            fine_tuning_inputs(source.config, task, source.num_parameters, recipe),
+            load_fine_tuning_model() if self.classifier is None else self.classifier.tuning,
+            terms,
+            doubts=_tuning_doubts(self.evidence, recipe),
+            is_measured=self.response is not None and self.response.reason is None,
             objective=recipe.objective,
         )
-    model = classifier or load_edge_model()
-    make = partial(_basis, evidence, recipe, features, model, rates, with_levers)
-    key = (evidence.declared, recipe.but_for_rate, with_levers)
-    doubts = choice.doubts
-    if seen is not None:
-        from rksp.assessment.measured import doubts_of
-
-        doubts = doubts_of(seen, response, doubts)
-    if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
-        basis = model.once(key, partial(make, doubts))
-    else:
-        basis = make(doubts)
-    return basis.answer(rate, **bars, with_curve=with_curve, with_advice=with_advice)
 
 
 def _basis(
@@ -314,7 +292,7 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
 
         doubts += loss_doubts(evidence.profile)
     if model is not None and recipe.peft == "none":
-        from rksp.models.module_facts import is_partly_frozen
+        from rksp.models.adapters import is_partly_frozen
 
         if is_partly_frozen(model):
             doubts.append("the runs of fine-tuning train all weights or adapters, not some layers")

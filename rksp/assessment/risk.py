@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,148 +85,105 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
     )
 
 
-def told(
-    estimate: EdgeEstimate | FineTuningEstimate,
-    tier: Tier,
-    *,
-    steps: int,
-    learning_rate: float | None,
-    threshold: float,
-    risk: float,
-    rates: Sequence[float] = RATES,
-    **more: Any,
-) -> RiskAssessment:
-    """Return the answer with the rates and the risks of an estimate.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What an answer is about, whichever model gives it.
 
-    Args:
-        estimate: What the model that was asked says.
-        tier: How much evidence was gathered.
+    Attributes:
+        learning_rate: The recipe's peak rate; None asks only for the three rates.
         steps: Steps of the run.
-        learning_rate: See `Basis.answer`.
-        threshold: See `Basis.answer`.
-        risk: See `Basis.answer`.
-        rates: Where the curve of the risk is wanted.
-        more: The fields that only one of the models knows.
-
-    Returns:
-        The answer.
-    """
-    start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(risk))
-    failed = low = high = diverged = None
-    verdict = Verdict.OK
-    if learning_rate is not None:
-        failed = estimate.failed(learning_rate)
-        low, high = estimate.interval(learning_rate)
-        diverged = estimate.diverged(learning_rate)
-        # By the rounded rates, as the checks and grids see them.
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
-    return RiskAssessment(
-        verdict=verdict,
-        reasons=[],
-        evidence=str(tier),
-        horizon_steps=steps,
-        probability_failed=failed,
-        probability_failed_low=low,
-        probability_failed_high=high,
-        probability_diverged=diverged,
-        start_here=start,
-        start_failed=estimate.failed(estimate.start_here),
-        likely_edge=rounded(estimate.likely_edge),
-        do_not_exceed=ceiling,
-        risk=risk,
-        threshold=threshold,
-        curve=[
-            CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
-            for rate in rates
-            for left, right in (estimate.interval(rate),)
-        ],
-        **more,
-    )
-
-
-def certain_failure(
-    cause: str,
-    tier: Tier,
-    *,
-    steps: int,
-    learning_rate: float | None,
-    threshold: float = 0.5,
-    risk: float = 0.05,
-) -> RiskAssessment:
-    """Return the answer that needs no model: values are not finite before the first step.
-
-    Args:
-        cause: What is not finite, a clause.
         tier: How much evidence was gathered.
-        steps: Steps of the run.
-        learning_rate: The recipe's rate, if it has one.
-        threshold: See `Basis.answer`.
-        risk: See `Basis.answer`.
-
-    Returns:
-        The answer.
+        threshold: Probability at which the verdict becomes `RISK`.
+        risk: Share of the edges that may lie below `do_not_exceed`.
     """
-    here = None if learning_rate is None else 1.0
-    return without_rates(
-        verdict=Verdict.RISK,
-        evidence=str(tier),
-        horizon_steps=steps,
-        probability_failed=here,
-        probability_failed_low=here,
-        probability_failed_high=here,
-        probability_diverged=here,
-        risk=risk,
-        threshold=threshold,
-        curve=[
-            CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in RATES
-        ],
-        counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
-    )
 
+    learning_rate: float | None
+    steps: int
+    tier: Tier
+    threshold: float = 0.5
+    risk: float = 0.05
 
-def untold(
-    reasons: Sequence[str],
-    tier: Tier,
-    *,
-    steps: int,
-    threshold: float = 0.5,
-    risk: float = 0.05,
-    outside: Mapping[str, float] | None = None,
-    classifier_data: str | None = None,
-) -> RiskAssessment:
-    """Return the answer "cannot tell", which has no numbers: they would be no answer.
+    def answer(self, verdict: Verdict, **known: Any) -> RiskAssessment:
+        """Return the answer of which only these fields are known."""
+        return RiskAssessment(
+            verdict=verdict,
+            evidence=str(self.tier),
+            horizon_steps=self.steps,
+            risk=self.risk,
+            threshold=self.threshold,
+            **known,
+        )
 
-    Args:
-        reasons: Why rksp cannot tell, clauses; at least one.
-        tier: How much evidence was gathered.
-        steps: Steps of the run.
-        threshold: See `Basis.answer`.
-        risk: See `Basis.answer`.
-        outside: Facts outside the range of the labelled runs, in decades.
-        classifier_data: Digest of the data of the model that was asked, if one was.
+    def untold(self, reasons: Sequence[str], **known: Any) -> RiskAssessment:
+        """Return the answer "cannot tell", which has no numbers: they would be no answer.
 
-    Returns:
-        The answer.
-    """
-    return without_rates(
-        verdict=Verdict.CANNOT_TELL,
-        reasons=list(reasons),
-        evidence=str(tier),
-        horizon_steps=steps,
-        risk=risk,
-        threshold=threshold,
-        outside=outside or {},
-        classifier_data=classifier_data,
-    )
+        Args:
+            reasons: Why rksp cannot tell, clauses; at least one.
+            **known: The fields that say what the data lack, and which data.
+        """
+        return self.answer(Verdict.CANNOT_TELL, reasons=list(reasons), **known)
 
+    def failing(self, cause: str) -> RiskAssessment:
+        """Return the answer that needs no model: values are not finite before the first step.
 
-def without_rates(**known: object) -> RiskAssessment:
-    """Return an answer of which only these fields are known."""
-    unknown = dict.fromkeys(RiskAssessment.model_fields)
-    empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
-    lists: dict[str, object] = {name: [] for name in empty}
-    unknown |= {**lists, "outside": {}, "widened_by": {}}
-    return RiskAssessment(**unknown | known)
+        Args:
+            cause: What is not finite, a clause.
+        """
+        here = None if self.learning_rate is None else 1.0
+        return self.answer(
+            Verdict.RISK,
+            probability_failed=here,
+            probability_failed_low=here,
+            probability_failed_high=here,
+            probability_diverged=here,
+            curve=[
+                CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in RATES
+            ],
+            counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
+        )
+
+    def told(
+        self,
+        estimate: EdgeEstimate | FineTuningEstimate,
+        rates: Sequence[float] = RATES,
+        **more: Any,
+    ) -> RiskAssessment:
+        """Return the answer with the rates and the risks of an estimate.
+
+        Args:
+            estimate: What the model that was asked says.
+            rates: Where the curve of the risk is wanted.
+            **more: The fields that only one of the models knows.
+        """
+        start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(self.risk))
+        here: dict[str, float | None] = {}
+        verdict, rate = Verdict.OK, self.learning_rate
+        if rate is not None:
+            failed, (low, high) = estimate.failed(rate), estimate.interval(rate)
+            here = {
+                "probability_failed": failed,
+                "probability_failed_low": low,
+                "probability_failed_high": high,
+                "probability_diverged": estimate.diverged(rate),
+            }
+            # By the rounded rates, as the checks and grids see them.
+            verdict = verdict_at(self.threshold, failed, high, rate, start, ceiling)
+        return self.answer(
+            verdict,
+            **here,
+            start_here=start,
+            start_failed=estimate.failed(estimate.start_here),
+            likely_edge=rounded(estimate.likely_edge),
+            do_not_exceed=ceiling,
+            curve=[
+                CurvePoint(
+                    learning_rate=one, probability=estimate.failed(one), low=left, high=right
+                )
+                for one in rates
+                for left, right in (estimate.interval(one),)
+            ],
+            **more,
+        )
 
 
 def rounded(rate: float) -> float:

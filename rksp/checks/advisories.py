@@ -270,11 +270,7 @@ def audit(
 
 
 def _finding(
-    one: Advisory,
-    conditions: Answer,
-    environment: Environment,
-    facts: Facts,
-    today: datetime.date,
+    one: Advisory, conditions: Answer, environment: Environment, facts: Facts, today: datetime.date
 ) -> Finding:
     named = [
         f"{part.package} {environment.releases[name_of(part.package)].version}, affected "

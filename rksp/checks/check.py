@@ -1,13 +1,19 @@
-"""The contract of a check: its texts and its function."""
+"""The contract of a check: its function and its facts; checks.toml says the rest."""
 
 from __future__ import annotations
 
+import string
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
+from rksp.ground.flags import count
+from rksp.ground.text import short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +45,10 @@ Look = Callable[[CheckEvidence], Iterator[Observation]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One check.
+class Texts:
+    """What there is to say about a check.
 
     Attributes:
-        code: Stable: RKSP and three digits; each hundred is one topic.
-        name: Stable: lower-case words joined by hyphens.
-        level: Its worst level.
         title: Its line in the list of checks.
         measures: What it compares.
         why: Why it matters.
@@ -53,10 +56,32 @@ class Check:
         healthy: The range without a finding, in words.
         fix: The smallest change that would remove the finding, one sentence.
         failing, stable: A minimal setting with the finding, and one without.
-        look: The function that yields observations; it yields none without evidence.
-        needs: What must be known besides the recipe; if any is missing, the check does not run.
         field: The recipe's field to blame; empty if there is none.
         settings: Names of the configuration's settings to blame, the usual one first.
+    """
+
+    title: str
+    measures: str
+    why: str
+    source: str
+    healthy: str
+    fix: str
+    failing: str
+    stable: str
+    field: str = ""
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check.
+
+    Attributes:
+        code: Stable: RKSP and three digits; each hundred is one topic.
+        name: Stable: lower-case words joined by hyphens.
+        level: Its worst level.
+        look: The function that yields observations; it yields none without evidence.
+        needs: What must be known besides the recipe; if any is missing, the check does not run.
         is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
             an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
             warm-up and batch are judged by P(failed) itself, so checks of them are no cause.
@@ -68,49 +93,71 @@ class Check:
     code: str
     name: str
     level: Level
-    title: str
-    measures: str
-    why: str
-    source: str
-    healthy: str
-    fix: str
-    failing: str
-    stable: str
     look: Look
     needs: tuple[Need, ...] = ()
-    field: str = ""
-    settings: tuple[str, ...] = ()
     is_cause: bool = False
     reads: Reads = "rate"
 
     @property
+    def texts(self) -> Texts:
+        """Its texts, with the thresholds that its module has."""
+        return _texts(self)
+
+    @property
     def explanation(self) -> tuple[tuple[str, str], ...]:
         """What there is to say about it: pairs of a title and a text."""
+        said = self.texts
         return (
-            ("Measures", self.measures),
-            ("Why", self.why),
-            ("Healthy", self.healthy),
-            ("Fix", self.fix),
-            ("Fails", self.failing),
-            ("Passes", self.stable),
-            ("Source", self.source),
+            ("Measures", said.measures),
+            ("Why", said.why),
+            ("Healthy", said.healthy),
+            ("Fix", said.fix),
+            ("Fails", said.failing),
+            ("Passes", said.stable),
+            ("Source", said.source),
         )
-
-    def missing(self, evidence: CheckEvidence) -> tuple[Need, ...]:
-        """Return what the evidence lacks for this check to run."""
-        return tuple(need for need in self.needs if not evidence.has(need))
 
     def report(self, seen: Observation, fix: str | None = None) -> Finding:
         """Return the finding of an observation, with another fix if one is given."""
+        said = self.texts
         return Finding(
             code=self.code,
             name=self.name,
             level=self.level if seen.level is None else seen.level,
             message=seen.message,
             value=seen.value,
-            healthy=self.healthy,
-            fix=fix or seen.fix or self.fix,
-            source=self.source,
+            healthy=said.healthy,
+            fix=fix or seen.fix or said.fix,
+            source=said.source,
             layer=seen.layer,
             is_cause=self.is_cause if seen.is_cause is None else seen.is_cause,
         )
+
+
+def check(code: str, name: str, level: Level, **facts: Any) -> Callable[[Look], Check]:
+    """Make a check of the function that looks; the arguments are the other fields of `Check`."""
+    return lambda look: Check(code=code, name=name, level=level, look=look, **facts)
+
+
+class _Thresholds(string.Formatter):
+    """Puts a module's constants into a text; `!c` writes a count, `!n` a rate."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        """Return the value as text where a conversion is named."""
+        if conversion == "c":
+            return count(value)
+        return short(value) if conversion == "n" else value
+
+
+@cache
+def _texts(check: Check) -> Texts:
+    constants, said = check.look.__globals__, dict(_written()[check.code])
+    settings = said.pop("settings", ())  # a list, or the name of a constant
+    named = constants[settings] if isinstance(settings, str) else settings
+    filled = {name: _Thresholds().vformat(text, (), constants) for name, text in said.items()}
+    return Texts(**filled, settings=tuple(named))
+
+
+@cache
+def _written() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((files("rksp.checks") / "checks.toml").read_text(encoding="utf-8"))

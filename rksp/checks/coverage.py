@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rksp.checks.check import Check, Observation
+from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.optimizers.table import optimizer_spec
@@ -41,39 +41,15 @@ def untuned(recipe: Recipe) -> list[str]:
     return ["no run of fine-tuning is in fp8"] if recipe.precision == "fp8" else []
 
 
+@check("RKSP901", "not-covered", Level.NOTE, reads="recipe")
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     parts = list(not_covered(evidence.recipe))
     if evidence.is_fine_tuning:  # its own model says what its runs do not hold
         parts = ["fp8"] if untuned(evidence.recipe) else []
-    if evidence.scales_rates_by_width:
+    if evidence.settings.scales_rates_by_width:
         parts.append("rates scaled by width (μP)")
     if parts:
         yield Observation(
             message=f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
             value=float(len(parts)),
         )
-
-
-CHECKS = (
-    Check(
-        code="RKSP901",
-        name="not-covered",
-        level=Level.NOTE,
-        title="rksp cannot judge a part of the recipe",
-        measures=(
-            "The optimizer, precision, adapters, objective, batch ramp and scaling of learning "
-            "rates against those of the labelled runs."
-        ),
-        why=(
-            "A probability for another recipe does not answer the question. The named checks "
-            "still hold, and they are silent about what they cannot judge."
-        ),
-        source="the model card of the fitted classifier",
-        healthy="a recipe of the kinds that the classifier's card lists",
-        fix="Rely on the named checks, and confirm with a short run (rksp confirm).",
-        failing="--optimizer lamb",
-        stable="--optimizer adamw",
-        look=_not_covered,
-        reads="recipe",
-    ),
-)

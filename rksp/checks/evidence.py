@@ -56,7 +56,6 @@ def swept_edge(optimizer: str, block_parameters: float) -> float | None:
 
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
-_OF_RATE = ("rate_over_published", "public_edge")  # what is found of a rate
 
 
 class Need(StrEnum):
@@ -105,20 +104,6 @@ class CheckEvidence:
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
 
-    def at(self, recipe: Recipe) -> CheckEvidence:
-        """Return the evidence of a recipe that differs in its learning rate alone.
-
-        What was found of this one and depends on no rate is known of that one.
-        """
-        known = {k: v for k, v in self.__dict__.items() if k not in _OF_RATE}
-        other = object.__new__(CheckEvidence)
-        other.__dict__.update(known, recipe=recipe)
-        return other
-
-    def has(self, need: Need) -> bool:
-        """Return True if the evidence holds what a check needs."""
-        return need in self.held
-
     @cached_property
     def held(self) -> frozenset[Need]:
         """What the evidence holds of what checks need."""
@@ -144,14 +129,6 @@ class CheckEvidence:
         """What the configuration declares."""
         return self.declared or Declared(self.config, self.task)
 
-    def setting(self, *names: str) -> object | None:
-        """Return the first of these settings that the configuration or its text part has."""
-        return self.settings.get(*names)
-
-    def number(self, *names: str) -> float | None:
-        """Return the first of these settings if it is one number, not a list by layer."""
-        return self.settings.number(*names)
-
     @cached_property
     def shape(self) -> DeclaredShape | None:
         """The size that the configuration declares."""
@@ -168,7 +145,7 @@ class CheckEvidence:
     def active_parameters(self) -> float | None:
         """Parameters that one token uses, without those of unused experts."""
         shape, total = self.shape, self.parameters
-        if shape is None or total is None or not self.experts:
+        if shape is None or total is None or not self.settings.experts:
             return total
         return total * shape.active_parameters / shape.parameters
 
@@ -187,16 +164,6 @@ class CheckEvidence:
         if self.facts is not None:
             return self.facts.depth
         return None if self.shape is None else self.shape.depth
-
-    @property
-    def declared_width(self) -> float | None:
-        """Width of the residual stream that the configuration declares."""
-        return self.settings.width
-
-    @property
-    def experts(self) -> int | None:
-        """Experts that a router chooses from; None in a dense model."""
-        return self.settings.experts
 
     @property
     def bounds_attention(self) -> bool:
@@ -232,15 +199,6 @@ class CheckEvidence:
         return self.recipe.batch_size * self.recipe.sequence_length
 
     @cached_property
-    def scales_rates_by_width(self) -> bool:
-        """True if the configuration divides its logits by a base width, as under μP.
-
-        Rates then follow the base model's size, which the configuration does not say.
-        """
-        named = self.setting("dim_model_base", "mup_base_width", "mup_width_scale", "use_mup")
-        return bool(named)
-
-    @cached_property
     def rate_over_published(self) -> float | None:
         """The learning rate divided by GPT-3's at this size.
 
@@ -254,7 +212,7 @@ class CheckEvidence:
         is_comparable &= self.reads_tokens
         if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
-        return None if self.scales_rates_by_width else rate / published_rate(size)
+        return None if self.settings.scales_rates_by_width else rate / published_rate(size)
 
     @cached_property
     def public_edge(self) -> float | None:

@@ -53,10 +53,7 @@ class ModelFacts:
 
 
 def read_facts(
-    model: nn.Module,
-    chains: Sequence[tuple[str, int]],
-    width: int,
-    scales: Scales | None = None,
+    model: nn.Module, chains: Sequence[tuple[str, int]], width: int, scales: Scales | None = None
 ) -> ModelFacts:
     """Read a model's facts without running it; a model on the meta device is enough.
 

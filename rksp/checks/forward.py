@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rksp.checks.check import Check, Observation
+from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
@@ -16,6 +16,7 @@ _TIED_SPREAD = 4.0
 _FAST, _LARGE = 5.0, 7e9
 
 
+@check("RKSP101", "initial-loss", Level.ERROR, needs=(Need.FORWARD,), is_cause=True, reads="model")
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
     if forward is None or evidence.is_pretrained:
@@ -36,6 +37,7 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP102", "output-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
     if evidence.is_pretrained:
@@ -60,13 +62,21 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
 
     Its last norm leaves a deviation of one, and an untied head of T5 one of its factor.
     """
-    settings, width = evidence.settings, evidence.declared_width
+    settings, width = evidence.settings, evidence.settings.width
     is_untied = settings.get("tie_word_embeddings") is False
     if not settings.family.unit_head or not is_untied or evidence.is_fine_tuning or not width:
         return None
-    return float(evidence.number("initializer_factor") or 1.0) * math.sqrt(width)
+    return float(evidence.settings.number("initializer_factor") or 1.0) * math.sqrt(width)
 
 
+@check(
+    "RKSP103",
+    "tied-embedding-scale",
+    Level.WARNING,
+    needs=(Need.WEIGHTS,),
+    is_cause=True,
+    reads="model",
+)
 def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
     if facts is None or evidence.is_pretrained or not facts.ties_embeddings:
@@ -89,11 +99,12 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP104", "missing-z-loss", Level.WARNING, needs=(Need.SIZE,))
 def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, size = evidence.rate_over_published, evidence.active_parameters
     if ratio is None or ratio <= _FAST or definite(size) < _LARGE or evidence.recipe.z_loss:
         return
-    if evidence.setting("final_logit_softcapping") is not None:
+    if evidence.settings.get("final_logit_softcapping") is not None:
         return
     said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
     yield Observation(
@@ -103,128 +114,6 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         ),
         value=ratio,
     )
-
-
-_OF_OUTPUTS = (
-    Check(
-        code="RKSP101",
-        name="initial-loss",
-        level=Level.ERROR,
-        title="The initial loss is far above that of a uniform guess",
-        measures=(
-            "The cross-entropy on the probe before training against ln V, where V is the number "
-            "of classes. A tied output layer finds its input token in the stream; what the logit "
-            "of that one token costs is allowed for."
-        ),
-        why=(
-            "An untrained model should give every class about the same probability. For Gaussian "
-            "logits of standard deviation σ the loss is about ln V + σ²/2. Any excess is "
-            "confidence that training must first undo, and the gradients differ from those that "
-            "the recipe was made for. A T5 that was built from scratch with an output layer of "
-            "unit variance started at a loss of 110 instead of 11. A model whose output layer is "
-            "its embedding, and whose stream carries that embedding at full size (BLOOM, which "
-            "normalizes it; a few blocks of Gemma, which scales it), predicts its input token "
-            "instead. It starts several nats above ln V and is healthy: that one logit is soon "
-            "unlearned."
-        ),
-        source="transformers PR 26441 (T5 from scratch); ln V + σ²/2, our own measurement",
-        healthy=(
-            f"at most ln V + {_EXCESS:g} nats without the logit of the input token; an error "
-            "above 2 ln V"
-        ),
-        fix=(
-            "Initialize the output layer with standard deviation 1/√d or with zeros, and untie it."
-        ),
-        failing="vocabulary 32,128, width 768, output layer N(0, 1): loss 108 against ln V = 10.4",
-        stable="the same model with N(0, 1/768): loss 11.0",
-        look=_initial_loss,
-        reads="model",
-        needs=(Need.FORWARD,),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP102",
-        name="output-logit-scale",
-        level=Level.ERROR,
-        title="The output logits are spread too widely at initialization",
-        measures=(
-            "The standard deviation of the output logits over classes, averaged over positions. "
-            "Without a forward pass: what an untied head of T5's kind is drawn with."
-        ),
-        why=(
-            "The gradient of the cross-entropy is large only where the softmax is undecided. "
-            "Logits of standard deviation 8 cost 32 nats and give most of the probability to a "
-            "few classes. The divergence of output logits also starts from wide logits."
-        ),
-        source="Wortsman et al., 2023 (arXiv 2309.14322); levels from ln V + σ²/2",
-        healthy=f"at most {_SPREAD:g}; an error above {_WILD_SPREAD:g}",
-        fix="Scale the output layer's initialization down.",
-        failing="output layer N(0, 1) at width 768: logits of standard deviation 27.7",
-        stable="output layer N(0, 0.02²) at width 768: 0.55",
-        look=_output_logits,
-        settings=("initializer_factor", "tie_word_embeddings"),
-        reads="recipe",
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP103",
-        name="tied-embedding-scale",
-        level=Level.WARNING,
-        title="A tied embedding is too large to be an output layer",
-        measures=(
-            "The standard deviation of the shared embedding times √width. The check is silent "
-            "where the measured logits are small."
-        ),
-        why=(
-            "An embedding works well with unit variance. An output layer needs a standard "
-            "deviation of 1/√d. If they are tied, they are one matrix. After the last "
-            "normalization the states have unit variance, so the logits have the embedding's "
-            "standard deviation times √d. Models that keep a large shared embedding divide the "
-            "states or the logits before the softmax (T5 by √d)."
-        ),
-        source="transformers PR 26441; Raffel et al., 2020 (T5's d^-1/2 on tied logits)",
-        healthy=f"std · √d at most {_TIED_SPREAD:g}, or measured logits at most {_SPREAD:g}",
-        fix="Initialize the embedding with standard deviation 1/√d, or untie it.",
-        failing="tie_word_embeddings=true, initializer_range=1.0, width 64: 8",
-        stable="tie_word_embeddings=true, initializer_range=0.02, width 64: 0.16",
-        look=_tied_embedding,
-        reads="model",
-        needs=(Need.WEIGHTS,),
-        settings=(
-            "initializer_range",
-            "tie_word_embeddings",
-        ),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP104",
-        name="missing-z-loss",
-        level=Level.WARNING,
-        title="A large model has a high learning rate and no z-loss",
-        measures=(
-            "The coefficient of the z-loss, or a cap on the output logits. The check applies from "
-            f"{_LARGE / 1e9:g}B active parameters at more than {_FAST:g} times GPT-3's learning "
-            "rate."
-        ),
-        why=(
-            "At high learning rates the output logits drift to large values. This happens late in "
-            "training, and mostly without weight decay. A penalty on log²Z in the loss keeps them "
-            "small. PaLM, DCLM and OLMo 2 use it. Marin's 8B ran at 1e-3 without it, and its loss "
-            "rose when the learning rate decayed."
-        ),
-        source=(
-            "Chowdhery et al., 2022 (arXiv 2204.02311); Wortsman et al., 2023 (arXiv 2309.14322); "
-            "Marin PR 1236"
-        ),
-        healthy=f"a z-loss of 1e-4, a soft cap, or at most {_FAST:g} times GPT-3's learning rate",
-        fix="Add a z-loss of 1e-4.",
-        failing="an 8B Llama at 1e-3 without z-loss",
-        stable="an 8B Llama at 1e-3 with a z-loss of 1e-4",
-        look=_z_loss,
-        needs=(Need.SIZE,),
-        field="z_loss",
-    ),
-)
 
 
 _LOGIT_SPREAD, _SATURATED_SPREAD = 4.0, 8.0
@@ -239,6 +128,7 @@ _TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
 _WIDE = 512  # narrower models have small heads by necessity
 
 
+@check("RKSP201", "attention-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention:
@@ -277,12 +167,12 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     w and deviation one, so that s² is σ² w.
     """
     settings = evidence.settings
-    size = max(filter(None, (evidence.number(name) for name in _HEAD_SIZES)), default=None)
+    size = max(filter(None, (evidence.settings.number(name) for name in _HEAD_SIZES)), default=None)
     size = size or settings.head_dim
     if evidence.forward is not None or evidence.is_fine_tuning or not size or settings.soft_cap:
         return
-    declared = evidence.number("attention_multiplier")
-    scalar = evidence.number("query_pre_attn_scalar")
+    declared = evidence.settings.number("attention_multiplier")
+    scalar = evidence.settings.number("query_pre_attn_scalar")
     if settings.family.unscaled_attention:
         declared = 1.0
     elif scalar is not None and scalar > 0:
@@ -291,7 +181,7 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     drawn = 1.0
     if not settings.normalizes_qk:
-        drawn = (settings.init_std or 0.0) ** 2 * (evidence.declared_width or 0.0)
+        drawn = (settings.init_std or 0.0) ** 2 * (evidence.settings.width or 0.0)
     spread = declared * drawn * math.sqrt(size)
     if spread > _LOGIT_SPREAD:
         yield Observation(
@@ -305,6 +195,9 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check(
+    "RKSP202", "attention-entropy", Level.ERROR, needs=(Need.FORWARD,), is_cause=True, reads="model"
+)
 def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention or evidence.is_pretrained:
@@ -321,6 +214,7 @@ def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP203", "missing-qk-norm", Level.WARNING, needs=(Need.SIZE,))
 def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     edge, rate, size = (
         evidence.public_edge,
@@ -343,13 +237,14 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP204", "head-dimension", Level.NOTE, needs=(Need.CONFIG,), reads="model")
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
-    width = evidence.declared_width
-    heads = evidence.number("num_attention_heads", "n_head")
+    width = evidence.settings.width
+    heads = evidence.settings.number("num_attention_heads", "n_head")
     if not width or not heads or width < _WIDE:
         return
     declared = [name for name in _HEAD_SIZES if evidence.settings.declares(name)]
-    sizes = [evidence.number(name) for name in declared] or [width / heads]
+    sizes = [evidence.settings.number(name) for name in declared] or [width / heads]
     for size in dict.fromkeys(sizes):
         if size is None:  # it differs by layer, so width over heads is that of none
             continue
@@ -370,122 +265,3 @@ def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _where(block: int | None) -> str:
     return "" if block is None else f" in block {block}"
-
-
-_OF_ATTENTION = (
-    Check(
-        code="RKSP201",
-        name="attention-logit-scale",
-        level=Level.ERROR,
-        title="Attention logits are too large",
-        measures=(
-            "The standard deviation of the scaled query–key products over visible keys, in the "
-            f"worst layer. In trained weights: the largest logit, against {_CLIPPED_LOGIT:g}. "
-            "Without a forward pass: what the configuration's scale gives for the size of a head."
-        ),
-        why=(
-            "With 128 keys a softmax has at most 7 bits of entropy. Logits of standard deviation "
-            "4 leave 2.2 bits, and logits of standard deviation 16 leave half a bit: every query "
-            "attends to one random key, and almost no gradient reaches the others. The usual "
-            "cause is QK-norm together with an attention scale of 1 instead of 1/√head_dim, which "
-            "gives a standard deviation of exactly √head_dim."
-        ),
-        source=(
-            "Automodel #3443 and transformers #45676 (scale 1.0 at head_dim 256: 16); our own "
-            "measurement of saturation; Kimi K2 (arXiv 2507.20534) for trained weights"
-        ),
-        healthy=f"at most {_LOGIT_SPREAD:g}; an error above {_SATURATED_SPREAD:g}",
-        fix="Scale attention by 1/√head_dim.",
-        failing="QK-norm, attention scale 1.0, head_dim 256: 16",
-        stable="QK-norm, attention scale 1/16, head_dim 256: 1",
-        look=_logit_scale,
-        settings=("attention_multiplier", "query_pre_attn_scalar", "head_dim"),
-        reads="recipe",
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP202",
-        name="attention-entropy",
-        level=Level.ERROR,
-        title="Attention is concentrated before training",
-        measures=(
-            "The entropy of attention divided by ln(visible keys), averaged over heads, in the "
-            "layer where it is lowest."
-        ),
-        why=(
-            "Untrained attention should be spread over all keys. In trained models an entropy "
-            "near zero accompanies divergence. At initialization it cannot be specialization."
-        ),
-        source=(
-            "Zhai et al., 2023 (arXiv 2303.06296); levels from logit standard deviations of 4 and "
-            "10"
-        ),
-        healthy=f"at least {_ENTROPY:g}; an error below {_COLLAPSED_ENTROPY:g}",
-        fix="Scale attention by 1/√head_dim, or initialize queries and keys with smaller weights.",
-        failing="QK-norm, attention scale 1.0, head_dim 256: 0.06",
-        stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
-        look=_entropy,
-        reads="model",
-        needs=(Need.FORWARD,),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP203",
-        name="missing-qk-norm",
-        level=Level.WARNING,
-        title="A large model without QK-norm has a high learning rate",
-        measures=(
-            "Normalization of queries and keys, or a soft cap on attention logits. The check "
-            f"applies from {_BIG / 1e9:g}B active parameters, where the learning rate is above a "
-            "third of the public edge for the size (see RKSP502)."
-        ),
-        why=(
-            "Attention logits grow with the learning rate. Where nothing bounds them, the highest "
-            "learning rate that trains falls with model size. A model of 4.8B parameters failed "
-            "at 1e-2, as smaller models had predicted. Size alone causes no failure. Marin's 32B "
-            "spiked from step 70,000 on, whatever was changed in the optimizer, until it was "
-            "moved to QK-norm; its 8B had been stable. This failure comes late, so no short run "
-            "and no measurement at initialization shows it."
-        ),
-        source="Marin 32B retrospective; Wortsman et al., 2023 (arXiv 2309.14322)",
-        healthy="QK-norm or a soft cap, or a learning rate under a third of the public edge",
-        fix=(
-            "Normalize queries and keys per head (in Hugging Face: the qwen3 or olmo2 model type)."
-        ),
-        failing="32B Llama, learning rate 7e-4, no QK-norm",
-        stable="32B Qwen3, which normalizes queries and keys per head",
-        look=_qk_norm,
-        needs=(Need.SIZE,),
-        field="learning_rate",
-        settings=("model_type",),
-    ),
-    Check(
-        code="RKSP204",
-        name="head-dimension",
-        level=Level.NOTE,
-        title="Attention heads have an unusual size",
-        measures=f"The dimensions of each head, at width {_WIDE} and above.",
-        why=(
-            f"Kernels work in units of {_TILE} elements: they pad other sizes or refuse them. Very "
-            "small heads cannot distinguish keys. Fused attention does not support very large "
-            "heads. BigScience's 104B had heads of 145 dimensions. An unusual size alone does not "
-            "harm the loss."
-        ),
-        source=(
-            "BigScience tr8-104B chronicle (11600 over 80 heads); published models use 64 to 512"
-        ),
-        healthy=f"a multiple of {_TILE} from {_HEAD[0]} to {_HEAD[1]}",
-        fix="Choose the number of heads so that each head has 64 or 128 dimensions.",
-        failing="hidden_size=11600, num_attention_heads=80: 145",
-        stable="hidden_size=11264, num_attention_heads=88: 128",
-        look=_head_dimension,
-        reads="model",
-        needs=(Need.CONFIG,),
-        settings=(
-            "num_attention_heads",
-            "n_head",
-            "head_dim",
-        ),
-    ),
-)
-CHECKS = (*_OF_OUTPUTS, *_OF_ATTENTION)

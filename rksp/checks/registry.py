@@ -1,10 +1,10 @@
-"""All checks, in the order of their codes."""
+"""All checks, in the order of their codes, and the user's choice of their findings."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,19 +26,10 @@ from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
+_MODULES = (coverage, fine_tuning, forward, gradient, memory, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
-        (
-            *forward.CHECKS,
-            *precision.CHECKS,
-            *gradient.CHECKS,
-            *memory.CHECKS,
-            *rate.CHECKS,
-            *fine_tuning.CHECKS,
-            *shape.CHECKS,
-            *router.CHECKS,
-            *coverage.CHECKS,
-        ),
+        (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),
         key=lambda check: check.code,
     )
 )
@@ -70,7 +61,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
             look once.
     """
     known = _at_any_rate(evidence, {} if seen is None else seen)
-    observed = sorted((*known, *_looked(evidence, "rate")), key=_code)
+    observed = sorted((*known, *_looked(evidence, "rate")), key=lambda sight: sight[0].code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
     if limits and evidence.start_here is not None:
         limits.append(evidence.start_here)
@@ -102,10 +93,6 @@ def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
     )
 
 
-def _code(sight: Sight) -> str:
-    return sight[0].code
-
-
 @cache
 def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
     """Return the checks that read so much and need no more than is held, by code."""
@@ -114,13 +101,11 @@ def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
     """Return the checks that lack evidence, by code."""
-    lacking = ((check, check.missing(evidence)) for check in CHECKS)
+    lacking = (
+        (check, [need for need in check.needs if need not in evidence.held]) for check in CHECKS
+    )
     return tuple(
-        NotRun(
-            code=check.code,
-            name=check.name,
-            reason=f"it needs {' and '.join(missing)}",
-        )
+        NotRun(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
         for check, missing in lacking
         if missing
     )
@@ -142,12 +127,12 @@ def find_check(wanted: str) -> Check:
 
 def blamed_settings(code: str) -> tuple[str, ...]:
     """Return the configuration's settings that the findings of a code blame, usual one first."""
-    return _BY_KEY[code].settings if code in _BY_KEY else ()
+    return _BY_KEY[code].texts.settings if code in _BY_KEY else ()
 
 
 def blamed_field(code: str) -> str:
     """Return the recipe's field that the findings of a code blame; empty where there is none."""
-    return _BY_KEY[code].field if code in _BY_KEY else ""
+    return _BY_KEY[code].texts.field if code in _BY_KEY else ""
 
 
 def _advice(seen: Observation, lower: str) -> str | None:
@@ -181,3 +166,70 @@ def setting_line(path: Path, code: str) -> int:
             if stated.search(line):
                 return number
     return 1
+
+
+def select_findings(
+    findings: Iterable[Finding],
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    levels: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """Keep the findings that were selected and not ignored, at the requested levels.
+
+    Args:
+        findings: The findings to choose from.
+        select: Codes, beginnings of codes (`RKSP5`) or names; empty keeps all.
+        ignore: As `select`. It overrides `select` unless its code is the shorter beginning.
+        levels: Code or name to error, warning or note.
+
+    Returns:
+        Errors first, then warnings and notes, each in the given order.
+
+    Raises:
+        InputError: A code, name or level is unknown; the message names the nearest one.
+    """
+    chosen, left_out = [_code(text) for text in select], [_code(text) for text in ignore]
+    wanted = {_code(key, whole=True): _level(value) for key, value in (levels or {}).items()}
+    kept = [
+        finding.model_copy(update={"level": wanted.get(finding.code, finding.level)})
+        for finding in findings
+        if _is_kept(finding.code, chosen, left_out)
+    ]
+    return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRun, ...]:
+    """Return the checks whose findings `select_findings` drops, by code; raises as it does."""
+    chosen, ignored = [_code(text) for text in select], [_code(text) for text in ignore]
+    return tuple(
+        NotRun(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
+        for check in CHECKS
+        if not _is_kept(check.code, chosen, ignored)
+    )
+
+
+def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:
+    """Return True if the longest beginning that matches a code was selected."""
+    selected = max((len(start) for start in chosen if code.startswith(start)), default=-1)
+    ignored = max((len(start) for start in left_out if code.startswith(start)), default=-1)
+    return (selected >= 0 or not chosen) and ignored < max(selected, 0)
+
+
+def _code(text: str, whole: bool = False) -> str:
+    """Return the code of a check's code or name, or the shared beginning of several codes."""
+    if not whole and text.upper().startswith("RKSP"):
+        start = text.upper()
+        if any(check.code.startswith(start) for check in CHECKS):
+            return start
+    if text.upper().startswith("RKSA"):
+        from rksp.checks.advisories import find_advisory  # few name one
+
+        return "RKSA" if text.upper() == "RKSA" and not whole else find_advisory(text).id
+    return find_check(text).code
+
+
+def _level(text: str) -> Level:
+    if text not in _SEVERITY:
+        hint = nearest(text, _SEVERITY, count=1) or "."
+        raise InputError(f"The level {text!r} is unknown; use error, warning or note{hint}")
+    return Level(text)

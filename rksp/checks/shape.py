@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from rksp.checks.check import Check, Observation
+from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 from rksp.models.declared import Declared
@@ -29,9 +29,22 @@ _DROPOUTS = (
 _DEEPER = 24  # BERT-large and RoBERTa-large
 
 
+@check(
+    "RKSP701",
+    "feed-forward-ratio",
+    Level.WARNING,
+    needs=(Need.CONFIG,),
+    is_cause=True,
+    reads="model",
+)
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
-    width, inner = evidence.declared_width, evidence.settings.inner
-    if not width or not inner or evidence.experts or evidence.setting("use_bottleneck"):
+    width, inner = evidence.settings.width, evidence.settings.inner
+    if (
+        not width
+        or not inner
+        or evidence.settings.experts
+        or evidence.settings.get("use_bottleneck")
+    ):
         return
     ratio = inner / width
     if not _NARROW <= ratio <= _BROAD:
@@ -45,6 +58,7 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP702", "missing-normalization", Level.ERROR, needs=(Need.MODULES,), is_cause=True)
 def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     facts = evidence.facts
     if facts is None or facts.block_norms:
@@ -57,6 +71,7 @@ def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
+@check("RKSP703", "width-depth-ratio", Level.NOTE, needs=(Need.MODULES,), reads="model")
 def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
     facts = evidence.facts
     if facts is None or facts.depth < _DEEP:
@@ -69,8 +84,9 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP704", "dropout", Level.ERROR, needs=(Need.CONFIG,), reads="model")
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
-    shares = {name: evidence.number(name) for name in _DROPOUTS}
+    shares = {name: evidence.settings.number(name) for name in _DROPOUTS}
     known = {name: share for name, share in shares.items() if share is not None}
     name = max(known, key=lambda name: known[name], default=None)
     if name is not None and known[name] > _MUCH:
@@ -81,6 +97,7 @@ def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP705", "post-norm-depth", Level.WARNING, needs=(Need.CONFIG,), is_cause=True)
 def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     if evidence.is_pretrained or evidence.recipe.learning_rate is None:
@@ -96,133 +113,12 @@ def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-_OF_SHAPES = (
-    Check(
-        code="RKSP701",
-        name="feed-forward-ratio",
-        level=Level.WARNING,
-        title="The feed-forward width does not fit the model's width",
-        measures="The inner width of the dense feed-forward layers divided by the model's width.",
-        why=(
-            "Usually the setting is left over from another model. BigScience's first 104B runs "
-            "had layers of width 16,384 with the previous model's feed-forward width of 20,480 "
-            "(1.25 times), and so had a 58B. The correction did not cure the divergence, but "
-            "until then ten experiments were mistaken for those of another model."
-        ),
-        source="BigScience tr8-104B chronicle; published models use 2 to 8",
-        healthy=f"{_NARROW:g} to {_BROAD:g} (4 is usual, 8/3 if gated)",
-        fix="Set it to 4 times the width, or to 8/3 of it if it is gated.",
-        failing="hidden_size=16384, intermediate_size=20480",
-        stable="hidden_size=16384, intermediate_size=65536",
-        look=_feed_forward,
-        reads="model",
-        needs=(Need.CONFIG,),
-        settings=("intermediate_size", "n_inner", "ffn_dim"),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP702",
-        name="missing-normalization",
-        level=Level.ERROR,
-        title="The blocks have no normalization",
-        measures=(
-            "The normalization modules inside the blocks. None is an error above a learning rate "
-            f"of {_UNNORMALIZED_RATE:g}, else a warning."
-        ),
-        why=(
-            "In arXiv 2602.22988, 81 of 84 runs without normalization diverged, and none of the "
-            "130 runs with it. The largest stable learning rate without it was 0.002. Training "
-            "without normalization is possible with care (Fixup, small learning rates). The check "
-            "does not see normalization by a function call."
-        ),
-        source="arXiv 2602.22988, Tables 1 and 5",
-        healthy="at least one normalization in each block",
-        fix="Normalize the input of every branch (pre-norm).",
-        failing="x + f(x)",
-        stable="x + f(norm(x))",
-        look=_normalization,
-        needs=(Need.MODULES,),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP703",
-        name="width-depth-ratio",
-        level=Level.NOTE,
-        title="The proportions of width and depth are unusual",
-        measures=f"The width divided by the number of blocks, from {_DEEP} blocks.",
-        why=(
-            "Depth raises the sensitivity to the learning rate faster than width does. Very wide "
-            "and shallow models waste parameters. BigScience's first 104B attempts had a ratio of "
-            "512, and GPT-3 has 128. MSign's deliberately unstable NanoGPT has 2."
-        ),
-        source="Wortsman et al., 2023; BigScience tr8-104B chronicle; arXiv 2602.01734 (MSign)",
-        healthy=f"{_TALL:g} to {_FLAT:g} (published models: 20 to 200)",
-        fix="Change width and depth until the ratio is near 100.",
-        failing="hidden_size=16384, num_hidden_layers=32: 512",
-        stable="hidden_size=12288, num_hidden_layers=96: 128",
-        look=_proportions,
-        reads="model",
-        needs=(Need.MODULES,),
-        settings=("num_hidden_layers", "n_layer"),
-    ),
-    Check(
-        code="RKSP704",
-        name="dropout",
-        level=Level.ERROR,
-        title="Dropout is very large",
-        measures="The largest dropout probability in the configuration.",
-        why=(
-            "If nine of ten activations are dropped, the remaining signal is smaller than the "
-            "noise of dropping. Transformers use 0 to 0.3, and 0.1 is usual. A larger value was "
-            "often meant as the share to keep."
-        ),
-        source="Srivastava et al., 2014; Vaswani et al., 2017, Table 3; the levels are our choice",
-        healthy=f"at most {_MUCH:g}; an error at {_MOST:g}",
-        fix="Set dropout to 0.1 or 0.",
-        failing="resid_pdrop=0.9",
-        stable="resid_pdrop=0.1",
-        look=_dropout,
-        reads="model",
-        needs=(Need.CONFIG,),
-        settings=_DROPOUTS,
-    ),
-    Check(
-        code="RKSP705",
-        name="post-norm-depth",
-        level=Level.WARNING,
-        title="A deep model normalizes after the residual sum",
-        measures=(
-            f"The number of blocks in families with post-norm: from {_DEEP} in an encoder with a "
-            f"decoder, above {_DEEPER} in an encoder alone."
-        ),
-        why=(
-            "Post-norm blocks depend on their branch more than on the residual stream, so small "
-            "changes are amplified with depth. A translation model with 6 encoder and 6 decoder "
-            "blocks trains with warm-up; models with 12 and 12 or 18 and 18 fail. Admin and "
-            "DeepNorm rescale the stream, and pre-norm does not need this. BERT-large, an "
-            "encoder, trains with 24 blocks."
-        ),
-        source="Liu et al., 2020 (arXiv 2004.08249); Wang et al., 2022 (arXiv 2203.00555)",
-        healthy=(
-            f"under {_DEEP} blocks in an encoder with a decoder, at most {_DEEPER} in an encoder "
-            "alone"
-        ),
-        fix="Normalize before each branch (pre-norm), or initialize with Admin or DeepNorm.",
-        failing="marian with 12 encoder and 12 decoder layers",
-        stable="marian with 6 encoder and 6 decoder layers",
-        look=_post_norm,
-        needs=(Need.CONFIG,),
-        settings=("encoder_layers", "decoder_layers"),
-        is_cause=True,
-    ),
-)
-
-
 _RESERVED = 2  # rows of a table of positions that positions skip
 _LONG = 32_768
 _OVERLAP = 1.1  # of the longest wavelength: 65,536 positions at base 10,000 are published
 
 
+@check("RKSP205", "position-limit", Level.ERROR, needs=(Need.CONFIG,), reads="recipe")
 def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
     settings, asked = evidence.settings, evidence.recipe.sequence_length
     limit = settings.positions
@@ -250,6 +146,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+@check("RKSP206", "rope-base", Level.WARNING, needs=(Need.CONFIG,), is_cause=True, reads="recipe")
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     base, is_scaled = _rope(settings)
@@ -297,6 +194,7 @@ def _parts(value: Any) -> list[Any]:
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 
 
+@check("RKSP207", "rope-precision", Level.NOTE, needs=(Need.CONFIG,), reads="recipe")
 def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
     base, _ = _rope(evidence.settings)
     recipe = evidence.recipe
@@ -308,80 +206,6 @@ def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
             ),
             value=float(recipe.sequence_length),
         )
-
-
-_OF_CONTEXTS = (
-    Check(
-        code="RKSP205",
-        name="position-limit",
-        level=Level.ERROR,
-        title="Sequences are longer than the model's positions",
-        measures=(
-            "The tokens of a sequence against the position limit: an error in families that look "
-            "positions up in a table, a warning for trained weights of other families."
-        ),
-        why=(
-            "A table of learned positions has no row beyond its end, so the first step stops with "
-            "an index error (on a GPU, with a device-side assertion that names nothing). Rotary "
-            "positions have no such end, but trained weights have never seen longer ones."
-        ),
-        source="arithmetic",
-        healthy="sequences within the position limit",
-        fix="Shorten the sequences to the limit (--sequence-length), or raise the limit.",
-        failing="gpt2 --sequence-length 2048",
-        stable="gpt2 --sequence-length 1024",
-        look=_position_limit,
-        needs=(Need.CONFIG,),
-        field="sequence_length",
-        settings=("max_position_embeddings", "n_positions"),
-        reads="recipe",
-    ),
-    Check(
-        code="RKSP206",
-        name="rope-base",
-        level=Level.WARNING,
-        title="The rotary base is too small for the context",
-        measures=(
-            "The longest wavelength of the rotary positions, 2πθ, against the sequences of the "
-            "run; a note where only the declared context is longer."
-        ),
-        why=(
-            "Beyond the longest wavelength every rotary angle repeats, so the model cannot "
-            "distinguish far positions from near ones. Models with contexts of 128k use a base of "
-            "5e5 or more, or they scale positions."
-        ),
-        source="Su et al., 2021, section 3.3; Men et al., 2024 (arXiv 2405.14591)",
-        healthy=f"sequences of at most {_OVERLAP:g} times 2πθ, or scaled positions",
-        fix="Raise rope_theta to 500000 or more.",
-        failing="rope_theta=10000 --sequence-length 131072: 62,832 positions",
-        stable="rope_theta=500000 --sequence-length 131072",
-        look=_rope_base,
-        needs=(Need.CONFIG,),
-        settings=("rope_theta", "rope_parameters"),
-        is_cause=True,
-        reads="recipe",
-    ),
-    Check(
-        code="RKSP207",
-        name="rope-precision",
-        level=Level.NOTE,
-        title="Long rotary positions are computed in bf16",
-        measures=f"Sequences longer than {_LONG:,} tokens in bf16-pure.",
-        why=(
-            "bf16 has 8 significant bits, so it rounds positions near 32k to multiples of 128, "
-            "and rotary attention is no longer relative. The error grows with the context."
-        ),
-        source="Wang et al., 2024 (arXiv 2411.13476)",
-        healthy=f"at most {_LONG:,} tokens, or rotary angles in float32",
-        fix="Compute rotary angles in float32 (--precision bf16).",
-        failing="--precision bf16-pure --sequence-length 65536",
-        stable="--precision bf16 --sequence-length 65536",
-        look=_rope_precision,
-        needs=(Need.CONFIG,),
-        field="precision",
-        reads="recipe",
-    ),
-)
 
 
 # Times √(2/5d). BLOOM's 104B failed at 3.4 in fp16 (and GPT-3 is said to have trained there);
@@ -396,6 +220,7 @@ _UNSCALED = 0.9
 _VANISHING = 1e-4
 
 
+@check("RKSP601", "init-std", Level.WARNING, is_cause=True, reads="recipe")
 def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     std, width = _drawn(evidence)
     if not std or not width or evidence.is_pretrained:
@@ -423,11 +248,19 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width
     # Of µP the declared one is that of the base width; of some types it is not that of the blocks.
-    if evidence.scales_rates_by_width or evidence.settings.family.own_scales:
+    if evidence.settings.scales_rates_by_width or evidence.settings.family.own_scales:
         return None, None
-    return evidence.number("initializer_range", "init_std"), evidence.declared_width
+    return evidence.settings.number("initializer_range", "init_std"), evidence.settings.width
 
 
+@check(
+    "RKSP602",
+    "residual-scaling",
+    Level.WARNING,
+    needs=(Need.MODULES,),
+    is_cause=True,
+    reads="model",
+)
 def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
     if evidence.is_pretrained:
@@ -470,6 +303,7 @@ def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
     return last / middle if is_known else 1.0
 
 
+@check("RKSP603", "zero-init-branch", Level.NOTE, needs=(Need.FORWARD,), reads="model")
 def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
     blocks = evidence.forward.blocks if evidence.forward is not None else ()
     still = [b for b in blocks if b.update_ratio is not None and b.update_ratio < _VANISHING]
@@ -479,88 +313,3 @@ def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
             value=float(len(still)),
             layer=still[0].name,
         )
-
-
-_OF_STARTS = (
-    Check(
-        code="RKSP601",
-        name="init-std",
-        level=Level.WARNING,
-        title="The initialization does not fit the width",
-        measures=(
-            "The median RMS of those matrices in the blocks that read the residual stream, or the "
-            "configuration's initializer_range where the type draws them with it, divided by "
-            f"√(2/5d). Small values count only from width {_WIDE}."
-        ),
-        why=(
-            "A sum of d terms grows with √d, so the standard deviation must fall with width. "
-            "BigScience's 104B with 0.02 at width 11,600 (3.4 times) diverged near step 7,000 at "
-            "every learning rate; with 0.006 it passed that step. bf16 tolerates more than fp16. "
-            "A small standard deviation can cause spikes as well, because normalization turns a "
-            "small stream into large gradients: an OLMo spiked at 0.006 and not at 0.02. But "
-            "DeepSeek's 7B trained at 0.006 and OPT at less, so moderately small values are only "
-            "a note. transformers draws the input projections of Mamba with its default of 0.1, "
-            "where mamba_ssm draws them with 1/√(3d), which is 0.013 at width 2048: an untrained "
-            "Mamba of transformers is as large as this check says."
-        ),
-        source="BigScience tr8-104B chronicle; OLMo PR 285; Nguyen and Salazar, 2019 (√(2/5d))",
-        healthy=(
-            f"{_SMALL:g} to {_LARGE:g} times √(2/5d); a warning under {_SMALLER:g}, above "
-            f"{_LARGER:g}, and in fp16 above {_LARGE:g}"
-        ),
-        fix="Set the standard deviation of the initialization to √(2/5d).",
-        failing="initializer_range=0.02 at width 11600 in fp16: 3.4",
-        stable="initializer_range=0.006 at width 11600: 1.0",
-        look=_std,
-        settings=("initializer_range",),
-        is_cause=True,
-        reads="recipe",
-    ),
-    Check(
-        code="RKSP602",
-        name="residual-scaling",
-        level=Level.WARNING,
-        title="The residual stream grows too fast with depth",
-        measures=(
-            "The RMS of the residual stream after the last block divided by that after the middle "
-            f"block, from {_DEEP_CHAIN} blocks. Unscaled output projections are a note from "
-            f"{_DEEP_UNSCALED} blocks."
-        ),
-        why=(
-            "Normalized branches of equal size add up like a random walk, which grows by √2 over "
-            "the second half. Faster growth means that every block multiplies its input. The "
-            "later blocks then drown the early ones, and gradients grow backward in the same way. "
-            "To prevent this, GPT-2 divides the matrices that write to the stream by √(2L)."
-        ),
-        source="Radford et al., 2019; OLMo 2's growth exponent; the level is our choice",
-        healthy=f"at most {_SECOND_HALF_GROWTH:g} (a random walk has 1.4)",
-        fix="Normalize the input of each branch, and divide the output projections by √(2L).",
-        failing="x + f(x) without normalization, gain 1.5 per block, 8 blocks: 5",
-        stable="x + f(norm(x)), 8 blocks: 1.4",
-        look=_residual,
-        reads="model",
-        needs=(Need.MODULES,),
-        is_cause=True,
-    ),
-    Check(
-        code="RKSP603",
-        name="zero-init-branch",
-        level=Level.NOTE,
-        title="Blocks return their input unchanged",
-        measures=f"The blocks whose update is smaller than {_VANISHING:g} of their input.",
-        why=(
-            "Zero-initialized output projections (nanochat, ReZero, Fixup, adaLN-zero) are a "
-            "healthy recipe. But no measurement at initialization can see such a block: its "
-            "spectrum is that of the identity, and near-unit mass alone would call it risky."
-        ),
-        source="arXiv 2602.22988, section on zero-initialization; nanochat",
-        healthy="every block changes its input",
-        fix="Change nothing. For a fuller answer, score a checkpoint after a few steps.",
-        failing="output projections initialized to zero",
-        stable="output projections N(0, 0.02²/2L)",
-        look=_zero_branch,
-        reads="model",
-        needs=(Need.FORWARD,),
-    ),
-)
-CHECKS = (*_OF_SHAPES, *_OF_CONTEXTS, *_OF_STARTS)

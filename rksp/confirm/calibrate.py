@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from rksp.assessment.gathering import gather
 from rksp.assessment.measured import measured_inputs
@@ -21,24 +19,26 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.data import TrainingData, training_data
+from rksp.confirm.data import TrainingData
 from rksp.confirm.ranks import Ranks
-from rksp.confirm.start import starting_model
-from rksp.confirm.trial import train_arm
-from rksp.datasets.batch import mean_loss
+from rksp.confirm.trainee import Trainee, check_trainable, trial_row
+from rksp.confirm.trial import sum_up
 from rksp.datasets.own_rows import OwnRows
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
+from rksp.ground.model import definite
+from rksp.ground.text import short
 from rksp.models.declared import Declared
-from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.own_runs.outcome import Curves, OutcomePolicy
-from rksp.own_runs.record import Row, Shape, append_row, read_record, row_of, shape_of
+from rksp.own_runs.outcome import Ladder as Judged
+from rksp.own_runs.record import Row, Shape, append_row, read_record, shape_of
 from rksp.recipe import Recipe
 
 STEPS = 100
-_FIRST, _STEP = -1.35, 0.3  # decades from the likely edge to the lowest rate; between rates
+_LOWEST, _STEP = 10**-1.35, 10**0.3  # times the likely edge; from rate to rate
+_TUNING_STEP = 10**0.5  # the range is wider, as it begins lower
 _COUNT, _MOST = 8, 12  # rates to begin with, and after the ladder was made longer
 _COPIES = 6  # of the weights in memory: gradients, two moments, and what a step holds
 _TIMED = 3  # steps that are timed before the ladder starts
@@ -47,48 +47,44 @@ CalibrateProgress = Callable[[str, int, int], None]  # what, steps done, steps i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """A ladder that is to be trained.
+    """A ladder that is to be trained: arms of one recipe that differ in the rate alone.
 
     Attributes:
-        source: The model that is trained: the target itself, or its tiny twin.
-        recipe: As trained, without a rate.
+        trainee: The model that is trained, the target itself or its tiny twin, at a rate of 1.
         shape: Of the model.
         inputs: Of the model that answers: that of the edge, or that of fine-tuning.
         seed: Of initialization and data.
-        text, data: What it trains on instead of the bundled text.
-        device: Where it trains.
+        key: What a stored run must share with this ladder to count as one of it.
     """
 
-    source: ModelSource
-    recipe: Recipe
+    trainee: Trainee
     shape: Shape
     inputs: EdgeInputs | FineTuningInputs
-    seed: int = 0
-    text: Path | None = None
-    data: OwnRows | None = None
-    device: str = "cpu"
+    seed: int
+    key: str
 
     @property
-    def key(self) -> str:
-        """What a stored run must share with this ladder to count as one of it."""
-        told = [
-            self.source.target,
-            self.source.config_hash,
-            None if self.source.folder is None else identity(self.source.folder),
-            self.recipe.model_dump(mode="json"),
-            self.seed,
-            str(self.text),
-            self.device,
-        ]
-        return digest(json.dumps(told, sort_keys=True, default=str))
+    def recipe(self) -> Recipe:
+        """As trained, at a rate of 1."""
+        return self.trainee.recipe
 
     def first_rates(self) -> list[float]:
-        """Return the rates to begin with, around the likely edge of the shipped model."""
+        """Return the rates to begin with.
+
+        Those of random weights lie around the likely edge of the shipped model. Those of trained
+        weights begin at a thirtieth of the rate to start with: who asks for a ladder may have a
+        model that fails far below the others.
+        """
         if isinstance(self.inputs, FineTuningInputs):
-            center = load_fine_tuning_model().predict(self.inputs).log_edge
-        else:
-            center = load_edge_model().predict(self.inputs).log_edge
-        return [_rounded(10 ** (center + _FIRST + _STEP * n)) for n in range(_COUNT)]
+            start = load_fine_tuning_model().predict(self.inputs).start_here
+            return [_rounded(start / 30 * _TUNING_STEP**n) for n in range(_COUNT)]
+        center = load_edge_model().predict(self.inputs).log_edge
+        return [_rounded(10**center * _LOWEST * _STEP**n) for n in range(_COUNT)]
+
+    @property
+    def step(self) -> float:
+        """The factor between neighbouring rates."""
+        return _TUNING_STEP if isinstance(self.inputs, FineTuningInputs) else _STEP
 
 
 def make_ladder(
@@ -106,24 +102,12 @@ def make_ladder(
     Raises:
         InputError: It cannot be trained, or its trained weights are not at hand.
     """
-    source.check_size()
-    if source.config is None and source.batch is None:
-        raise InputError(
-            f"{source.target} comes without a batch, so it cannot be trained; return (model, "
-            "batch) from the factory."
-        )
-    trained = recipe.shortened(steps).model_copy(update={"learning_rate": None})
+    check_trainable(source)
+    trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
-    return Ladder(
-        source=source,
-        recipe=trained,
-        shape=shape,
-        inputs=inputs,
-        seed=seed,
-        text=text,
-        data=data,
-        device=device,
-    )
+    trainee = Trainee(source=source, recipe=trained, text=text, data=data, device=device)
+    known = json.dumps(trainee.identity() | {"seed": seed}, sort_keys=True, default=str)
+    return Ladder(trainee=trainee, shape=shape, inputs=inputs, seed=seed, key=digest(known))
 
 
 def _described(
@@ -150,28 +134,12 @@ def _described(
 
 def cost(ladder: Ladder) -> tuple[float, float]:
     """Return the seconds and the bytes that the ladder is expected to take, from a few steps."""
-    short = ladder.recipe.model_copy(update={"max_steps": _TIMED, "warmup_steps": 0})
-    rate = min(ladder.first_rates())
-    batches = _data(ladder, short).batches
-    model = _model(ladder)
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    train_arm(
-        model,
-        batches[:1],
-        short.model_copy(update={"learning_rate": rate, "max_steps": 1}),
-        Arm(label="baseline"),
-        seed=ladder.seed,
-    )
-    started = time.perf_counter()
-    train_arm(
-        model,
-        batches,
-        short.model_copy(update={"learning_rate": rate}),
-        Arm(label="baseline"),
-        seed=ladder.seed,
-    )
-    step = (time.perf_counter() - started) / _TIMED
-    return step * ladder.recipe.max_steps * _COUNT, float(size * _COPIES)
+    short = {"max_steps": _TIMED, "warmup_steps": 0}
+    trainee = replace(ladder.trainee, recipe=ladder.recipe.model_copy(update=short))
+    data, arm = trainee.data_of(ladder.seed), _arm(min(ladder.first_rates()))
+    size = sum(p.numel() * p.element_size() for p in trainee.model(ladder.seed).parameters())
+    record, _ = trainee.run(arm, ladder.seed, replace(data, held_out=[]))
+    return record.step_seconds * ladder.recipe.max_steps * _COUNT, float(size * _COPIES)
 
 
 def calibrate(
@@ -202,26 +170,28 @@ def calibrate(
     known = {r["learning_rate"]: r for r in read_record(record) if _is_of(r, ladder)}
     rows = _by_rate(ranks.told({str(rate): row for rate, row in known.items()})[:1])
     planned = ladder.first_rates()
-    here = replace(ladder, device=ranks.place(ladder.device))
+    device = ranks.place(ladder.trainee.device)
+    here = replace(ladder, trainee=replace(ladder.trainee, device=device))
     data = None
     while True:
         missing = [rate for rate in planned if rate not in rows]
         if not missing:
-            rate = _longer(rows)
+            ordered = [rows[rate] for rate in sorted(rows)]
+            rate = _longer(ordered, ladder)
             if rate is None:
-                return [rows[rate] for rate in sorted(rows)]
+                return ordered
             planned.append(rate)
             continue
         mine: dict[str, Row] = {}
         for number, rate in enumerate(missing[ranks.rank :: ranks.count]):
-            data = data or _data(here, ladder.recipe)
+            data = data or here.trainee.data_of(ladder.seed)
             total = max(len(planned), _COUNT) * ladder.recipe.max_steps
             place = min(len(rows) + number * ranks.count, len(planned) - 1)
             name = f"run {place + 1} of {len(planned)}, rate {rate:g}"
             done = place * ladder.recipe.max_steps
             progress(name, done, total)
             told = partial(_told, progress, name, done, total)
-            mine[str(rate)] = _trained(here, rate, data, told) | {"ladder": ladder.key}
+            mine[str(rate)] = _trained(here, rate, data, told)
             append_row(record, mine[str(rate)])
         rows |= _by_rate(ranks.told(mine))
 
@@ -241,68 +211,99 @@ def _is_of(row: Row, ladder: Ladder) -> bool:
     return row.get("ladder") == ladder.key and isinstance(rate, int | float) and rate > 0
 
 
+def _arm(rate: float) -> Arm:
+    return Arm(label=f"rate {rate:g}", rate=rate)
+
+
 def _trained(
-    ladder: Ladder,
-    rate: float,
-    data: TrainingData,
-    progress: Callable[[int, float], None],
+    ladder: Ladder, rate: float, data: TrainingData, progress: Callable[[int, float], None]
 ) -> Row:
-    policy = OutcomePolicy()
-    recipe = ladder.recipe.model_copy(update={"learning_rate": rate})
-    model = _model(ladder)
-    record = train_arm(
-        model,
-        data.batches,
-        recipe,
-        Arm(label="baseline"),
-        seed=ladder.seed,
-        progress=progress,
-    )
-    has_diverged = policy.has_diverged(record.curves)
-    # Trained weights soon fit what they see: what they did not see tells how they fare.
-    held = mean_loss(model, data.held_out) if data.held_out else None
-    return row_of(
-        f"{ladder.source.target} {rate:g}",
-        recipe,
-        ladder.shape,
-        final_loss=policy.final_loss(record.curves) if held is None else held,
-        state="diverged" if has_diverged else "finished",
-        seed=ladder.seed,
-        ladder=ladder.key,
-        seconds=round(record.seconds, 2),
-    )
+    arm = _arm(rate)
+    record, held = ladder.trainee.run(arm, ladder.seed, data, progress=progress)
+    trial = sum_up(record, arm.label, ladder.seed, held_out=held)
+    seconds = round(record.seconds, 2)
+    return trial_row(ladder.trainee, arm, trial, ladder.shape, ladder=ladder.key, seconds=seconds)
 
 
-def _longer(rows: dict[float, Row]) -> float | None:
+def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:
+    """Label the runs by their final losses, as far as the labels of the task leave to learn."""
+    losses = (row["final_loss"] for row in rows)
+    finals = [float(one) if isinstance(one, int | float) else math.nan for one in losses]
+    ends = [np.array([loss]) for loss in finals]
+    curves = [Curves(loss=one, grad_norm=np.zeros(1), planned_steps=1) for one in ends]
+    policy = OutcomePolicy().of_labels(ladder.trainee.entropy)
+    return policy.judge([_rate(row) for row in rows], curves)
+
+
+def _longer(rows: Sequence[Row], ladder: Ladder) -> float | None:
     """Return a rate beyond the ladder's end where its edge or best rate lies there, or None."""
     if len(rows) >= _MOST:
         return None
-    rates = sorted(rows)
-    curves = []
-    for rate in rates:
-        stored = rows[rate]["final_loss"]
-        loss = float(stored) if isinstance(stored, int | float) else math.nan
-        curves.append(Curves(loss=np.array([loss]), grad_norm=np.zeros(1), planned_steps=1))
-    ladder = OutcomePolicy().judge(rates, curves)
-    if ladder.best_rate is None or ladder.best_rate == rates[0]:
-        return _rounded(rates[0] / 10**_STEP)
-    return None if ladder.outcomes[-1].is_failure else _rounded(rates[-1] * 10**_STEP)
+    found, lowest = _judged(rows, ladder), _rate(rows[0])
+    if found.best_rate is None or found.best_rate == lowest:
+        return _rounded(lowest / ladder.step)
+    return None if found.outcomes[-1].is_failure else _rounded(_rate(rows[-1]) * ladder.step)
 
 
-def _data(ladder: Ladder, recipe: Recipe) -> TrainingData:
-    return training_data(
-        ladder.source,
-        recipe,
-        seed=ladder.seed,
-        text=ladder.text,
-        data=ladder.data,
-        device=ladder.device,
-        holds_out=ladder.source.is_pretrained,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a ladder shows without any model.
+
+    Attributes:
+        said: One clause.
+        start_here: The rate to start with; None where the runs do not show one.
+        do_not_exceed: The rate not to exceed: half of the highest that trained below the first that
+            failed, as the edges of two seeds differ by less than that in most ladders of the lab.
+        runs: Rate, final loss (None if it diverged) and label of every run.
+    """
+
+    said: str
+    start_here: float | None
+    do_not_exceed: float | None
+    runs: Sequence[tuple[float, float | None, str]]
+
+    @property
+    def answer(self) -> str:
+        """The clause with the rates, for a run of which no model can tell."""
+        if self.start_here is None:
+            return self.said
+        rates = short(self.start_here), short(definite(self.do_not_exceed))
+        return f"{self.said}; start at {rates[0]}, do not exceed {rates[1]}"
 
 
-def _model(ladder: Ladder) -> nn.Module:
-    return starting_model(ladder.source, ladder.recipe, ladder.seed).to(ladder.device)
+def shown(rows: Sequence[Row], ladder: Ladder) -> Shown:
+    """Return what the runs of a ladder show: the best rate, and where it begins to fail.
+
+    Args:
+        rows: From `calibrate`.
+        ladder: Their ladder.
+    """
+    found, entropy = _judged(rows, ladder), ladder.trainee.entropy
+    losses = [one if isinstance(one := row["final_loss"], float) else None for row in rows]
+    labels = [outcome.value for outcome in found.outcomes]
+    runs = list(zip(map(_rate, rows), losses, labels, strict=True))
+    least = min((loss for loss in losses if loss is not None), default=math.inf)
+    margin = OutcomePolicy().of_labels(entropy).margin
+    start = most = None
+    if found.edge is None or found.best_rate is None:
+        said = f"All {len(rows)} runs diverged; train at lower rates"
+    elif entropy is not None and least > entropy - margin:
+        said = (
+            f"None of the {len(rows)} runs learned more than the frequencies of its labels "
+            f"({entropy:.2f} nats); train more --steps"
+        )
+    else:
+        trained, failed = found.edge
+        most = _rounded(trained / 2)
+        start = min(found.best_rate, most)
+        last = f"no failure up to {short(_rate(rows[-1]))}"
+        end = last if failed is None else f"first failure at {short(failed)}"
+        said = f"Your {len(rows)} runs: best at {short(found.best_rate)}, {end}"
+    return Shown(said=said, start_here=start, do_not_exceed=most, runs=runs)
+
+
+def _rate(row: Row) -> float:
+    return float(str(row["learning_rate"]))
 
 
 def _rounded(rate: float) -> float:

@@ -14,7 +14,7 @@ from rksp.documents.confirm import ArmReport, MonitorReport, PredictionReport, T
 from rksp.ground.model import definite
 from rksp.own_runs.outcome import Outcome, OutcomePolicy
 
-_MARGIN = OutcomePolicy().margin  # nats of final loss that count
+_ALIKE = OutcomePolicy().margin  # nats between final losses that a sentence calls the same
 
 
 def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
@@ -28,7 +28,7 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
     failed = {
         (t.arm, t.seed)
         for t in trials
-        if Outcome(t.outcome).is_failure or t.final_loss is None or _gained(t, -_MARGIN) is False
+        if Outcome(t.outcome).is_failure or t.final_loss is None or _gained(t, -_margin(t)) is False
     }
     rates = {t.arm: parse_arm(t.arm).rate for t in trials}
     ended = [t for t in trials if (t.arm, t.seed) not in failed]
@@ -38,7 +38,7 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
         for other in ended
         if other.seed == t.seed
         and rates[other.arm] < rates[t.arm]
-        and definite(t.final_loss) > definite(other.final_loss) + _MARGIN
+        and definite(t.final_loss) > definite(other.final_loss) + _margin(t)
     }
 
 
@@ -201,7 +201,7 @@ def _on_held_out(arms: Sequence[ArmReport]) -> list[str]:
 
 def _ending(arm: ArmReport, baseline: ArmReport) -> str:
     more = definite(arm.final_loss) - definite(baseline.final_loss)
-    if abs(more) <= _MARGIN:
+    if abs(more) <= _ALIKE:
         return "ended as the baseline did"
     return f"ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"
 
@@ -233,6 +233,11 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
     return reports
 
 
+def _margin(trial: TrialReport) -> float:
+    """Return the nats of final loss that count, by what the labels leave to learn."""
+    return OutcomePolicy().of_labels(trial.trivial_loss).margin
+
+
 def _learned(trial: TrialReport) -> bool:
     """Return whether a run beat not training, or else the trivial loss by the margin.
 
@@ -242,7 +247,7 @@ def _learned(trial: TrialReport) -> bool:
         return False
     if (gained := _gained(trial, 0.0)) is not None:
         return gained
-    return trial.trivial_loss is None or trial.final_loss < trial.trivial_loss - _MARGIN
+    return trial.trivial_loss is None or trial.final_loss < trial.trivial_loss - _margin(trial)
 
 
 def _gained(trial: TrialReport, least: float) -> bool | None:

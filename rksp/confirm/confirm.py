@@ -6,39 +6,35 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rksp.assessment.pipeline import Evaluation, evaluate
-from rksp.assessment.store import MeasurementStore
-from rksp.classifiers.edge_model import EdgePredictor
+from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData, training_data, trivial_loss
+from rksp.confirm.data import TrainingData, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.recorded import record_trial
-from rksp.confirm.start import check_trainable, rehearse, starting_model
-from rksp.confirm.trial import HeldOut, sum_up, train_arm
-from rksp.datasets.batch import mean_loss
+from rksp.confirm.trainee import Trainee, check_trainable, rehearse, trial_row
+from rksp.confirm.trial import sum_up
 from rksp.datasets.own_probe import fit_head
-from rksp.datasets.own_rows import OwnRows, read_own_rows
+from rksp.datasets.own_rows import read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.ground.versions import version
-from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.own_runs.scorecard import learn
+from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
+from rksp.run import Question, Run
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import Sink, sentence
-from rksp.watch.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
@@ -66,7 +62,7 @@ def confirm(
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
     record: Path | None = None,
-    store: MeasurementStore | None = None,
+    cache: bool | Path = False,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -81,7 +77,7 @@ def confirm(
         monitors: Lines for the registry of monitors.
         options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
             data are also those that the runs train on.
-        threshold: The threshold of the prediction; see `rksp.assessment.pipeline.evaluate`.
+        threshold: The threshold of the prediction; see `rksp.assessment.risk.Terms`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
@@ -90,14 +86,16 @@ def confirm(
         past_runs: Files and folders of past runs that the prediction learns from.
         record: A file of runs to append every run to that differs from the recipe in the rate
             alone, for `past_runs` of a later call.
-        store: Where the prediction's measurements are kept; see `rksp.assessment.store`.
+        cache: Where the prediction's measurements are kept; see `Question.keeping`.
         progress: Called with the progress.
 
     Raises:
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
-    check_trainable(source, recipe)
+    if recipe.learning_rate is None:
+        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
+    check_trainable(source)
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
@@ -120,30 +118,26 @@ def confirm(
     usual = arms or default_arms(recipe.learning_rate, None)
     rehearse(source, trained, usual, faults)
     runs = _Runs(
-        source=source,
-        recipe=trained,
+        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=device),
         arms=usual,
         seeds=seeds,
         faults=faults,
         monitors=monitors,
-        text=text,
-        data=data,
-        device=device,
         record=record,
-        store=store,
         progress=progress,
     )
     settings = runs.settings()
     judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
-    classifier = None
-    if past_runs:
-        classifier, read = learn(past_runs, source, trained)
-        judged["runs"] = digest(read.model_dump_json())
+    run = Run(target=source.target, recipe=trained)
+    question = Question(run=run, source=source, bars={"threshold": threshold})
+    question = question.learning(past_runs).keeping(cache)
+    if question.own_runs is not None:
+        judged["runs"] = digest(question.own_runs.model_dump_json())
     finished = FinishedRuns(folder, settings)
     with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, threshold, classifier)
+        prediction = runs.prediction(predictions, options, question)
         if arms is None:
             usual = default_arms(recipe.learning_rate, prediction.start_here)
             runs = replace(runs, arms=usual)
@@ -167,46 +161,28 @@ def confirm(
 class _Runs:
     """The runs of a confirmation: their common settings, their prediction and their training."""
 
-    source: ModelSource
-    recipe: Recipe
+    trainee: Trainee
     arms: Sequence[Arm]
     seeds: Sequence[int]
     faults: Sequence[str]
     monitors: Sequence[str]
-    text: Path | None
-    data: OwnRows | None
-    device: str
     record: Path | None
-    store: MeasurementStore | None
     progress: ConfirmProgress
 
     @property
     def total(self) -> int:
         """The steps of all runs together."""
-        return len(self.seeds) * len(self.arms) * self.recipe.max_steps
+        return len(self.seeds) * len(self.arms) * self.trainee.recipe.max_steps
 
     def settings(self) -> dict[str, object]:
         """Return everything that each run depends on."""
-        return {
-            "target": [
-                self.source.target,
-                self.source.config_hash,
-                identity(self.source.folder or self.source.target),
-            ],
-            "recipe": self.recipe.model_dump(mode="json"),
+        return self.trainee.identity() | {
             "faults": list(self.faults),
             "monitors": list(self.monitors),
-            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
-            "data": None if self.data is None else digest(repr(self.data), length=64),
-            "device": self.device,
         }
 
     def prediction(
-        self,
-        finished: FinishedRuns,
-        options: MeasureOptions,
-        threshold: float,
-        classifier: EdgePredictor | None = None,
+        self, finished: FinishedRuns, options: MeasureOptions, question: Question
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
@@ -218,17 +194,9 @@ class _Runs:
                 evaluations.append(evaluations[0])
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
-            at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation = evaluate(
-                self.source,
-                self.recipe,
-                at_seed,
-                threshold=threshold,
-                classifier=classifier,
-                store=self.store,
-            )
-            evaluations.append(evaluation)
-        prediction = mean_prediction(evaluations, threshold)
+            at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
+            evaluations.append(question.evaluated(at_seed))
+        prediction = mean_prediction(evaluations, question.bars["threshold"])
         finished.keep_prediction(prediction)
         return prediction
 
@@ -237,78 +205,48 @@ class _Runs:
         trials: list[TrialReport] = []
         data: dict[int, TrainingData] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
+        steps = self.trainee.recipe.max_steps
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
-            done = number * self.recipe.max_steps
+            done = number * steps
             trial = finished.trial(arm.label, seed)
             if trial is not None:
                 self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
                 trials.append(trial)
                 continue
             if seed not in data:
-                data = {seed: self._data(seed)}
-            record, judged = self._trained(arm, seed, data[seed], finished, name, done)
-            trivial = trivial_loss(data[seed].batches)
-            trials.append(
-                sum_up(
-                    record,
-                    arm.label,
-                    seed,
-                    fault_step=fault_step,
-                    trivial_loss=trivial,
-                    held_out=judged,
-                )
+                data = {seed: self.trainee.data_of(seed)}
+            record, judged = self.trainee.run(
+                arm,
+                seed,
+                data[seed],
+                faults=self.faults,
+                monitors=self.monitors,
+                sinks=[
+                    *finished.sinks(arm.label, seed),
+                    _Critical(name, done, self.total, self.progress),
+                ],
+                checkpoints=finished.checkpoints(arm.label, seed),
+                progress=partial(self._told, name, done),
             )
-            finished.keep_trial(trials[-1])
-            if self.record is not None:
-                record_trial(self.record, self.source, self.recipe, arm, trials[-1])
-            after = done + self.recipe.max_steps
-            self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
+            trial = sum_up(
+                record,
+                arm.label,
+                seed,
+                fault_step=fault_step,
+                trivial_loss=trivial_loss(data[seed].batches),
+                held_out=judged,
+            )
+            trials.append(trial)
+            finished.keep_trial(trial)
+            if self.record is not None and not arm.interventions:
+                append_row(self.record, trial_row(self.trainee, arm, trial))
+            self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
 
-    def _data(self, seed: int) -> TrainingData:
-        return training_data(
-            self.source,
-            self.recipe,
-            seed=seed,
-            text=self.text,
-            data=self.data,
-            device=self.device,
-            holds_out=self.source.is_pretrained,
-        )
-
-    def _trained(
-        self,
-        arm: Arm,
-        seed: int,
-        data: TrainingData,
-        finished: FinishedRuns,
-        name: str,
-        done: int,
-    ) -> tuple[RunRecord, HeldOut | None]:
-        steps = self.recipe.max_steps
-        model = starting_model(self.source, self.recipe, seed).to(self.device)
-        held = data.held_out
-        before = mean_loss(model, held) if held else 0.0
-        record = train_arm(
-            model,
-            data.batches,
-            self.recipe,
-            arm,
-            seed=seed,
-            faults=self.faults,
-            monitors=self.monitors,
-            sinks=[
-                *finished.sinks(arm.label, seed),
-                _Critical(name, done, self.total, self.progress),
-            ],
-            checkpoints=finished.checkpoints(arm.label, seed),
-            progress=lambda step, loss: self.progress(
-                f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
-            ),
-        )
-        judged = HeldOut(before=before, after=mean_loss(model, held)) if held else None
-        return record, judged
+    def _told(self, name: str, done: int, step: int, loss: float) -> None:
+        said = f"{name}: step {step + 1}/{self.trainee.recipe.max_steps}, loss {loss:.4g}"
+        self.progress(said, done + step + 1, self.total)
 
 
 def _report(

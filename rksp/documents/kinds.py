@@ -7,6 +7,7 @@ from rksp.documents.confirm import ConfirmReport
 from rksp.documents.grid import GridReport
 from rksp.documents.own_runs import RunsReport
 from rksp.documents.score import DiffReport, ScoreReport
+from rksp.documents.watch import WatchReport
 
 DOCUMENTS: dict[str, type[Document]] = {
     "score": ScoreReport,
@@ -14,4 +15,5 @@ DOCUMENTS: dict[str, type[Document]] = {
     "grid": GridReport,
     "diff": DiffReport,
     "runs": RunsReport,
+    "watch": WatchReport,
 }

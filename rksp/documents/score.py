@@ -272,25 +272,25 @@ class RiskAssessment(Part):
     """
 
     verdict: Verdict
-    reasons: list[str]
+    reasons: list[str] = Field(default_factory=list)
     evidence: str
     horizon_steps: int
-    probability_failed: float | None
-    probability_failed_low: float | None
-    probability_failed_high: float | None
-    start_here: float | None
-    start_excess: float | None
-    start_failed: float | None
-    likely_edge: float | None
-    do_not_exceed: float | None
-    expected_excess: float | None
+    probability_failed: float | None = None
+    probability_failed_low: float | None = None
+    probability_failed_high: float | None = None
+    start_here: float | None = None
+    start_excess: float | None = None
+    start_failed: float | None = None
+    likely_edge: float | None = None
+    do_not_exceed: float | None = None
+    expected_excess: float | None = None
     risk: float
     threshold: float
-    curve: list[CurvePoint]
-    contributions: list[Contribution]
-    outside: dict[str, float]
-    counterfactual: str | None
-    classifier_data: str | None
+    curve: list[CurvePoint] = Field(default_factory=list)
+    contributions: list[Contribution] = Field(default_factory=list)
+    outside: dict[str, float] = Field(default_factory=dict)
+    counterfactual: str | None = None
+    classifier_data: str | None = None
     probability_diverged: float | None = None
     answered_by: Literal["random initializations", "fine-tuning", "published runs"] | None = None
     published: PublishedReport | None = None
@@ -468,7 +468,7 @@ class SummaryReport(Part):
 
     Attributes:
         launch: yes; no where P(failed) reaches the bar or a finding has level error; unknown where
-            rksp cannot tell, or no learning rate was given.
+            rksp cannot tell, no learning rate was given, or published runs alone answer.
         why: One sentence.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.

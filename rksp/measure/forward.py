@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from rksp.models.anatomy.attention_calls import (
     watching_attention,
 )
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.routers import find_routers
+from rksp.models.anatomy.parts import find_routers
 from rksp.models.declared import Declared
 
 _QUERIES = 128  # query positions sampled per attention layer
@@ -123,11 +123,9 @@ class ForwardWatch:
     """Collects the statistics while a forward pass runs inside `watching`.
 
     Attributes:
-        statistics: False skips everything that needs hooks on every module.
         block: Index of the running block; the code that hooks the blocks sets it.
     """
 
-    statistics: bool = True
     block: int | None = None
     attention: list[AttentionStats] = field(default_factory=list)
     routers: list[RouterStats] = field(default_factory=list)
@@ -143,9 +141,6 @@ class ForwardWatch:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
         """Watch every leaf module and every attention call; remove the hooks afterwards."""
-        if not self.statistics:
-            yield self
-            return
         hooks = []
         self.has_experts = Declared(getattr(model, "config", None)).experts is not None
         self.choices = {router.path: router.top_k for router in find_routers(model)}
@@ -229,19 +224,16 @@ class ForwardWatch:
             square, low, high = unread.read()
             if self._bounded(unread.name, low, high):
                 self._respond(unread.name, unread.x[unread.chosen], square)
-        if not self.statistics:
-            missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
-        else:
-            if not self.attention:
-                missing["attention"] = "the model computes no attention that rksp can read"
-            if not self.routers:
-                missing["routers"] = (
-                    "no router was recognized among the modules"
-                    if self.has_experts
-                    else "the model has no experts"
-                )
-            if not self.aligned:
-                missing["aligned_response"] = "no linear layer took part"
+        if not self.attention:
+            missing["attention"] = "the model computes no attention that rksp can read"
+        if not self.routers:
+            missing["routers"] = (
+                "no router was recognized among the modules"
+                if self.has_experts
+                else "the model has no experts"
+            )
+        if not self.aligned:
+            missing["aligned_response"] = "no linear layer took part"
         return ForwardStats(
             **output,
             blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
@@ -255,16 +247,7 @@ class ForwardWatch:
         )
 
     def _with_response(self, index: int, stats: BlockStats) -> BlockStats:
-        values = self.by_block.get(index, [])
-        return BlockStats(
-            name=stats.name,
-            rms_in=stats.rms_in,
-            rms_out=stats.rms_out,
-            update_ratio=stats.update_ratio,
-            absmax=stats.absmax,
-            kurtosis=stats.kurtosis,
-            aligned=_geometric_mean(values),
-        )
+        return replace(stats, aligned=_geometric_mean(self.by_block.get(index, [])))
 
 
 def block_stats(name: str, x: Tensor, y: Tensor) -> BlockStats:

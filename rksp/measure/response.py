@@ -1,15 +1,16 @@
-"""Measure a model's first gradient, and how it reacts to steps along its first update."""
+"""Measure how a model reacts to steps along its first update, and how far one moves it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.allocator import return_freed_memory
@@ -31,6 +32,7 @@ _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate evaluated afterwards
 _SMALL = 1e-4  # RMS update of the step for the linear response
+DRIFT_RATE = 1e-3  # at which the drift is told
 PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
 
 
@@ -99,8 +101,8 @@ def measure_response(
         descent=descent,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
         # The data of the gradient three times and for the slope; the other before and per point.
-        forward_passes=4 * share + (1 - share) * (1 + len(found.points)),
-        **found.fields(),
+        forward_passes=4 * share + (1 - share) * (1 + len(found["points"])),
+        **found,
     )
 
 
@@ -174,20 +176,7 @@ def moving(
             p.data = value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """The rate at which the loss returns to its start, and every point of the search."""
-
-    points: tuple[ResponsePoint, ...]
-    critical_rate: float | None
-    overshoot: float | None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields under their names in `ResponseProfile`."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-
-def search(look: Callable[[float], ResponsePoint], update_rms: float) -> Search:
+def search(look: Callable[[float], ResponsePoint], update_rms: float) -> dict[str, Any]:
     """Bisect the logarithm of the rate on the sign of the change of the fresh loss.
 
     Args:
@@ -195,7 +184,7 @@ def search(look: Callable[[float], ResponsePoint], update_rms: float) -> Search:
         update_rms: RMS of the update per unit rate.
 
     Returns:
-        The critical rate, the slope and overshoot, and the points.
+        `critical_rate`, `overshoot` and `points`, as in `ResponseProfile`.
     """
     low, high = _LOWEST, _HIGHEST
     points = [look(_SMALL / update_rms)]
@@ -209,11 +198,63 @@ def search(look: Callable[[float], ResponsePoint], update_rms: float) -> Search:
         critical = 10 ** ((low + high) / 2) / update_rms
         points += [look(critical * factor) for factor in _BEYOND]
         overshoot = points[-1].fresh
-    return Search(
-        points=tuple(sorted({p.rate: p for p in points}.values(), key=lambda p: p.rate)),
-        critical_rate=critical,
-        overshoot=overshoot,
-    )
+    ordered = tuple(sorted({p.rate: p for p in points}.values(), key=lambda p: p.rate))
+    return {"points": ordered, "critical_rate": critical, "overshoot": overshoot}
+
+
+def measure_drift(
+    model: nn.Module,
+    same: Batch,
+    recipe: Recipe,
+    old: Batch,
+    rates: Sequence[float],
+    *,
+    shown: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> list[float | None]:
+    """Return the drift after one update at each rate.
+
+    It is the KL divergence, in nats a position, of the predictions on old data from those of the
+    unmoved model. It grows with the square of the rate while the update is small.
+
+    Args:
+        model: The trained model; it is left unchanged.
+        same: The batch of the gradient, of the new task.
+        recipe: The recipe; its learning rate is ignored.
+        old: Data of what the model could do before.
+        rates: Learning rates.
+        shown: Shows the model as one of the old data, where its head is another.
+
+    Returns:
+        A drift a rate; None where there is no gradient.
+    """
+    params = [p for p in model.parameters() if p.requires_grad]
+    with evaluating(model), without_gradients(params):
+        run_pass(model, same).total.backward()
+        present = [p for p in params if p.grad is not None]
+        norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
+        if not 0 < norm < math.inf:
+            return [None] * len(rates)
+        direction, _ = first_direction(model, recipe, norm, present)
+        before = _log_probabilities(shown(model), old)
+        drifts: list[float | None] = []
+        with moving(present, direction) as steer:
+            for rate in rates:
+                steer(rate)
+                after = _log_probabilities(shown(model), old)
+                drifts.append(
+                    float(F.kl_div(after, before, reduction="batchmean", log_target=True))
+                )
+        return drifts
+
+
+@torch.no_grad()
+def _log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
+    was_training = model.training
+    model.eval()
+    try:
+        return definite(run_pass(model, batch).output).float().log_softmax(-1).flatten(0, -2)
+    finally:
+        model.train(was_training)
 
 
 def clipping(recipe: Recipe, norm: float) -> float:

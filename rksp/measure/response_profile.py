@@ -43,7 +43,8 @@ class ResponseProfile:
         points: Every evaluation, sorted by rate.
         forward_passes: Cost in forward passes over both batches together (a backward counts two).
         reason: Why nothing could be measured, or None.
-        drift: As `rksp.measure.drift` has it, at `DRIFT_RATE`; None if no weights were trained.
+        drift: As `rksp.measure.response.measure_drift` has it, at `DRIFT_RATE`; None if no weights
+            were trained.
     """
 
     loss: float | None

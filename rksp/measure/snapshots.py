@@ -19,6 +19,7 @@ from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
+from rksp.models.refusals import refusals
 from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -71,7 +72,6 @@ def collect(
     consume: Callable[[LayerTransition], None],
     num_states: int | None = None,
     blocks: str | None = None,
-    statistics: bool = True,
     needs_chain: bool = True,
 ) -> Collected:
     """Run one forward pass and hand every block's transition to `consume` as soon as it is done.
@@ -88,7 +88,6 @@ def collect(
         consume: Receives each transition.
         num_states: Use this many states of every block, evenly spaced; default all.
         blocks: Path of the list of blocks; default the one that is found.
-        statistics: Whether to measure attention, routers and linear layers too.
         needs_chain: Whether to refuse a model without a chain of blocks. If false, `consume` gets
             nothing from such a model, and the result has only the statistics of the pass.
 
@@ -116,7 +115,7 @@ def collect(
             if needs_chain or blocks is not None:
                 raise
             chains = ()
-        watch = ForwardWatch(statistics=statistics)
+        watch = ForwardWatch()
         blocks_in_all = sum(len(chain.blocks) for chain in chains)
         reader = _Reader(consume, watch, num_states, blocks_in_all)
         with ExitStack() as stack:
@@ -318,20 +317,6 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
     return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
 
 
-# Errors that a model may raise when its configuration and the probe do not match.
-_CANNOT_RUN = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    ImportError,
-    ZeroDivisionError,
-)
-
-
 def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] = ()) -> object:
     """Run a model on what a batch shows it.
 
@@ -355,7 +340,7 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
         kwargs.setdefault("use_cache", False)
     try:
         return model(*args, **kwargs)
-    except _CANNOT_RUN as error:
+    except refusals() as error:  # its configuration and the probe do not match
         if any(error is failure for failure in failures):
             raise
         if isinstance(inputs, dict) and (lacking := _lacking(model, kwargs)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mo
 _PICKLED_ENDINGS = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 _LONGEST_NAME = 255  # bytes, on every usual file system
 _LARGEST_INDEX = 64 * 2**20  # bytes
-_LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the format itself
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
@@ -74,38 +72,17 @@ def _shards(index: Path) -> set[str]:
 
 
 def check_file(path: Path) -> None:
-    """Compare a file's header with its length.
-
-    A truncated copy has a good header and too few bytes behind it.
+    """Compare a file's header with its length, as a truncated copy has a good header.
 
     Raises:
         InputError: The file is truncated or not in the safetensors format.
     """
     if not path.is_file():  # opening a pipe that nobody writes to would wait without end
         raise InputError(f"{path} is not a regular file.")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < length <= _LARGEST_HEADER:
-            raise InputError(f"{path} is not a safetensors file, or is truncated at {size} bytes.")
-        text = file.read(length)
-    if len(text) < length:
-        raise InputError(f"{path} is truncated: {size} bytes are less than its header.")
-    try:
-        entries = json.loads(text)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
-        if not all(type(end) is int and end >= 0 for end in ends):
-            raise TypeError("an offset is no number of bytes")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} has no readable safetensors header ({error}).") from error
-    expected = 8 + length + max(ends, default=0)
-    if size != expected:
-        raise InputError(
-            f"{path} is truncated or damaged: it has {size} bytes, but its header says {expected}; "
-            "copy it again."
-        )
-    with foreign(f"{path} has no valid safetensors header"), safe_open(path, framework="numpy"):
+    with (
+        foreign(f"{path} is truncated or damaged, or no safetensors file; copy it again"),
+        safe_open(path, framework="numpy"),
+    ):
         pass
 
 

@@ -24,23 +24,8 @@ from rksp.models.type_table import type_names
 # builds from a published config.json; `tests/families.md` lists them.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
-    "phi-msft": "phi",
     "mimo": "qwen2",
 }
-# Settings that such a configuration names differently.
-_RENAMED = {
-    "phi-msft": {
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_head_kv": "num_key_value_heads",
-        "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
-        "activation_function": "hidden_act",
-        "layer_norm_epsilon": "layer_norm_eps",
-    }
-}
-
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
@@ -104,17 +89,7 @@ def known_type(
         for key, value in settings.items()
     }
     if name in ALIASES and name not in types:
-        renamed = _RENAMED.get(name, {})
-        settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
         settings = settings | {"model_type": ALIASES[name]}
-        if name == "phi-msft":
-            width = _whole(settings, "hidden_size", 2048)
-            heads = _whole(settings, "num_attention_heads", 32)
-            settings.setdefault("intermediate_size", 4 * width)
-            if "rotary_dim" in settings:
-                turned = _whole(settings, "rotary_dim", 32)
-                del settings["rotary_dim"]
-                settings["partial_rotary_factor"] = turned * heads / width
         notes.append(f"Model type {name} is read as {ALIASES[name]}.")
     elif name not in types:
         text = settings.get("text_config")
@@ -130,20 +105,6 @@ def known_type(
             f"{nearest(name, types) or '; a newer transformers may.'}"
         )
     return settings, notes
-
-
-def _whole(settings: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a setting that must be a positive whole number.
-
-    Raises:
-        InputError: It is something else.
-    """
-    value = settings.get(name, default)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise InputError(
-        f"The configuration sets {name} to {value!r:.80}; it must be a positive whole number."
-    )
 
 
 def make_config(

@@ -262,6 +262,14 @@ class Declared:
         switch = setting(self.part, "is_gated_act")
         return bool(switch) if switch is not None else not self.family.two_matrices
 
+    @cached_property
+    def scales_rates_by_width(self) -> bool:
+        """Whether the logits are divided by a base width, as under μP.
+
+        Rates then follow the base model's size, which the configuration does not say.
+        """
+        return bool(self.get("dim_model_base", "mup_base_width", "mup_width_scale", "use_mup"))
+
     def shape(self) -> DeclaredShape | None:
         """Compute the size; None where width or depth is missing."""
         return self._shape

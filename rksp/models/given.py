@@ -18,8 +18,14 @@ from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
+from rksp.models.adapters import (
+    adapters_of,
+    is_trained,
+    precision_of,
+    trained_share,
+    unwrapped,
+)
 from rksp.models.as_found import evaluating, left_as_found
-from rksp.models.auto import transformers_heads
 from rksp.models.given_loss import (
     GivenLoss,
     Loss,
@@ -28,14 +34,7 @@ from rksp.models.given_loss import (
     split_batch,
     tokens_of,
 )
-from rksp.models.heads import choose
-from rksp.models.module_facts import (
-    adapters_of,
-    is_trained,
-    precision_of,
-    trained_share,
-    unwrapped,
-)
+from rksp.models.heads import choose, transformers_heads
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Task, hash_config
 from rksp.recipe import fields_of
 

@@ -312,7 +312,7 @@ def _from_settings(
             lambda: definite(counted().construct_empty)(),
         )
     else:
-        from rksp.models.auto import make, transformers_heads  # torch
+        from rksp.models.heads import make, transformers_heads  # torch
 
         chosen = choices(heads=transformers_heads, task=task)
         makers = _makers(chosen, folder, is_fresh, partial(make, trust_remote_code=bool(remote)))
@@ -427,7 +427,7 @@ def _with_padding(config: Any) -> None:
 
 
 def _load(chosen: Choice, folder: Path, is_fresh: bool) -> nn.Module:
-    from rksp.models.auto import load  # torch
+    from rksp.models.heads import load  # torch
 
     model, report = load(chosen, folder)
     missing = report["missing_keys"]

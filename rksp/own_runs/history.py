@@ -223,7 +223,7 @@ def _ladder(
     family = "" if declared is None else declared.name
     guess = math.log(vocabulary) if vocabulary else None
     trained = [run.trained(planned) for run in runs]
-    labels = judge(trained, guess)
+    labels = judge(trained, guess, None if shape is None else shape.entropy)
     name = _name_of(runs[0], recipe, family)
     found: Observed | Tuned | None = None
     if inputs is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -68,6 +68,14 @@ class OutcomePolicy:
     final_share: float = 0.1
     margin: float = 0.25
     spike_height: float = 0.5
+
+    def of_labels(self, entropy: float | None) -> OutcomePolicy:
+        """Return the policy of a task whose labels have this entropy, in nats; None: not known.
+
+        The margin is at most an eighth of it: of two classes alike in number, 0.09 nats. A quarter
+        of a nat would be a third of all that there is to learn.
+        """
+        return self if entropy is None else replace(self, margin=min(self.margin, entropy / 8))
 
     def has_diverged(self, curves: Curves) -> bool:
         """Tell whether the published label holds, or a value is not finite."""
@@ -240,7 +248,9 @@ def ended(state: str, final: float, loss: Curve | None, planned: int | None) -> 
     return "finished" if not word or word in _FINISHED else "unfinished"
 
 
-def judge(runs: Sequence[Trained], guess: float | None) -> list[Judged]:
+def judge(
+    runs: Sequence[Trained], guess: float | None, entropy: float | None = None
+) -> list[Judged]:
     """Label the runs of one ladder.
 
     With a dense curve of every run the whole rule holds, spikes too; otherwise the final losses
@@ -249,10 +259,11 @@ def judge(runs: Sequence[Trained], guess: float | None) -> list[Judged]:
     Args:
         runs: They differ in the rate, or in the seed.
         guess: Loss of a uniform guess, in nats; None if it is not known.
+        entropy: Of the labels of a classifier, in nats; see `OutcomePolicy.of_labels`.
     """
     whole = [n for n, run in enumerate(runs) if run.ended != "unfinished"]
     labels: list[Judged] = [Judged(label="unfinished", excess=math.nan)] * len(runs)
-    for n, found in zip(whole, _by_policy([runs[n] for n in whole]), strict=True):
+    for n, found in zip(whole, _by_policy([runs[n] for n in whole], entropy), strict=True):
         labels[n] = found
     if len({run.rate for run in runs}) == 1:
         return [_alone(run, one, guess) for run, one in zip(runs, labels, strict=True)]
@@ -274,7 +285,7 @@ def final_loss(loss: Curve | None, planned: int | None) -> float:
     return float(tail.mean() if len(tail) else loss.values[-1])
 
 
-def _by_policy(runs: Sequence[Trained]) -> list[Judged]:
+def _by_policy(runs: Sequence[Trained], entropy: float | None) -> list[Judged]:
     """Label whole runs by the policy of the lab."""
     if not runs:
         return []
@@ -284,7 +295,7 @@ def _by_policy(runs: Sequence[Trained]) -> list[Judged]:
     )
     points = max((len(run.loss.values) for run in runs if run.loss is not None), default=1)
     curves = [_curves(run, points) if is_dense else _end(run) for run in runs]
-    ladder = OutcomePolicy().judge([run.rate for run in runs], curves)
+    ladder = OutcomePolicy().of_labels(entropy).judge([run.rate for run in runs], curves)
     return [
         Judged(label=_label(outcome), excess=excess)
         for outcome, excess in zip(ladder.outcomes, ladder.excess, strict=True)

@@ -26,7 +26,7 @@ from rksp.recipe import Recipe
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 Size = Annotated[int, Field(gt=0, lt=2**40, strict=True)]
 # What is asked of trained weights alone, and is no fact of `EdgeInputs`.
-_OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture")
+_OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture", "entropy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class Shape:
         kind: Such as decoder; empty where nobody says.
         parameters: Without the embeddings; None where the configuration does not tell.
         is_mixture: Tokens are routed to experts.
+        entropy: Of the labels of a classifier, in nats; None where nobody says.
     """
 
     width: Size
@@ -57,6 +58,7 @@ class Shape:
     kind: StrictStr = ""
     parameters: Size | None = None
     is_mixture: StrictBool = False
+    entropy: Annotated[float, Field(ge=0, lt=20, strict=True)] | None = None
 
     @classmethod
     def of(cls, inputs: EdgeInputs) -> Shape:
@@ -123,7 +125,7 @@ def shape_of(
         is_trained=is_trained,
         task=task or "",
         kind=tuned["kind"],
-        parameters=None if tuned["parameters"] is None else round(tuned["parameters"]),
+        parameters=tuned["parameters"],
         is_mixture=tuned["mixture"],
     )
 

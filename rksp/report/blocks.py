@@ -245,6 +245,7 @@ _PAGES = {
     "grid": "rksp.report.grid.blocks",
     "diff": "rksp.report.diff",
     "runs": "rksp.report.own_runs",
+    "watch": "rksp.report.watch",
 }
 
 

@@ -227,16 +227,22 @@ def loss_curves(
 
 def profiles(trials: Sequence[TrialReport], hues: dict[str, int]) -> Markup:
     """Draw every profile that has at least two points in a run; empty where none has."""
-    drawn = Markup()
-    for name, title in PROFILED.items():
-        curves = [(t.arm, t.profiles[name]) for t in trials if len(t.profiles.get(name, ())) > 1]
-        if curves:
-            figure = Markup('<figure class="panel"><figcaption>{}</figcaption>{}</figure>')
-            drawn += figure.format(title, _profile(title, curves, hues))
-    return drawn and Markup('<div class="profiles">{}</div>').format(drawn)
+    found = (
+        (title, [(t.arm, t.profiles[name]) for t in trials if len(t.profiles.get(name, ())) > 1])
+        for name, title in PROFILED.items()
+    )
+    return side_by_side([(title, profile(title, c, hues)) for title, c in found if c])
 
 
-def _profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int]) -> Markup:
+def side_by_side(drawn: Sequence[tuple[str, Markup]]) -> Markup:
+    """Put drawings with their titles beside each other; empty without any."""
+    figure = Markup('<figure class="panel"><figcaption>{}</figcaption>{}</figure>')
+    parts = Markup().join(figure.format(title, drawing) for title, drawing in drawn)
+    return parts and Markup('<div class="profiles">{}</div>').format(parts)
+
+
+def profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int]) -> Markup:
+    """Draw the curves of one quantity, by arm."""
     width, height = 350, 220
     values = [value for _, curve in curves for _, value in curve]
     spare = 0.05 * (max(values) - min(values)) or 0.05 * abs(max(values)) or 0.5

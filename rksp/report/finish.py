@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from rksp.checks.registry import CHECKS
-from rksp.checks.selection import left_out, select_findings
+from rksp.checks.registry import blamed_field, left_out, select_findings
 from rksp.documents.finding import Edit, Level
 from rksp.documents.score import NotRunReport, ScoreReport, SummaryReport
 from rksp.documents.verdict import combined
@@ -49,8 +48,10 @@ def finished(
         The report, and a sentence for each comment that cannot silence what it names.
     """
     listed = select_findings(report.findings, select, ignore, levels)
-    fields = {check.code: check.field for check in CHECKS}
-    fields |= {one.code: "the software" for one in listed if one.code.startswith("RKSA")}
+    fields = {
+        one.code: "the software" if one.code.startswith("RKSA") else blamed_field(one.code)
+        for one in listed
+    }
     found = apply_comments(listed, fields, run.origins, run.file, gate.reaches)
     dropped = {check.code: check for check in left_out(select, ignore)}
     silenced = [
@@ -147,6 +148,6 @@ def _why(report: ScoreReport, launch: str) -> str:
     if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
         start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
         return f"No learning rate was given{start}."
-    if launch == "yes" and risk is not None:
+    if risk is not None and (launch == "yes" or (launch == "unknown" and risk.published)):
         return f"{words.answer(report, risk)}."
     return next((one.message for one in issues(report)), report.verdict)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rksp.documents.base import Document
 
-KINDS = ("score", "confirm", "grid", "diff", "runs")
+KINDS = ("score", "confirm", "grid", "diff", "runs", "watch")
 _LISTED = ("score", "grid")  # kinds whose issues code hosts list
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 

@@ -44,7 +44,7 @@ class Word:
         if self.check:
             from rksp.checks.registry import find_check
 
-            return find_check(self.check).healthy
+            return find_check(self.check).texts.healthy
         if self.usual is not None:
             return f"usually {self.usual[0]:,g} to {self.usual[1]:,g}"
         return self.healthy or NO_RANGE

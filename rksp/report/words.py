@@ -311,17 +311,6 @@ def open_gate(report: ScoreReport) -> str:
     return "the gate is open: this exits with 0; --fail-on unknown makes it exit with 4"
 
 
-def to_give(report: ScoreReport) -> str:
-    """Say what would let rksp answer where no command does; empty where it has answered."""
-    target = report.target
-    if report.risk_verdict not in ("cannot tell", "not assessed"):
-        return ""
-    is_elsewhere = is_fine_tuned(report) and not target.is_pretrained
-    if is_elsewhere and report.recipe.objective in ("lm", "mlm", "seq2seq"):
-        return "give the folder of the trained weights, on which rksp calibrate can train"
-    return "give past runs of such a model with --runs"
-
-
 def sentence(text: str) -> str:
     """Capitalize the first letter."""
     return text[:1].upper() + text[1:]

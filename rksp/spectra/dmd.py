@@ -336,8 +336,7 @@ def _measure(
     errors = outputs  # the outputs are not needed again; this saves 12 MB
 
     sums = _sums(states)
-    covariance = errors.T @ errors
-    error = float(covariance.diagonal() @ scale**2)
+    error = float(np.einsum("ij,ij->j", errors, errors) @ scale**2)
     measured = replace(
         bare,
         nonlinearity=_ratio(error + outside, sums["update"], floor=sums["input"]),
@@ -349,10 +348,13 @@ def _measure(
     system = eigen_system(operator)
     if system is None:
         return measured
-    squares = system.left_ratio(covariance / n, variances / scale**2)
+    residuals = np.empty(0)  # only a definition that filters by them reads them
+    if variant.max_residual is not None:
+        squares = system.left_ratio(errors.T @ errors / n, variances / scale**2)
+        residuals = np.sqrt(np.maximum(squares, 0.0))
     if kreiss:
         measured = replace(measured, kreiss=kreiss_constant(operator))
-    return _with_spectrum(measured, operator, system, np.sqrt(np.maximum(squares, 0.0)), variant)
+    return _with_spectrum(measured, operator, system, residuals, variant)
 
 
 def _sums(states: DistinctStates) -> dict[str, float]:

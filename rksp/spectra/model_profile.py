@@ -82,7 +82,7 @@ class Profile:
 
 
 def _judged_as(model: nn.Module) -> str:
-    from rksp.models.anatomy.equivalent import equivalent_shape  # torch
+    from rksp.models.anatomy.parts import equivalent_shape  # torch
 
     width, depth = equivalent_shape(model)
     return (

@@ -81,7 +81,8 @@ class LayerSpectrum:
         rank_reduced_from: The width, if too few states forced a reduced rank.
         eigenvalues: `[modes]` complex128 by descending modulus.
         residuals: `[modes]` float64, `||u*(Y - lambda X)|| / ||u* X||` of the left vectors,
-            in-sample. Multiply by `sqrt((N-1) / (N-1-k))` for the bias of the fit.
+            in-sample (times `sqrt((N-1) / (N-1-k))` without the bias of the fit); empty where the
+            definition filters no modes.
         near_unit_mass: Share of counted modes in the band. The expansive and the contractive mass
             are defined likewise.
         eigenvector_condition: kappa(V), unit columns; None if V is singular.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F
@@ -17,9 +19,11 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float, gathered
 from rksp.watch.groups import local
+from rksp.watch.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
 
 SHARES = "shares of outputs"  # the key of the last measurement in a moment
-FLOOR = 0.01  # an output counts as at least this share of that of a matrix of variance 1/inputs
+FLOOR = 0.01  # of the size at which features are learned: less counts as that much in the monitor
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NATIVE = {kind.forward for kind in (nn.Linear, nn.Embedding, *_CONVOLUTIONS)}
 
@@ -40,7 +44,7 @@ class Use:
     """
 
     path: str
-    module: nn.Module
+    module: Any
     parameter: nn.Parameter
     is_transposed: bool = False
     is_head: bool = False
@@ -53,7 +57,8 @@ class Use:
         if isinstance(self.module, nn.Embedding):
             return F.embedding(x, weight)
         if isinstance(self.module, _CONVOLUTIONS):
-            return self.module._conv_forward(x.to(weight), weight, None)
+            found: Tensor = self.module._conv_forward(x.to(weight), weight, None)
+            return found
         return F.linear(x.to(weight), weight.mT if self.is_transposed else weight)
 
 
@@ -61,10 +66,11 @@ class OutputChange:
     """Samples inputs and outputs in a step's forward pass, and measures after its update.
 
     The share of a matrix W is ‖ΔW x‖ / ‖W x‖ over the sampled inputs x; W x is what the forward
-    pass computed, so that the only product is that of the moved weight. An output of less than
-    `FLOOR` times what unit-variance scaling gives counts as that much, or a matrix that starts at
-    zero could never leave it; logits count as at least one each. Under `torch.distributed` squares
-    are summed over all ranks.
+    pass computed, so that the only product is that of the moved weight. Features are learned at any
+    width where outputs are of the size that a matrix of variance 1/inputs gives, RMS(x), and of one
+    in embeddings (Yang et al., 2023, arXiv 2310.17813, condition 1). Smaller ones count as a given
+    part of that, or a matrix that starts small could not leave it in time; logits count as at least
+    one each. Under `torch.distributed` squares are summed over all ranks.
 
     Args:
         tokens: Sampled inputs of every matrix and rank; of a convolution, whole examples.
@@ -139,6 +145,8 @@ class OutputChange:
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
             x, y = _input(args, kwargs), first_tensor(output)
             left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
+            width: tuple[int, ...] = ()
+            shape: tuple[int, ...] = (-1,)
             if x is None or y is None or left <= 0 or x.numel() == 0:
                 return
             if isinstance(module, _CONVOLUTIONS):
@@ -146,11 +154,11 @@ class OutputChange:
                 x, y = self._spaced(x, examples), self._spaced(y, examples)
                 x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
             else:
-                width = () if isinstance(module, nn.Embedding) else x.shape[-1:]
+                width = () if isinstance(module, nn.Embedding) else tuple(x.shape[-1:])
                 x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
                 if len(x) != len(y) and type(module).forward in _NATIVE:
                     return
-                x, y, shape = self._spaced(x, left), self._spaced(y, left), (-1,)
+                x, y = self._spaced(x, left), self._spaced(y, left)
             if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
                 y = at_least_float(y)
                 if (bias := getattr(module, "bias", None)) is not None:
@@ -193,17 +201,24 @@ class OutputChange:
         return hook
 
     @torch.no_grad()
-    def shares(self) -> Tensor:
-        """Return the share of every part, `[parts]`; NaN where no input was seen."""
+    def measure(self) -> None:
+        """Measure how far the update moved the outputs, for `shares` and `mean_square`."""
         sums = [self._sums(use) for use in self.uses]
-        if not sums:
-            return torch.zeros(0)
         kind = max((part.dtype for part in sums), key=lambda dtype: dtype.itemsize)
         total = torch.cat([part.to(kind) for part in sums], dim=1)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
-        moved, size, least, entries = total
-        self._mean_squares = size / entries
+        self._total = total
+
+    def shares(self, floor: float = 1.0) -> Tensor:
+        """Return the share of every part, `[parts]`; NaN where no input was seen.
+
+        Args:
+            floor: The part of the size at which features are learned that an output counts as.
+        """
+        moved, size, least, _ = self._total
+        is_head = torch.tensor([use.is_head for use in self.uses for _ in use.names])
+        least = torch.where(is_head.to(least.device), least, floor**2 * least)
         return (moved / torch.maximum(size, least)).sqrt()
 
     def _sums(self, use: Use) -> Tensor:
@@ -223,11 +238,9 @@ class OutputChange:
             size = y.square()
             if moved.dim() > 2:  # a convolution: [examples, outputs, …]
                 moved, size = moved.transpose(0, 1).flatten(1).T, size.transpose(0, 1).flatten(1).T
-            count, scale = float(len(size)), FLOOR**2
-            entries = size.new_tensor(count).expand(size.shape[1])
-            least = entries if use.is_head else scale * entries
-            if x.is_floating_point() and not use.is_head:
-                least = least * x.square().mean()
+            entries = size.new_tensor(float(len(size))).expand(size.shape[1])
+            is_unit = use.is_head or not x.is_floating_point()
+            least = entries if is_unit else entries * x.square().mean()
             found.append(torch.stack([moved.sum(0), size.sum(0), least, entries]))
         if use.sampled[0][0] is None:
             rows = torch.stack(found).sum(0)
@@ -245,8 +258,8 @@ class OutputChange:
         return any(use.is_transposed for use in self.uses if use.parameter is parameter)
 
     def mean_square(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return the mean square of a parameter's outputs at the last `shares`; None if unseen."""
-        parts = self._mean_squares.split([len(use.names) for use in self.uses])
+        """Return the mean square of a parameter's outputs at the last `measure`; None if unseen."""
+        parts = (self._total[1] / self._total[3]).split([len(use.names) for use in self.uses])
         found = [
             part.mean()
             for use, part in zip(self.uses, parts, strict=True)
@@ -303,3 +316,53 @@ def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:
     if sample.shape[-1] == size:
         return sample
     return DTensor.from_local(sample, weight.device_mesh, [Shard(1)]).full_tensor()
+
+
+class OutputChangeMonitor(Monitor):
+    """‖ΔW x‖ / ‖W x‖ of the step, on `tokens` inputs x of every matrix (`OutputChange`).
+
+    `output_change` is a matrix's share; `median_output_change` that of the whole model, the median
+    over its matrices. It is the aligned response of the score, read in the run. With step clip it
+    is the share before the clip, and costs nothing more.
+    """
+
+    name = "output-change"
+    phase = Phase.UPDATE
+    default_every = 1
+    quantities = ("output_change", "median_output_change")
+    source = "rksp's own"
+
+    def __init__(self, *, every: PositiveInt | None = None, tokens: PositiveInt = 64) -> None:
+        super().__init__(every=every)
+        self._tokens = tokens
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the weights that multiply."""
+        self._outputs = OutputChange(self._tokens)
+        self._outputs.bind(model)
+        self._step = -1
+        return None if self._outputs.uses else "no matrix is trained"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Sample inputs and outputs of the forward pass."""
+        self._step += self.every
+        return self._outputs.arm(self._step)
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the share of every matrix that was used, and their median."""
+        if SHARES not in moment.shared:
+            self._outputs.measure()
+            moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
+        names, shares = moment.shared[SHARES]
+        found = {
+            name: share
+            for name, share in zip(names, shares.tolist(), strict=True)
+            if not math.isnan(share)
+        }
+        if not found:
+            return []
+        middle = sorted(found.values())[len(found) // 2]
+        return [
+            *(self.reading("output_change", moment.step, v, layer=k) for k, v in found.items()),
+            self.reading("median_output_change", moment.step, middle),
+        ]

@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+from rksp.assessment.risk import Terms
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -60,9 +61,7 @@ def answer(
     return assess_fine_tuning(
         fine_tuning_inputs(config, task, None, given),
         load_fine_tuning_model(),
-        Tier.CONFIG,
-        steps=given.max_steps,
-        learning_rate=rate,
+        Terms(tier=Tier.CONFIG, steps=given.max_steps, learning_rate=rate),
         objective=given.objective,
     )
 

@@ -205,7 +205,7 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
     left_with([*grid, "-o", str(tmp_path / "grid.db")])
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [cell["likely_edge"] for cell in cells] == [alone["likely_edge"]] * 2
-    transfer = ["transfer", str(file), "gpt2", "--evidence", "config", "--format", "json"]
+    transfer = ["transfer", str(file), "gpt2", "--format", "json"]
     assert left_with(transfer) == 0
     carried = json.loads(capsys.readouterr().out)
     assert (carried["rate"] is None, carried["edge_shift"] is None) == (is_trained, is_trained)

@@ -120,9 +120,9 @@ def test_the_table_is_in_order_and_its_names_are_names():
     assert len(set(names)) == len(names)
     assert all(name == name.lower() and " " not in name for name in names)
     for check in CHECKS:
-        assert check.fix.endswith("."), check.code
+        assert check.texts.fix.endswith("."), check.code
         for part in ("title", "measures", "why", "source", "healthy", "failing", "stable"):
-            assert getattr(check, part).strip(), (check.code, part)
+            assert getattr(check.texts, part).strip(), (check.code, part)
 
 
 def test_published_rate_passes_through_gpt_3s_ends():
@@ -156,10 +156,10 @@ class ByLayer:
 
 def test_a_setting_that_differs_by_layer_is_no_setting():
     evidence = healthy(config={"text_config": ByLayer()})
-    assert evidence.setting("head_dim") is None
-    assert evidence.setting("head_dim", "num_attention_heads") == 8
-    assert evidence.number("head_dim", "num_attention_heads") == 8
-    assert healthy(config={"d_ff": [1, 2], "tied": True}).number("d_ff", "tied") is None
+    assert evidence.settings.get("head_dim") is None
+    assert evidence.settings.get("head_dim", "num_attention_heads") == 8
+    assert evidence.settings.number("head_dim", "num_attention_heads") == 8
+    assert healthy(config={"d_ff": [1, 2], "tied": True}).settings.number("d_ff", "tied") is None
 
 
 def test_encoder_and_decoder_are_chains_of_their_own():
@@ -313,7 +313,7 @@ def test_rksp_explain_teaches_each(check, capsys):
     assert said.startswith(f"{check.code} {check.name}")
     for title in ("Measures", "Why", "Healthy", "Fix", "Fails", "Passes", "Source"):
         assert title in said
-    assert check.why.split()[0] in said
+    assert check.texts.why.split()[0] in said
 
 
 def test_rksp_explain_of_nothing_is_one_sentence(capsys):

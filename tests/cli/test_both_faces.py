@@ -94,6 +94,11 @@ CASES = {
         ["train.yaml"],
         {"devices": 8, "lr": 1e-3, "is_pretrained": False, "evidence": "config"},
     ),
+    "run file of a named trainer": (
+        ["train.yaml", "--as", "hugging-face", *CONFIG],
+        ["train.yaml"],
+        {"trainer": "hugging-face", "evidence": "config"},
+    ),
     "recipe of a file": (
         ["gpt2", "--recipe", "train.yaml", "--lr", "1e-3", *CONFIG],
         ["gpt2"],

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rksp.cli.mcp import explain, grid, score
+from rksp.cli.mcp import _refusing, explain, grid, score
 from rksp.ground.errors import InputError
 
 RUN = """\
@@ -54,11 +54,12 @@ def test_no_argument_becomes_an_option_that_runs_code_or_writes(tmp_path):
     for target in ("os:system", "--trust-remote-code"):
         with pytest.raises(InputError):
             score(target)
-    with pytest.raises(InputError, match="no field output"):
+    with pytest.raises(InputError, match="output"):
         score("gpt2", {"output": str(tmp_path / "x.json")})
-    with pytest.raises(InputError, match="axis"):
+    with pytest.raises(InputError, match="NAME=VALUES"):
         grid("gpt2", [f"-o{tmp_path / 'x.db'}"])
-    assert "does not know" in json.loads(explain("--trust-remote-code"))["error"]
+    with pytest.raises(InputError, match="does not know"):
+        explain("--trust-remote-code")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -67,4 +68,4 @@ def test_a_grid_is_ranked():
 
 
 def test_a_refusal_is_its_sentence():
-    assert "nosuch.yaml" in json.loads(score("nosuch.yaml"))["error"]
+    assert "nosuch.yaml" in json.loads(_refusing(score)("nosuch.yaml"))["error"]

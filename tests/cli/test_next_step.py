@@ -26,8 +26,7 @@ def following(*arguments: str, cwd: Path | None = None) -> tuple[list[str], dict
     out.unlink()
     line = done.stdout.replace(" \\\n    ", " ").partition("  next: ")[2].splitlines()[0]
     shown = shlex.split(line.partition("   (-v")[0])
-    if report["next_command"] or report["risk_verdict"] != "cannot tell":
-        assert shown == shlex.split(report["next_command"] or "the same command with -v")
+    assert shown == shlex.split(report["next_command"] or "the same command with -v")
     return shown, report
 
 
@@ -123,7 +122,25 @@ def test_where_rksp_cannot_tell_it_proposes_no_rate_of_its_own(rate, tmp_path):
     given = ["gpt2", *TINY, "--objective", "grpo", "--evidence", "config", *rate]
     words, report = following(*given, cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
-    assert words[0] == "give" and "--runs" in words and "--lr" not in words
+    assert words[:3] == ["rksp", "score", "gpt2"] and words[words.index("--runs") + 1] == "RUNS"
+    assert ("--lr" in words) == bool(rate)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--objective", "dpo"],
+        ["--precision", "fp8"],
+        ["--precision", "fp8", "--pretrained"],
+        ["--optimizer", "lamb", "--peft", "lora"],
+        ["--task", "text-classification", "--objective", "reward"],
+    ],
+)
+def test_after_cannot_tell_a_command_leads_on(given, tmp_path):
+    words, report = following("gpt2", *TINY, *given, "--evidence", "config", cwd=tmp_path)
+    assert report["risk_verdict"] == "cannot tell"
+    assert words[0] == "rksp" and words[1] in ("score", "calibrate")
+    assert "FOLDER" in words if given[-1] == "--pretrained" else "FOLDER" not in words
 
 
 def test_where_rksp_cannot_tell_of_a_model_of_ones_own_it_trains_a_ladder(tmp_path, monkeypatch):

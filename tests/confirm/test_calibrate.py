@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from support.commands import run_rksp
 from torch.distributed import TCPStore
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from rksp.assessment.fine_tuning import fine_tuning_inputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm import calibrate as module
 from rksp.confirm.calibrate import calibrate, make_ladder
@@ -23,6 +25,7 @@ from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import read_history
 from rksp.own_runs.observed import Tuned
+from rksp.own_runs.outcome import OutcomePolicy
 from rksp.own_runs.record import append_row, read_record, row_of
 from rksp.recipe import Recipe
 
@@ -111,11 +114,13 @@ def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_pat
     record = tmp_path / "runs.jsonl"
     (rate, *_) = made.first_rates()
     said = load_fine_tuning_model().predict(made.inputs)
-    assert 10**said.log_edge / 100 < rate < 10**said.log_edge
+    assert rate == pytest.approx(said.start_here / 30, rel=0.01)
     rows = calibrate(made, record)
     assert {row["rksp.is_trained"] for row in rows} == {True}
     found = read_history([record], source, recipe)
     (one,) = found.ladders
+    asked = fine_tuning_inputs(source.config, source.task, None, recipe)
+    assert asked.parameters == made.inputs.parameters  # or the ladder would be another model's
     assert isinstance(one.observed, Tuned) or "do not change" in one.unused
     assert one.observed is None or one.observed.inputs == made.inputs
     assert not found.seen
@@ -222,6 +227,39 @@ def test_the_command_trains_and_answers(tmp_path, monkeypatch):
         ).stdout
     )
     assert plain["seeds"][0]["risk"]["likely_edge"] == report["seeds"][0]["risk"]["likely_edge"]
+
+
+def test_where_no_model_answers_the_ladder_does(tmp_path, monkeypatch):
+    losses(monkeypatch, edge=1e-2, best=1e-3)
+    small = ["--shrink", "--steps", "4", "--batch-size", "2", "--sequence-length", "16"]
+    given = ["calibrate", "gpt2", *small, "--record", str(tmp_path / "runs.jsonl")]
+    untold = [*given, "--optimizer", "adam", "--weight-decay", "0.1"]  # coupled: no labelled run
+    page = run_rksp(*untold).stdout
+    summary = json.loads(run_rksp(*untold, "--format", "brief").stdout)
+    rows = read_record(tmp_path / "runs.jsonl")
+    rates = sorted(row["learning_rate"] for row in rows)
+    trained = max(rate for rate in rates if rate <= 1e-2)
+    assert page.startswith("CANNOT TELL") and page.count("failed") >= 1
+    assert all(f"{rate:.2g}"[:3] in page or f"{rate:g}" in page for rate in rates)
+    assert summary["do_not_exceed"] == pytest.approx(trained / 2, rel=0.01)
+    assert summary["start_here"] <= summary["do_not_exceed"] and "first failure" in summary["why"]
+    assert summary["next_command"].startswith("rksp confirm gpt2 --optimizer adam --lr ")
+    told = run_rksp(*given).stdout  # of this one the model tells: its rates are the only ones
+    assert "best at" in told and "start at" not in told
+
+
+def test_a_task_of_few_classes_has_a_smaller_margin(tmp_path):
+    """Two classes have 0.69 nats in all: runs that end above that have failed."""
+    policy = OutcomePolicy()
+    assert policy.of_labels(math.log(2)).margin == pytest.approx(math.log(2) / 8)
+    assert policy.of_labels(5.0) == policy.of_labels(None) == policy
+    shape = replace(ladder().shape, entropy=math.log(2))
+    for rate, loss in ((1e-4, 0.55), (1e-3, 0.5), (1e-2, 0.71)):
+        fields = RECIPE.model_copy(update={"learning_rate": rate})
+        row = row_of(f"{rate}", fields, shape, final_loss=loss, state="finished", seed=0)
+        append_row(tmp_path / "runs.jsonl", row)
+    found = read_history([tmp_path / "runs.jsonl"], None, Recipe())
+    assert [one.label for one in found.ladders[0].labels] == ["healthy", "healthy", "failed"]
 
 
 def test_confirm_appends_its_runs_to_a_record(tmp_path):

@@ -13,7 +13,7 @@ from support.pages import check_self_contained, wrong_numbers
 
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
-from rksp.assessment.risk import certain_failure
+from rksp.assessment.risk import Terms
 from rksp.grid.evaluate import summarize
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.run import read_grid
@@ -132,7 +132,7 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
 
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
-    risk = certain_failure("x is not finite", "config", steps=9, learning_rate=1e-3)
+    risk = Terms(tier="config", steps=9, learning_rate=1e-3).failing("x is not finite")
     seen = Evaluation(
         seed=0, source=None, profile=None, response=None, risk=risk, risk_missing=None
     )

@@ -53,7 +53,7 @@ def test_tallies_add_up():
 
 def test_a_cause_is_a_setting_that_p_failed_does_not_judge():
     judged = ("learning_rate", "warmup_steps", "batch_size", "max_steps", "z_loss")
-    assert not [check.code for check in CHECKS if check.is_cause and check.field in judged]
+    assert not [check.code for check in CHECKS if check.is_cause and check.texts.field in judged]
     assert not [check.code for check in CHECKS if check.is_cause and check.level is Level.NOTE]
 
 

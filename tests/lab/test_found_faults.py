@@ -10,7 +10,7 @@ from support.benchmark_scripts import harness
 answers = harness("answers")
 SCORE = ("score", "gpt2", "--evidence", "config", "--lr", "1e-3")
 GRID = ("grid", "grid.yaml", "--dry-run")
-PHI = {"model_type": "phi-msft", "rotary_dim": 32, "hidden_size": "9", "num_attention_heads": 2}
+TEXT = {"model_type": "phi", "hidden_size": "9", "num_attention_heads": 2}
 
 # Case: command, name and text of the file, and what the refusal says; None if it is an answer.
 FOUND = {
@@ -26,8 +26,8 @@ FOUND = {
     "width that is a text": (
         ("score", "config.json", "--evidence", "config"),
         "config.json",
-        json.dumps(PHI),
-        "hidden_size to '9'",
+        json.dumps(TEXT),
+        "hidden_size",
     ),
     "plan of too many ladders": (
         ("lab", "run", "plan.yaml", "-o", "x"),

@@ -12,8 +12,7 @@ from rksp.assessment.evidence import first_step
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.pipeline import judge
 from rksp.datasets.batch import Batch
-from rksp.measure.drift import measure_drift
-from rksp.measure.response import measure_response
+from rksp.measure.response import measure_drift, measure_response
 from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve

@@ -62,7 +62,6 @@ def test_type(name):
         ("moonshotai--Kimi-K2-Instruct_config.json", 4),
         ("nvidia--Nemotron-H-56B-Base-8K_config.json", 4),
         ("openai--gpt-oss-20b_config.json", 4),
-        ("phi-2.json", 4),
     ],
 )
 def test_published_configuration_shrunk(name, blocks):

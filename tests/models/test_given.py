@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 import rksp
 from rksp.ground.errors import InputError
-from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import _Runs
+from rksp.confirm.trainee import Trainee
 from rksp.grid.cell import Cell, Options
 from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
@@ -107,9 +108,9 @@ def test_a_resumed_grid_sees_other_weights(folder, tmp_path):
 def test_a_resumed_confirmation_sees_other_weights(folder):
     def settings() -> dict:
         runs = _Runs(
-            source=resolve(str(folder)), recipe=Recipe(learning_rate=1e-3), arms=parse_arms([]),
-            seeds=[0], faults=[], monitors=[], text=None, data=None, device="cpu",
-            record=None, store=None, progress=lambda *told: None,
+            trainee=Trainee(source=resolve(str(folder)), recipe=Recipe(learning_rate=1e-3)),
+            arms=parse_arms([]), seeds=[0], faults=[], monitors=[],
+            record=None, progress=lambda *told: None,
         )  # fmt: skip
         return runs.settings()
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
+from rksp.models.adapters import is_trained
 from rksp.models.given import given_batch, module_source
-from rksp.models.module_facts import is_trained
 
 FAST = {"states": 128, "evidence": "forward"}
 

@@ -239,7 +239,6 @@ def test_published_configurations_resolve():
         "deepseek-ai--DeepSeek-V3_config.json": ("DeepseekV3ForCausalLM", 671e9),
         "moonshotai--Kimi-K2-Instruct_config.json": ("DeepseekV3ForCausalLM", 1026e9),
         "openai--gpt-oss-20b_config.json": ("GptOssForCausalLM", 20.9e9),
-        "phi-2.json": ("PhiForCausalLM", 2.78e9),
     }
     for name, (kind, size) in expected.items():
         source = resolve(str(CONFIGS / name))

@@ -66,7 +66,7 @@ _TINY = ("gpt2", "--set", "n_layer=1", "--set", "n_embd=32", "--set", "n_head=2"
 def _real_scores() -> str:
     """Score configurations that were published, a run file, and write a playground."""
     more = ("--lr", "1e-4", "--evidence", "config", "--exit-zero")
-    names = ("Qwen3-0.6B", "Qwen3-VL", "DeepSeek-V3", "Kimi-K2", "gpt-oss", "phi-2")
+    names = ("Qwen3-0.6B", "Qwen3-VL", "DeepSeek-V3", "Kimi-K2", "gpt-oss")
     files = [file for name in names for file in CONFIGS.glob(f"*{name}*.json")]
     assert len(files) == len(names)
     scores = [_command("score", str(file), *more) for file in files]

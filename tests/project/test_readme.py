@@ -23,14 +23,14 @@ def _blocks(language: str) -> list[str]:
 def _commands() -> list[list[str]]:
     lines = [line for block in _blocks("sh") for line in block.splitlines()]
     found = [part.strip() for line in lines for part in line.split("&&")]
-    found += re.findall(r"\| `(rksp [^`]+)` \|", README)
+    found += re.findall(r"`(rksp (?:grid|calibrate) [^`]+)`", README)
     return [part.split() for part in found if part.startswith("rksp ")]
 
 
 def _faults(words: list[str]) -> list[str]:
     """Return what is wrong with a command: options it does not have, or no such command."""
     command = typer.main.get_command(app)
-    path = words[1:]
+    path = words[1 : words.index("--")] if "--" in words else words[1:]
     while path and path[0] in getattr(command, "commands", {}):
         command = command.commands[path.pop(0)]
     options = {name for p in command.params for name in p.opts}

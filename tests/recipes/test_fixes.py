@@ -58,7 +58,7 @@ def changed_lines(before: str, after: str) -> list[tuple[str, str]]:
 def test_a_rate_is_lowered_in_its_place_and_nothing_else_moves(name, tmp_path, capsys):
     file = tmp_path / name
     file.write_bytes(FORMS[name].encode())
-    assert scored(str(file), []).summary.launch == "no"
+    assert scored(str(file)).summary.launch == "no"
     assert left_with(["fix", str(file), "--write"]) == 0
     answer = json.loads("{" + capsys.readouterr().out.partition("\n{")[2])
     assert answer["launch"] == "yes" and str(file) in answer["next_command"]
@@ -66,7 +66,7 @@ def test_a_rate_is_lowered_in_its_place_and_nothing_else_moves(name, tmp_path, c
     value = "3e-1" if "3e-1" in old else "3.0e-1" if "3.0e-1" in old else "0.3"
     before, _, after = old.partition(value)
     assert new.startswith(before) and new.endswith(after)
-    found = scored(str(file), [])
+    found = scored(str(file))
     assert found.recipe.learning_rate == float(new[len(before) : len(new) - len(after)])
     assert found.recipe.learning_rate < 0.01 and found.verdict == "ok"
 
@@ -91,18 +91,18 @@ def test_ends_of_lines_stay(tmp_path):
 def test_a_missing_setting_is_a_new_line_beside_the_rate(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(TRAINER.replace("warmup_steps: 100\n", ""))
-    report = scored(str(file), [])
+    report = scored(str(file))
     [edit] = [e for f in report.findings for e in f.edit if e.field == "warmup_steps"]
     assert (edit.was, edit.old, edit.line) == (0, "", 3) and edit.new.startswith("warmup_steps: ")
     file.write_text(applied(file.read_text(), [edit]))
-    assert scored(str(file), []).recipe.warmup_steps == edit.to
+    assert scored(str(file)).recipe.warmup_steps == edit.to
 
 
 def test_a_value_that_means_two_settings_is_not_edited(tmp_path):
     # Negative control: the anchor holds the weight decay too, so that its edit moves two fields.
     file = tmp_path / "run.yaml"
     file.write_text(TRAINER.replace("3.0e-1", "&rate 3.0e-1") + "weight_decay: *rate\n")
-    report = scored(str(file), [])
+    report = scored(str(file))
     edits = [e for f in report.findings for e in f.edit if e.field == "learning_rate"]
     assert edits and all(one.file is None for one in edits)
     assert left_with(["fix", str(file), "--write"]) == 1
@@ -112,7 +112,7 @@ def test_a_value_that_means_two_settings_is_not_edited(tmp_path):
 def test_a_typed_value_is_not_looked_for_in_the_file(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(TRAINER)
-    report = scored(str(file), ["--lr", "0.2"])
+    report = scored(str(file), recipe={"lr": 0.2})
     edits = [e for f in report.findings for e in f.edit if e.field == "learning_rate"]
     assert edits and all(one.file is None and one.was == 0.2 for one in edits)
 
@@ -148,7 +148,7 @@ def _fixable(every: int) -> list[str]:
 def holds(name: str) -> int:
     """Fix each finding of a run file by itself; count those that are gone."""
     try:
-        report = scored(str(CONFIGS / name), [])
+        report = scored(str(CONFIGS / name))
     except InputError:
         return 0
     path, mark, part = name.partition("::")
@@ -159,7 +159,7 @@ def holds(name: str) -> int:
         copy = Path("fixed", Path(path).name)
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(applied(text, finding.edit).encode())
-        again = scored(f"{copy}{mark}{part}", [])
+        again = scored(f"{copy}{mark}{part}")
         assert finding.key not in {one.key for one in again.findings}, f"{name} {finding.code}"
         count += 1
     return count
@@ -177,7 +177,7 @@ def test_what_was_fixed_is_gone_in_all_run_files(tmp_path, monkeypatch):
 
 
 def test_nothing_is_edited_without_a_text():
-    report = scored("gpt2", ["--lr", "0.3"])
+    report = scored("gpt2", recipe={"lr": 0.3})
     text = RunText(path="", recipe=report.recipe, origins={})
     assert text.edit("learning_rate", "1e-3") == Edit(field="learning_rate", was=0.3, to=1e-3)
 

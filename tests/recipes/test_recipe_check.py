@@ -6,8 +6,14 @@ import pytest
 from support.check_evidence import found, healthy
 
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.registry import CHECKS, blamed_field, not_run, run_checks, setting_line
-from rksp.checks.selection import select_findings
+from rksp.checks.registry import (
+    CHECKS,
+    blamed_field,
+    not_run,
+    run_checks,
+    select_findings,
+    setting_line,
+)
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared
@@ -201,9 +207,11 @@ def test_between_the_safe_line_and_a_higher_start_there_is_no_complaint(rate):
 
 
 def test_every_recipe_check_blames_a_field_of_the_recipe():
-    assert {check.field for check in CHECKS} - {""} <= set(Recipe.model_fields)
+    assert {check.texts.field for check in CHECKS} - {""} <= set(Recipe.model_fields)
     alone = [check for check in CHECKS if not check.needs]
-    assert all(check.field or check.settings for check in alone if check.code != "RKSP901")
+    assert all(
+        check.texts.field or check.texts.settings for check in alone if check.code != "RKSP901"
+    )
     assert blamed_field("RKSP503") == "warmup_steps"
     assert blamed_field("RKSP101") == blamed_field("RKSP999") == ""
 

@@ -15,10 +15,14 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.origin import OriginKind, assumed_line, flag_of, in_full, recipe_table
 from rksp.report.formats import render
-from rksp.run import Run, alternatives, origins_of_flags
+from rksp.run import Run, origins_of_flags
 
 PYTHIA = CONFIGS / "pythia" / "pythia-1b.yml"
 DOLLY = CONFIGS / "llm-foundry" / "7b_dolly_sft.yaml"
+
+
+def alternatives(recipe, origins):
+    return Run(target="gpt2", recipe=recipe, origins=origins).alternatives()
 
 
 def line_of(path: Path, **settings) -> str:

@@ -14,8 +14,7 @@ from support.places import SCHEMAS
 from support.reports import finding, scored, with_findings
 from support.run_pages import confirmation_report, grid_report
 
-from rksp.checks.registry import CHECKS
-from rksp.checks.selection import left_out
+from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
 from rksp.report.formats import render
 from rksp.report.machines.annotations import from_root, listing
@@ -107,10 +106,10 @@ def test_a_rule_explains_itself_in_markdown():
     by_code = {rule["id"]: rule for rule in rules}
     check = next(check for check in CHECKS if check.code == "RKSP503")
     told = by_code["RKSP503"]["help"]
-    assert check.why in told["text"]
+    assert check.texts.why in told["text"]
     assert "**Why.** " in told["markdown"]
     assert "**More.** `rksp explain RKSP503`" in told["markdown"]
-    assert by_code["RKSP503"]["fullDescription"]["text"] == check.title
+    assert by_code["RKSP503"]["fullDescription"]["text"] == check.texts.title
     assert by_code["RKSP503"]["defaultConfiguration"]["level"] == check.level
     assert "at or above the bar" in by_code["RKSP001"]["help"]["text"]
 

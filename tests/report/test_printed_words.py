@@ -167,7 +167,7 @@ def _models() -> list[dict[str, float]]:
 
 def test_a_range_of_a_check_is_the_checks_own():
     ranges = {word.name: word.range for word in all_words() if word.check}
-    by_code = {check.code: check.healthy for check in CHECKS}
+    by_code = {check.code: check.texts.healthy for check in CHECKS}
     assert ranges["logit std"] == by_code["RKSP102"]
     assert all(not word.healthy for word in all_words() if word.check or word.usual)
     assert not math.isnan(len(ranges))

@@ -39,15 +39,17 @@ def test_the_summary_says_whether_to_launch(asked, launch, capsys):
     assert list(brief)[:2] == ["launch", "why"] and brief["launch"] == launch
 
 
-def test_a_gate_that_never_fails_does_not_make_a_launch():
+def test_where_published_runs_answer_the_reason_names_them(capsys):
+    asked = ["llama", "--pretrained", "--lr", "5e-7", "--objective", "dpo", *CONFIG]
+    left_with(["score", *asked, "--format", "brief"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["launch"] == "unknown" and "published runs of DPO" in summary["why"]
+
+
+def test_a_gate_that_never_fails_does_not_make_a_launch(capsys):
     for options in ([], ["--fail-on", "never"]):
-        assert rksp_launch(["gpt2", "--lr", "0.3", *options]) == "no"
-
-
-def rksp_launch(asked: list[str]) -> str:
-    from rksp.cli.fix import scored
-
-    return scored(asked[0], asked[1:]).summary.launch
+        left_with(["score", "gpt2", "--lr", "0.3", *options, *CONFIG, "--format", "brief"])
+        assert json.loads(capsys.readouterr().out)["launch"] == "no"
 
 
 def test_a_brief_is_at_most_two_kilobytes(capsys):

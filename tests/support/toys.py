@@ -43,9 +43,21 @@ class Toy(Monitor):
         return [self.reading("toy_step", moment.step, float(moment.step))]
 '''
 _CHECK = """
-CHECKS = (*CHECKS, Check(code="RKSP999", name="toy", level=Level.NOTE, title="A toy", measures="-",
-    why="-", source="-", healthy="-", fix="-", failing="-", stable="-",
-    look=lambda e: iter([Observation(level=Level.NOTE, message="A toy.", value=1.0)])))
+
+@check("RKSP999", "toy", Level.NOTE)
+def _toy(evidence):
+    yield Observation(level=Level.NOTE, message="A toy.", value=1.0)
+"""
+_CHECK_TEXTS = """
+[RKSP999]
+title = "A toy"
+measures = "-"
+why = "-"
+source = "-"
+healthy = "-"
+fix = "-"
+failing = "-"
+stable = "-"
 """
 _READER = '''
 """A toy."""
@@ -151,7 +163,7 @@ TOYS = {
         "['toy']",
     ),
     "a check": Toy(
-        {"rksp/checks/shape.py": _CHECK},
+        {"rksp/checks/shape.py": _CHECK, "rksp/checks/checks.toml": _CHECK_TEXTS},
         "import rksp\nfound = rksp.score('gpt2', evidence='config').findings\n"
         "print([finding.message for finding in found if finding.code == 'RKSP999'])",
         "['A toy.']",

@@ -457,7 +457,7 @@ def test_near_unit_mass_is_dmd_of_the_steps_own_states() -> None:
     first = lambda output: output[0] if isinstance(output, tuple) else output
     readings = _step(model, NearUnitMass(states=64, rank=8))
     expected = {
-        path: fit(x.flatten(0, 1), y.flatten(0, 1), rank=8, extras=False).near_unit_mass
+        path: fit(x.flatten(0, 1), y.flatten(0, 1), rank=8).near_unit_mass
         for path, (x, y) in pairs.items()
     }
     found = _of(readings, "near_unit_mass")

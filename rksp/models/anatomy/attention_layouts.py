@@ -205,58 +205,37 @@ def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValu
     kv_heads = 1 if multi_query else _number(module, _KEY_HEADS) or heads
     if not heads or not kv_heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
         return None
-    dim = outputs // (heads + 2 * kv_heads)
     if not multi_query and type(module).__name__.startswith("GPTBigCode"):
-        return _per_head(name, linear, heads, dim)
-    ends = (0, heads * dim, (heads + kv_heads) * dim, outputs)
-    counts = (heads, kv_heads, kv_heads)
-    q, k, v = (
-        whole_matrix(name, linear, part=part, rows=(ends[i], ends[i + 1]), heads=counts[i])
-        for i, part in enumerate(("query", "key", "value"))
-    )
-    return q, k, v
+        return _split(name, linear, heads, heads, heads)
+    return _split(name, linear, heads, kv_heads, 1)
 
 
 def _query_key_value(name: str, module: Any, linear: nn.Linear) -> _QueryKeyValue | None:
     heads, kind = _number(module, _HEADS), type(module).__name__
-    outputs = linear.weight.shape[0]
     if not heads:
         return None
     if kind.startswith("Falcon"):
         if getattr(module, "new_decoder_architecture", False):
-            return _per_group(name, linear, heads, module.num_kv_heads)
+            return _split(name, linear, heads, module.num_kv_heads, module.num_kv_heads)
         if getattr(module, "multi_query", False):
-            return _per_group(name, linear, heads, 1)
+            return _split(name, linear, heads, 1, 1)
     elif not kind.startswith(_PER_HEAD):
         return None
-    return _per_head(name, linear, heads, outputs // (3 * heads))
+    return _split(name, linear, heads, heads, heads)
 
 
-def _per_head(name: str, linear: nn.Linear, heads: int, dim: int) -> _QueryKeyValue:
-    """Split outputs in the order: query, key and value of a head, then those of the next head."""
-    q, k, v = (
-        whole_matrix(
-            name, linear, part=part, rows=(i * dim, (i + 1) * dim), groups=heads, heads=heads
-        )
-        for i, part in enumerate(("query", "key", "value"))
-    )
-    return q, k, v
+def _split(name: str, linear: nn.Linear, heads: int, kv_heads: int, groups: int) -> _QueryKeyValue:
+    """Split outputs that hold, group by group, the queries of the group, its keys and its values.
 
-
-def _per_group(name: str, linear: nn.Linear, heads: int, kv_heads: int) -> _QueryKeyValue:
-    """Split outputs by group: its queries, its key, its value (Falcon, Megatron)."""
-    each = heads // kv_heads
-    dim = linear.weight.shape[0] // (kv_heads * (each + 2))
-    ends = (0, each * dim, (each + 1) * dim, (each + 2) * dim)
+    One group: all queries, then all keys, then all values. A group per head: GPT-NeoX. A group per
+    key head: Falcon, Megatron.
+    """
     counts = (heads, kv_heads, kv_heads)
+    dim = whole_matrix(name, linear).shape[0] // sum(counts)
+    ends = [sum(counts[:i]) * dim // groups for i in range(4)]
     q, k, v = (
         whole_matrix(
-            name,
-            linear,
-            part=part,
-            rows=(ends[i], ends[i + 1]),
-            groups=kv_heads,
-            heads=counts[i],
+            name, linear, part=part, rows=(ends[i], ends[i + 1]), groups=groups, heads=counts[i]
         )
         for i, part in enumerate(("query", "key", "value"))
     )

@@ -139,7 +139,7 @@ def _without_finding(report: ScoreReport, seen: set[str]) -> list[Case]:
         Case(
             name=f"{check.code} {check.name}",
             outcome="skipped" if check.code in missing else "passed",
-            message=missing.get(check.code) or f"healthy: {check.healthy}",
+            message=missing.get(check.code) or f"healthy: {check.texts.healthy}",
         )
         for check in CHECKS
         if check.code not in seen

@@ -59,7 +59,7 @@ def _rule(issue: Finding) -> dict[str, object]:
     spoken = issue.name.replace("-", " ")
     check, word = _CHECKS.get(issue.code), find_word(issue.code)
     if check is not None:
-        rows, title, level = check.explanation, check.title, check.level
+        rows, title, level = check.explanation, check.texts.title, check.level
     else:
         meaning = word.meaning if word else ""
         rows = (("Means", meaning), ("Healthy", issue.healthy), ("Source", issue.source))

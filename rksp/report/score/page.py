@@ -232,7 +232,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 def _next(report: ScoreReport) -> Iterator[Line]:
     """Yield the next command, whole: a line that is cut could not be run."""
-    command = report.next_command or words.to_give(report) or "the same command with -v"
+    command = report.next_command or "the same command with -v"
     forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     yield Line([Text(form, style="dim") for form in forms], is_whole=True)
 

@@ -21,8 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
 from rksp.models.anatomy.chains import block_paths, first_tensor
-from rksp.models.anatomy.parts import find_anatomy
-from rksp.models.anatomy.routers import Router
+from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -72,39 +71,33 @@ class Updates:
             moved = weight - at_least_float(self.copies[parameter])
             weight.sub_(moved.mul_(back))
         else:
-            part, index = self._known[parameter]
-            _take_back(weight, back, part, part.param_groups[index], part.state[parameter])
+            self._take_back(weight, back, parameter)
         if weight.dtype != parameter.dtype:
             parameter.copy_(weight)
 
+    def _take_back(self, weight: Tensor, back: Tensor | float, parameter: nn.Parameter) -> None:
+        """Take a share of the last step of Adam or AdamW back, in place, without a copy.
 
-def _take_back(
-    weight: Tensor,
-    back: Tensor | float,
-    optimizer: Optimizer,
-    group: Mapping[str, Any],
-    state: Mapping[str, Any],
-) -> None:
-    """Take a share of the last step of Adam or AdamW back, in place, without a copy from before it.
-
-    With u = −η m̂ / (√v̂ + ε) and decay ηλ (Loshchilov and Hutter, 2019, algorithm 2), the update is
-    (u − ηλ W) / (1 − ηλ), where W is the weight after the step.
-    """
-    (beta1, beta2), rate = group["betas"], float(group["lr"])
-    step = float(state["step"])
-    decays = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
-    decay = rate * group["weight_decay"] if decays else 0.0
-    second = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
-    correction = math.sqrt(1 - beta2**step)
-    root = at_least_float(second).sqrt().add_(group["eps"] * correction)
-    if decay:
-        weight.mul_(1 + back * (decay / (1 - decay)))
-    share = rate * correction / ((1 - beta1**step) * (1 - decay))
-    if isinstance(back, float):  # one pass over the weights less
-        share *= back
-    else:
-        root.div_(back)
-    weight.addcdiv_(at_least_float(state["exp_avg"]), root, value=share)
+        With u = −η m̂ / (√v̂ + ε) and decay ηλ (Loshchilov and Hutter, 2019, algorithm 2), the
+        update is (u − ηλ W) / (1 − ηλ), where W is the weight after the step.
+        """
+        optimizer, index = self._known[parameter]
+        group, state = optimizer.param_groups[index], optimizer.state[parameter]
+        (beta1, beta2), rate = group["betas"], float(group["lr"])
+        step = float(state["step"])
+        decays = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+        decay = rate * group["weight_decay"] if decays else 0.0
+        correction = math.sqrt(1 - beta2**step)
+        share = rate * correction / ((1 - beta1**step) * (1 - decay))
+        second = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
+        root = at_least_float(second).sqrt().add_(group["eps"] * correction)
+        if decay:
+            weight.mul_(1 + back * (decay / (1 - decay)))
+        if isinstance(back, float):  # one pass over the weights less
+            share *= back
+        else:
+            root.div_(back)
+        weight.addcdiv_(at_least_float(state["exp_avg"]), root, value=share)
 
 
 @dataclass(eq=False)
@@ -114,22 +107,28 @@ class StepClip(Intervention):
     x are `tokens` inputs of the matrix in the step's own forward pass (`OutputChange`): of an
     embedding the rows of the sampled tokens, of experts their routed ones. Queries, keys and values
     that share a parameter are scaled apart. Any other tensor moves by at most δ of its own norm,
-    which counts as at least that of entries of 0.01, and a bias by at most δ of its outputs. It is
+    which counts as at least that of entries of one, and a bias by at most δ of its outputs. It is
     rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
+
+    δ falls with the learning rate: by the rate over the largest so far. A bound that stays lets all
+    outputs move by δ until the end of a schedule, where the optimizer alone would settle: with one,
+    step clip did not save GPT-NeoX and OLMo 2. Where sizes counted as at least 0.01 instead of one,
+    it held back what starts small beside what it is added to, and harmed runs that learn: the
+    embeddings of OLMo 2, the queries and keys of BERT, the positions of ViT.
 
     A run in which nothing is scaled is bitwise that of the optimizer alone. What the optimizer
     keeps (moments) stays. Give it before interventions that change weights themselves.
 
     Args:
-        delta: δ; it adds up over steps, so a longer run needs a smaller one.
+        delta: δ at the largest learning rate.
         tokens: Inputs sampled of every matrix.
-        follows_rate: Scale δ by the learning rate over the largest so far.
+        follows_rate: Whether δ falls with the learning rate.
     """
 
     name = "step_clip"
     delta: PositiveFloat = 0.05
     tokens: PositiveInt = 64
-    follows_rate: bool = False
+    follows_rate: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,10 +147,11 @@ class StepClip(Intervention):
             raise NotCovered("Step clip needs a matrix that is trained, and this model has none.")
         self._updates.bind(optimizer)
         self._named = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        pairs = (map(module._parameters.get, ("bias", "weight")) for module in model.modules())
-        self._partners = {
-            bias: weight for bias, weight in pairs if bias is not None and weight is not None
-        }
+        self._partners: dict[nn.Parameter, nn.Parameter] = {}
+        for module in model.modules():
+            bias, weight = module._parameters.get("bias"), module._parameters.get("weight")
+            if bias is not None and weight is not None:
+                self._partners[bias] = weight
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Sample inputs and outputs of the step's forward pass."""
@@ -174,10 +174,10 @@ class StepClip(Intervention):
         if not self._updates.moving:
             return
         self._steps += 1
-        shares = self._outputs.shares()
-        moment.shared[SHARES] = (self._outputs.names, shares)
+        self._outputs.measure()
+        moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
         delta = self._bound(moment)
-        rows = self._outputs.of_parameters(shares)
+        rows = self._outputs.of_parameters(self._outputs.shares())
         own = self._own_shares()
         parts = [*rows.items(), *own.items()]
         host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
@@ -216,7 +216,7 @@ class StepClip(Intervention):
         before = [self._updates.copies[p] for p in others]
         moved = sums_of_squares([[p.detach() - old] for p, old in zip(others, before, strict=True)])
         size = sums_of_squares([[old] for old in before])
-        least = torch.tensor([FLOOR**2 * p.numel() for p in others]).to(size)
+        least = torch.tensor([float(p.numel()) for p in others]).to(size)
         partners = [self._partner(p) for p in others]
         for index, partner in enumerate(partners):
             if partner is not None:

@@ -13,7 +13,6 @@ from rksp.watch.monitors.attention import (
     NearUnitMass,
 )
 from rksp.watch.monitors.base import Monitor
-from rksp.watch.monitors.output_change import OutputChangeMonitor
 from rksp.watch.monitors.routers import (
     RouterConditioning,
     RouterEntropy,
@@ -29,6 +28,7 @@ from rksp.watch.monitors.scalars import (
 )
 from rksp.watch.monitors.silent_corruption import SilentCorruption
 from rksp.watch.monitors.weights import QKSpectralEntropy, SpectralAlignment, StableRank, UpdateRMS
+from rksp.watch.output_change import OutputChangeMonitor
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor

@@ -13,8 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import find_anatomy
-from rksp.models.anatomy.routers import Router
+from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 

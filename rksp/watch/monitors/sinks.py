@@ -65,16 +65,19 @@ class JsonLines(Sink):
         """Append the records."""
         lines = [_line("reading", reading) for reading in readings]
         lines += [_line("alarm", alarm) for alarm in alarms]
-        data = "".join(lines).encode()
+        self._append("".join(lines))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, text: str) -> None:
+        data = text.encode()
         try:
             while data:  # a disk that is almost full takes a part
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise write_failure(self.path, error) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def _repair(self, from_step: int | None) -> None:
         if not self.path.exists():
@@ -96,19 +99,30 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
     readings, alarms = [], []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         try:
-            record = json.loads(line)
-            kind = record.pop("kind")
-            if kind == "reading":
-                readings.append(_reading(record))
+            record = record_of(json.loads(line))
+            if isinstance(record, Reading):
+                readings.append(record)
             else:
-                record["severity"] = Severity(record["severity"])
-                alarms.append(Alarm(**{k: _number(k, v) for k, v in record.items()}))
+                alarms.append(record)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ArtifactError(
                 f"Line {number} of {path} is not a record of a monitor log ({error}); "
                 "the file was changed, or another program wrote it."
             ) from error
     return readings, alarms
+
+
+def record_of(line: dict[str, Any]) -> Reading | Alarm:
+    """Return the reading or the alarm of a line that `JsonLines` wrote.
+
+    Raises:
+        ValueError, TypeError, LookupError: It is neither.
+    """
+    known = {name: value for name, value in line.items() if name != "kind"}
+    if line["kind"] == "reading":
+        return _reading(known)
+    known["severity"] = Severity(known["severity"])
+    return Alarm(**{name: _number(name, value) for name, value in known.items()})
 
 
 def _line(kind: str, record: Reading | Alarm) -> str:
@@ -286,13 +300,14 @@ class Latest(Sink):
         for reading in readings:
             new.setdefault(f"rksp/{reading.monitor}/{reading.quantity}", []).append(reading)
         for tag, group in new.items():
-            self.values[tag] = _worst(group)
+            self.values[tag] = worst(group)
         self._alarms += len(alarms)
         if self.values:
             self.values["rksp/alarms"] = float(self._alarms)
 
 
-def _worst(readings: Sequence[Reading]) -> float:
+def worst(readings: Sequence[Reading]) -> float:
+    """Return the value of the whole model, or else the worst of its layers."""
     values = [r.value for r in readings if not r.layer] or [r.value for r in readings]
     bad = next((value for value in values if not math.isfinite(value)), None)
     if bad is not None:

@@ -69,7 +69,7 @@ class WatchCallback(OfTrainer, TrainerCallback):
         self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
         if self._options.get("record") is not None:
-            self._options["recipe"] = _recipe_of(args, state) | dict(
+            self._options["recipe"] = recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
             )
         self._start(
@@ -127,8 +127,8 @@ class WatchCallback(OfTrainer, TrainerCallback):
         return step
 
 
-def _recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
-    """Return what the arguments say of the recipe, and the optimizer does not."""
+def recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
+    """Return the fields of a recipe that the arguments show, and the optimizer does not."""
     steps = args.gradient_accumulation_steps
     found: dict[str, object] = {
         "batch_size": args.train_batch_size * steps * args.world_size,

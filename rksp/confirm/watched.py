@@ -1,0 +1,175 @@
+"""Read the log of `rksp watch`: what its last run came to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rksp.confirm.trial import CURVE_POINTS, sum_up
+from rksp.documents.confirm import Curve, TrialReport
+from rksp.documents.watch import AlarmReport, ForecastReport, WatchReport
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.text import short
+from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.watch.monitors.base import Alarm, Reading
+from rksp.watch.monitors.sinks import record_of, sentence, worst
+from rksp.watch.training.runner import RunRecord, judge_alone
+
+_OTHERS = ("run", "forecast", "stop", "end")
+
+
+def watched_run(path: Path) -> WatchReport:
+    """Return the report of the last run in a log; one that was killed has no end.
+
+    Raises:
+        InputError: The file cannot be read, or holds no step.
+        ArtifactError: A line is not one of such a log.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    records: list[Reading | Alarm] = []
+    for kind, line in _lines(path):
+        if kind == "run":
+            facts, records = {}, []
+        if kind in _OTHERS:
+            facts[kind] = line
+        else:
+            records.append(record_of(line))
+    readings = [one for one in records if isinstance(one, Reading)]
+    alarms = [one for one in records if isinstance(one, Alarm)]
+    if not readings or "run" not in facts:
+        raise InputError(f"{path} holds no step of a run; give the log of rksp watch.")
+    return _reported(facts, readings, alarms)
+
+
+def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the lines with their kinds; a last line that a killed process began is left out."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, 1):
+                if not text.endswith("\n"):
+                    return
+                try:
+                    line = json.loads(text)
+                    yield line["kind"], line
+                except (ValueError, TypeError, LookupError) as error:
+                    raise ArtifactError(
+                        f"Line {number} of {path} is not one of rksp watch ({error}); the file "
+                        "was changed, or another program wrote it."
+                    ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
+
+
+def _reported(
+    facts: dict[str, dict[str, Any]], readings: Sequence[Reading], alarms: Sequence[Alarm]
+) -> WatchReport:
+    run, end, asked = facts["run"], facts.get("end", {}), facts.get("forecast")
+    steps = 1 + max(reading.step for reading in readings)
+    curves = Curves(
+        loss=_series(readings, "loss", steps),
+        grad_norm=np.nan_to_num(_series(readings, "gradient_norm", steps), nan=0.0),
+        planned_steps=steps,  # what was trained is judged, not what was not
+    )
+    outcome, seconds = judge_alone(curves, OutcomePolicy()), float(end.get("seconds", 0.0))
+    record = RunRecord(
+        curves=curves,
+        outcome=outcome,
+        readings=tuple(readings),
+        alarms=tuple(alarms),
+        actions=(),
+        silent=end.get("silent", run.get("silent", {})),
+        undone=(),
+        action_seconds=0.0,
+        monitor_seconds={},
+        seconds=seconds,
+        step_seconds=seconds / steps,
+    )
+    trial = sum_up(record, "the run", 0).model_copy(update={"profiles": _curves(readings)})
+    forecast = None if asked is None else ForecastReport(**_of(ForecastReport, asked))
+    return WatchReport(
+        verdict="failed" if outcome.is_failure else "alarmed" if alarms else "quiet",
+        model=run["model"],
+        parameters=run.get("parameters"),
+        command=run.get("command", ""),
+        ranks=run.get("ranks", 1),
+        ended=_ended(facts),
+        conclusions=_conclusions(trial, alarms, forecast),
+        forecast=forecast,
+        trial=trial,
+        alarms=[
+            AlarmReport.of(alarm, severity=alarm.severity.value, text=sentence(alarm))
+            for alarm in alarms
+        ],
+        provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
+    ).finite()
+
+
+def _of(kind: Any, line: dict[str, Any]) -> dict[str, Any]:
+    return {name: line[name] for name in kind.model_fields if name in line}
+
+
+def _ended(facts: dict[str, dict[str, Any]]) -> str:
+    if "stop" in facts:
+        return "rksp " + facts["stop"]["reason"]
+    end = facts.get("end")
+    if end is None:
+        return "it was killed, or still runs"
+    return f"it raised {end['crash']}" if end.get("crash") else "it ended by itself"
+
+
+def _conclusions(
+    trial: TrialReport, alarms: Sequence[Alarm], forecast: ForecastReport | None
+) -> list[str]:
+    """Return what happened first, when the loss showed it, and what to do, a sentence each."""
+    found = []
+    if alarms:
+        first = alarms[0]
+        where = f" at {first.layer}" if first.layer else ""
+        found.append(f"{first.monitor} raised the first alarm, at step {first.step}{where}.")
+    else:
+        found.append("No monitor raised an alarm.")
+    if trial.onset is None:
+        found.append("The loss by itself shows no failure.")
+    else:
+        found.append(f"The loss shows a failure from step {trial.onset} on.")
+    troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
+    if troubles:
+        start = (forecast.rates if forecast else {}).get("start_here")
+        rate = "a lower learning rate" if start is None else f"{short(start, 2)} or less"
+        found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
+    advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
+    if advice:
+        how = "--on-alarm shape" if advice == "step_clip" else f'interventions=["{advice}"]'
+        found.append(f"Against this alarm there is {advice} ({how}).")
+    return found
+
+
+def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarray:
+    """Return the values of a quantity of the whole model by step, `[steps]`; NaN where none is."""
+    found = np.full(steps, np.nan, dtype=np.float32)
+    for reading in readings:
+        if reading.quantity == quantity:
+            found[reading.step] = min(max(reading.value, -3e38), 3e38)
+    return found
+
+
+def _curves(readings: Sequence[Reading]) -> dict[str, Curve]:
+    """Return the curve of every quantity by the names of its monitor and its own."""
+    groups: dict[str, dict[int, list[Reading]]] = {}
+    for one in readings:
+        if math.isfinite(one.value):
+            steps = groups.setdefault(f"{one.monitor}: {one.quantity}", {})
+            steps.setdefault(one.step, []).append(one)
+    return {
+        name: [(step, worst(steps[step])) for step in sorted(steps)[:: _stride(len(steps))]]
+        for name, steps in groups.items()
+    }
+
+
+def _stride(count: int) -> int:
+    return -(-count // CURVE_POINTS)

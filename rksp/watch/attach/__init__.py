@@ -1,0 +1,1 @@
+"""`rksp watch -- COMMAND`: monitors for a script that knows nothing of them."""

@@ -1,0 +1,334 @@
+"""Finds what a script trains, through hooks that torch has for all modules and optimizers."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_hooks
+
+from rksp.watch.attach.living import owner_of
+
+if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
+    from rksp.watch.attach.session import Session
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+_MOST_PASSES = 10_000  # backward passes without a step of an optimizer
+
+
+class _Phase(Enum):
+    """Where in a step the script is."""
+
+    BETWEEN = auto()  # after an update, before the next training pass
+    PASSES = auto()  # forward and backward passes
+    READ = auto()  # gradients are complete and were read
+
+
+class Finder:
+    """Follows a script through its steps and calls a `Session` at the moments that monitors need.
+
+    A step begins with the first forward pass that trains (the module called first, with a graph).
+    Its loss is the sum of the scalars on which backward is called. Its gradients are read at the
+    first of: a clip of torch, and the step of an optimizer (inside of it, after its closure). It
+    ends when every optimizer that took part in the last step has stepped. Nothing is raised into
+    the script but the end that `--on-alarm stop` asks for: at any error the finder detaches.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.session: Session | None = None
+        self._process = os.getpid()
+        self._made: list[weakref.ref[Optimizer]] = []
+        self._passed: set[tuple[int, int]] = (
+            set()
+        )  # (module, number of optimizers) that were looked at
+        self._phase = _Phase.BETWEEN
+        self._losses: list[Tensor] = []
+        self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
+        self._depth = 0  # of backward passes
+        self._is_busy = self._is_over = False
+        self._known: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._expected: set[Optimizer] = set()
+        self._stepped: set[Optimizer] = set()
+        self._entry: nn.Module | None = None
+        self._has_mode = False  # the script puts the model into training mode
+        self._handles: list[Any] = []
+        self._wrapped: list[tuple[Any, str, Any]] = []
+
+    @classmethod
+    def attach(cls) -> None:
+        """Attach to this process, once torch is imported."""
+        finder = cls(json.loads(os.environ["RKSP_WATCH"]))
+        finder.hook()
+        atexit.register(finder.close)
+
+    def close(self) -> None:
+        """End the watch, and leave torch as it was; not to be called inside of a hook."""
+        if os.getpid() != self._process:
+            return
+        for handle in self._handles:
+            handle.remove()
+        for owner, name, original in reversed(self._wrapped):
+            setattr(owner, name, original)
+        self._wrapped.clear()
+        self._end()
+
+    def hook(self) -> None:
+        """Register with torch."""
+        # Of torch.compile, about the one global hook, which is gone before anything is compiled.
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._before_any_forward),
+            optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
+            optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
+        ]
+        self._wrap(torch.autograd, "backward", self._around_backward)
+        self._wrap(Optimizer, "__init__", self._around_making)
+        for name in _CLIPS:
+            for place in (torch.nn.utils, torch.nn.utils.clip_grad):
+                self._wrap(place, name, self._around_clip)
+        self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
+        self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
+
+    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call unless the watch is over, is looking itself, or this is a fork of the process."""
+        if self._is_busy or self._is_over or os.getpid() != self._process:
+            return None
+        self._is_busy = True
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return call(*args)
+        except Exception as error:
+            self._detach(f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            self._is_busy = False
+
+    def _detach(self, why: str) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"rksp watch: detached, the script runs on ({why})", file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            self._end()  # the hooks stay: torch goes through them now
+
+    def _end(self) -> None:
+        was_over, self._is_over = self._is_over, True
+        if self.session is not None and not was_over:
+            self.session.close()
+
+    # What the script calls
+
+    def _before_any_forward(self, module: nn.Module, args: Any) -> None:
+        # An evaluation counts: the hooks must be gone before torch.compile sees a module.
+        key = (id(module), len(self._made))
+        if torch.compiler.is_compiling() or self._depth or not self._made or key in self._passed:
+            return
+        self._passed.add(key)
+        self._guarded(self._meet, module)
+        if self.session is not None:  # its own hook comes too late for this pass
+            self._before_entry(module, args, {})
+
+    def _before_entry(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
+            return
+        if module.training or not self._has_mode:
+            self._has_mode |= module.training
+            known = set(module._forward_pre_hooks)
+            self._guarded(self._begin, args, kwargs)
+            self._guarded(_run_new, module, known, args, kwargs)
+
+    def _around_backward(self, backward: Callable[..., Any], tensors: Any, *args, **kwargs) -> Any:
+        self._depth += 1
+        try:
+            done = backward(tensors, *args, **kwargs)
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            self._guarded(self._after_backward, tensors)
+        return done
+
+    def _around_clip(self, clip: Callable[..., Any], *args, **kwargs) -> Any:
+        limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
+        self._guarded(self._read, 1.0, limit if clip.__name__ == "clip_grad_norm_" else None)
+        return clip(*args, **kwargs)
+
+    def _around_making(self, make: Callable[..., Any], optimizer: Optimizer, *args, **kw) -> Any:
+        self._made.append(weakref.ref(optimizer))
+        return make(optimizer, *args, **kw)
+
+    def _around_scale(self, scale: Callable[..., Any], scaler: Any, *args, **kwargs) -> Any:
+        scaled = scale(scaler, *args, **kwargs)
+        outputs = kwargs.get("outputs", args[0] if args else None)
+        if isinstance(outputs, Tensor):
+            self._scaled = (id(scaled), outputs.detach())
+        return scaled
+
+    def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
+        before = set(self._stepped)
+        done = step(scaler, optimizer, *args, **kw)
+        if self._phase is not _Phase.BETWEEN and self._stepped == before:
+            self._guarded(self._skip, optimizer)
+        return done
+
+    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        if self._depth:
+            self._guarded(self._refuse, "an optimizer steps inside of a backward pass")
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._guarded(self._before_update, optimizer)
+            return None
+
+        def watched() -> Any:
+            result = closure()
+            self._guarded(self._before_update, optimizer)
+            return result
+
+        return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
+
+    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        if not torch.compiler.is_compiling():
+            self._guarded(self._after_update, optimizer)
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
+        original = getattr(owner, name, None)
+        if original is None:  # an older torch
+            return
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            return around(original, *args, **kwargs)
+
+        self._wrapped.append((owner, name, original))
+        setattr(owner, name, wrapped)
+
+    # What that means
+
+    def _refuse(self, why: str) -> None:
+        raise RuntimeError(why)
+
+    def _optimizers(self) -> list[Optimizer]:
+        return [one for ref in self._made if (one := ref()) is not None and one.param_groups]
+
+    def _meet(self, module: nn.Module | None, stepping: Optimizer | None = None) -> None:
+        """Take a module that is called first, or an optimizer that steps, for what is trained."""
+        own = set() if module is None else {id(p) for p in module.parameters()}
+        met = [o for o in self._optimizers() if o is stepping or not own.isdisjoint(_ids(o))]
+        trained: set[int] = set().union(*map(_ids, met))
+        if not trained:
+            return
+        root = module
+        if root is None or not trained <= own:
+            root = owner_of(trained) or module
+        if root is None:
+            raise LookupError("no module holds what the optimizer trains")
+        self._handles.pop(0).remove()
+        from rksp.watch.attach.session import Session
+
+        self._expected = set(met)
+        self.session = Session(root, module, met, self.options)
+        if module is not None:
+            self._entry = module
+            hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
+            self._handles.insert(0, hook)
+
+    def _begin(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Begin a step with the first of its forward passes."""
+        if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
+            self._finish()
+        if self._phase is _Phase.BETWEEN and self.session is not None:
+            self._phase = _Phase.PASSES
+            self.session.begin(args, kwargs)
+
+    def _after_backward(self, tensors: Any) -> None:
+        parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        (scaled, loss), self._scaled = self._scaled, (0, None)
+        is_other = self._entry is not None and self._phase is not _Phase.PASSES
+        if is_other or any(part.numel() != 1 for part in parts):
+            return
+        self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+        if len(self._losses) > _MOST_PASSES:
+            self._refuse(f"no optimizer stepped in {_MOST_PASSES} backward passes")
+        if self.session is not None:
+            self.session.end_micro_batch()
+
+    def _before_update(self, optimizer: Optimizer) -> None:
+        if self.session is None:
+            self._meet(None, optimizer)
+        if self._takes_part(optimizer):
+            if self._phase is _Phase.BETWEEN and self._entry is not None:
+                self._entry = None  # it is not called in training: steps begin with backward
+                self._handles.pop(0).remove()
+            scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, still in there
+            self._read(1.0 if scale is None else float(scale))
+
+    def _read(self, scale: float, limit: Any = None) -> None:
+        """Read the gradients, once a step."""
+        if self.session is None or self._phase is _Phase.READ:
+            return
+        if self._phase is _Phase.BETWEEN:
+            if self._entry is not None:
+                return  # the optimizer of another model, or a second clip
+            self.session.begin((), {})
+        self._phase = _Phase.READ
+        losses, self._losses = self._losses, []
+        self.session.after_backward(losses, scale=scale, limit=limit)
+
+    def _after_update(self, optimizer: Optimizer) -> None:
+        if self._phase is _Phase.READ and self._takes_part(optimizer):
+            self._stepped.add(optimizer)
+            if self._stepped >= self._expected:
+                self._finish()
+
+    def _finish(self) -> None:
+        """End a step whose weights have moved."""
+        self._phase = _Phase.BETWEEN
+        self._expected, self._stepped = self._stepped or self._expected, set()
+        if self.session is not None:
+            self.session.after_update()
+
+    def _skip(self, optimizer: Optimizer) -> None:
+        """End a step that a loss scaler skipped because of an overflow."""
+        if self._takes_part(optimizer):
+            self._read(1.0)
+            self._phase = _Phase.BETWEEN
+
+    def _takes_part(self, optimizer: Optimizer) -> bool:
+        """Tell whether an optimizer moves the watched model; it may have been made later."""
+        if self.session is None:
+            return False
+        if optimizer not in self._known:
+            own = {id(p) for p in self.session.model.parameters()}
+            self._known[optimizer] = not own.isdisjoint(_ids(optimizer))
+            if self._known[optimizer] and optimizer not in self.session.optimizers:
+                self.session.optimizers.append(optimizer)
+        return self._known[optimizer]
+
+
+def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Run the hooks that another hook of the same call registered, since torch would not."""
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if key not in known:
+            more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
+            hook(module, args, *more)
+
+
+def _ids(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}

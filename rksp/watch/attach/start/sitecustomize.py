@@ -1,0 +1,78 @@
+"""Python loads this as it starts below `rksp watch`: it waits for torch, and then attaches.
+
+It runs on any Python that the command starts, with or without rksp, so it imports nothing but the
+standard library. It then loads the `sitecustomize` that it stands in front of.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+_HERE = Path(__file__).absolute().parent  # not that of a linked file
+_FOLDER = json.loads(os.environ.get("RKSP_WATCH") or "{}").get("folder", "")
+
+
+def _note(event):
+    """Leave a file that tells `rksp watch` what this process came to."""
+    with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
+        Path(_FOLDER, f"{os.getpid()}.{event}").touch()
+
+
+class _Torch:
+    """Finds torch where Python would, and attaches once torch is imported."""
+
+    is_asking = False
+
+    def find_spec(self, name, path=None, target=None):
+        """Return the spec of torch, to whoever only asks for it too; None for other modules."""
+        if name != "torch" or self.is_asking:
+            return None
+        self.is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_asking = False
+        loader = None if spec is None else spec.loader
+        if hasattr(loader, "exec_module"):
+            run = loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                del loader.exec_module
+                sys.meta_path.remove(self)
+                _attach()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _attach():
+    _note("torch")
+    try:
+        from rksp.watch.attach.finder import Finder
+
+        Finder.attach()
+    except Exception as error:
+        if os.environ.get("RANK", "0") == "0":
+            said = f"{sys.executable} cannot import rksp ({type(error).__name__}: {error})"
+            print(f"rksp watch: {said}, so nothing is watched", file=sys.stderr, flush=True)
+
+
+def _load_own():
+    """Load the `sitecustomize` that Python would have loaded without this folder."""
+    sys.path[:] = [place for place in sys.path if Path(place).absolute() != _HERE]
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    if _FOLDER:
+        _note("python")
+        sys.meta_path.insert(0, _Torch())
+    _load_own()

@@ -1,0 +1,34 @@
+"""Two ranks under DDP or FSDP2; the losses of each go to a file."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from transformers import GPT2Config, GPT2LMHeadModel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 16}
+model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
+if sys.argv[1] == "fsdp":
+    for block in model.transformer.h:
+        fully_shard(block)
+    fully_shard(model)
+else:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+generator = torch.Generator().manual_seed(rank)
+losses = []
+for _ in range(12):
+    tokens = torch.randint(64, (4, 16), generator=generator)
+    loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+Path(f"losses.{rank}").write_text("\n".join(map(repr, losses)))
+dist.destroy_process_group()

@@ -1,0 +1,490 @@
+"""`rksp watch`: a script trains bit for bit as without it, whatever its loop looks like."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.places import ROOT
+from torch import nn
+from torch.nn import functional as F
+
+from rksp.confirm.watched import watched_run
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.own_runs.record import read_record
+from rksp.report.formats import render
+from rksp.watch.attach.finder import Finder
+from rksp.watch.attach.log import TRACKERS
+from rksp.watch.attach.session import STOPPED, Session
+from rksp.watch.monitors.sinks import JsonLines, read_log
+
+SCRIPTS = ROOT / "tests" / "support" / "attached"
+STEPS = 12
+
+
+class Net(nn.Module):
+    """A tiny language model with dropout, so that a random number too many shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(32, 16), nn.Linear(16, 16), nn.Linear(16, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(F.dropout(self.mix(self.embed(tokens)).tanh(), 0.1, self.training))
+
+
+def loss_of(model: Callable, tokens: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
+def batch() -> torch.Tensor:
+    return torch.randint(32, (4, 8))
+
+
+def plain(rate: float = 1e-2, explodes: int = -1) -> list[float]:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(model, batch()) * (math.nan if step == explodes else 1.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def evaluated_and_clipped() -> list[float]:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        if step % 3 == 0:
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, batch())
+            model.train()
+        loss = loss_of(model, batch())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def accumulated() -> list[float]:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
+    for _ in range(STEPS):
+        parts = []
+        for _ in range(3):
+            loss = loss_of(model, batch()) / 3
+            scaler.scale(loss).backward()
+            parts.append(loss.item())
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(sum(parts))
+    return losses
+
+
+def two_optimizers() -> list[float]:
+    model = Net()
+    first = torch.optim.SGD([model.mix.weight, model.head.weight], lr=0.1)
+    rest = [model.embed.weight, model.mix.bias, model.head.bias]
+    second = torch.optim.AdamW(rest, lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, batch())
+        loss.backward()
+        for optimizer in (first, second):
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def with_a_closure() -> list[float]:
+    """As Lightning does: the passes run inside of the optimizer's step."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch())
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+    return losses
+
+
+def called_by_parts() -> list[float]:
+    """No module that holds all parameters is ever called."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(lambda tokens: model.head(model.mix(model.embed(tokens)).tanh()), batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def beside_another() -> list[float]:
+    """A second model trains in turns with the first, as a discriminator does."""
+    model, other = Net(), nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    another = torch.optim.AdamW(other.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        other(torch.randn(2, 4)).sum().backward()
+        another.step()
+        another.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+LOOPS = (
+    plain, evaluated_and_clipped, accumulated, two_optimizers, with_a_closure, called_by_parts,
+    beside_another,
+)  # fmt: skip
+
+
+@pytest.fixture
+def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
+    """Attach to this process, and detach at the end of the test."""
+    made: list[Finder] = []
+
+    def attach(**options: object) -> Finder:
+        told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
+        told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None}
+        made.append(Finder(told | options))
+        made[-1].hook()
+        return made[-1]
+
+    yield attach
+    for finder in made:
+        finder.close()
+
+
+def seeded(loop: Callable[..., list[float]], *arguments: object) -> list[float]:
+    torch.manual_seed(3)
+    return loop(*arguments)
+
+
+def read_losses(log: Path) -> list[float]:
+    return [loss for _, loss in watched_run(log).trial.loss]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_is_watched_and_stays_the_same(loop, attached, tmp_path):
+    expected = seeded(loop)
+    after = torch.rand(())
+    finder = attached()
+    assert seeded(loop) == expected
+    assert torch.equal(torch.rand(()), after)
+    finder.close()
+    assert read_losses(tmp_path / "watch.jsonl") == pytest.approx(expected, rel=1e-6)
+    watch = finder.session.watch
+    off = {name for name, why in watch.silent.items() if "switched off" in why}
+    assert off == ({"update-rms"} if loop is evaluated_and_clipped else set())  # as SGD is read
+    assert {"gradient-norm", "non-finite"} <= {reading.monitor for reading in watch.readings}
+
+
+def test_torch_is_left_as_it_was(attached):
+    names = (torch.autograd, "backward"), (torch.optim.Optimizer, "__init__")
+    before = [getattr(*name) for name in names]
+    finder = attached()
+    assert all(getattr(*name) is not old for name, old in zip(names, before, strict=True))
+    finder.close()
+    assert [getattr(*name) for name in names] == before
+
+
+def test_gradients_are_read_before_they_are_clipped(attached):
+    finder = attached(monitors=["gradient-norm"])
+    seeded(evaluated_and_clipped)
+    norms = [r.value for r in finder.session.watch.readings if r.quantity == "gradient_norm"]
+    assert len(norms) == STEPS and min(norms) > 0.11
+
+
+def test_an_error_of_ours_never_reaches_the_script(attached, monkeypatch, capsys):
+    expected = seeded(plain)
+
+    def fails(self, *args: object, **kwargs: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(Session, "after_update", fails)
+    attached()
+    assert seeded(plain) == expected
+    assert capsys.readouterr().err.count("detached, the script runs on (ValueError: ours)") == 1
+
+
+def test_a_tracker_reads_along_and_one_that_is_missing_is_said(
+    attached, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(TRACKERS, "file", JsonLines)
+    finder = attached(to=[f"file={tmp_path / 'copy.jsonl'}", "file", "wandb"], status=1e-9)
+    seeded(plain)
+    finder.close()
+    assert [r.step for r in read_log(tmp_path / "copy.jsonl")[0] if r.quantity == "loss"] == list(
+        range(STEPS)
+    )
+    said = capsys.readouterr().err
+    assert "--to file: " in said and "--to wandb: " in said
+    assert f"step {STEPS - 1}, loss " in said
+
+
+def test_a_sink_that_fails_ends_no_watch(attached, monkeypatch, capsys):
+    def fails(*args: object) -> None:
+        raise OSError("the disk is full")
+
+    finder = attached()
+    monkeypatch.setattr(JsonLines, "write", fails)
+    seeded(plain)
+    assert finder.session.step == STEPS - 1
+    assert capsys.readouterr().err.count("RunLog gets nothing more: the disk is full") == 1
+
+
+def test_an_overflow_skips_a_step_and_is_named(attached):
+    finder = attached(monitors=["non-finite"])
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for _ in range(2):
+        scaler.scale(loss_of(model, batch()) * 1e3).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    readings = finder.session.watch.readings
+    bad = [r.step for r in readings if r.quantity == "non_finite_gradients" and r.value]
+    losses = [r.value for r in readings if r.quantity == "loss"]
+    assert bad == [0, 1] and losses == pytest.approx([3.5e3] * 2, rel=0.2)
+
+
+def test_a_critical_alarm_stops_before_the_weights_move(attached, tmp_path):
+    finder = attached(on_alarm="stop")
+    with pytest.raises(SystemExit) as ended:
+        seeded(plain, 1e-2, 5)
+    assert ended.value.code == STOPPED
+    assert all(p.isfinite().all() for p in finder.session.model.parameters())
+    finder.close()
+    report = watched_run(tmp_path / "watch.jsonl")
+    assert report.ended.startswith("rksp stopped at step 5") and report.verdict == "failed"
+    assert report.trial.onset == 5
+
+
+def test_a_healthy_run_is_not_stopped(attached):
+    attached(on_alarm="stop")
+    assert len(seeded(plain)) == STEPS
+
+
+def test_a_checkpoint_is_from_before_the_alarm(attached, tmp_path):
+    attached(on_alarm="checkpoint")
+    seeded(plain, 1e-2, 5)
+    (file,) = tmp_path.rglob("*.safetensors")
+    torch.manual_seed(3)
+    first = Net().state_dict()  # the state from before step 0
+    kept = load_file(file)
+    assert {n: kept[f"model.{n}"].tolist() for n in first} == {
+        n: t.tolist() for n, t in first.items()
+    }
+
+
+def test_step_clip_acts_from_the_step_after_the_alarm(attached):
+    expected = seeded(plain, 3.0)
+    finder = attached(on_alarm="shape", monitors=["output-change"])
+    losses = seeded(plain, 3.0)
+    first = finder.session.watch.alarms[0].step
+    assert losses[: first + 2] == expected[: first + 2]
+    assert losses[first + 2] != expected[first + 2]
+
+
+def test_a_rate_that_rises_fits_no_baseline(attached):
+    finder = attached(monitors=["loss"])
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = 0.1 * min(step + 1, 5)
+        loss_of(model, batch()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert finder.session.watch.rules.warmup_steps == 5
+
+
+def test_a_log_that_was_cut_off_can_be_read(attached, tmp_path):
+    attached().close()
+    finder = attached()
+    expected = seeded(plain)
+    finder.close()
+    log = tmp_path / "watch.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # the line of its end
+    report = watched_run(log)
+    assert report.trial.steps == STEPS and report.ended == "it was killed, or still runs"
+    assert [loss for _, loss in report.trial.loss] == pytest.approx(expected)
+    page = render(report, "html")
+    assert "Net" in page and all(name in page for name in report.trial.profiles)
+    log.write_text("{}\n" + log.read_text())
+    with pytest.raises(ArtifactError, match="Line 1"):
+        watched_run(log)
+    log.write_text("")
+    with pytest.raises(InputError, match="no step"):
+        watched_run(log)
+
+
+def watch(*command: str, cwd: Path, **more: object) -> subprocess.CompletedProcess[str]:
+    """Run `rksp watch` with its options and a command of this Python."""
+    place = command.index("--")
+    line = [sys.executable, "-m", "rksp", "watch", *command[:place], "--", sys.executable]
+    run = [*line, *command[place + 1 :]]
+    return subprocess.run(run, cwd=cwd, capture_output=True, text=True, **more)
+
+
+def run(*command: str, cwd: Path, **more) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, **more
+    )
+
+
+def test_a_script_that_is_killed_leaves_all_its_steps(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["plain.py"])
+    runpy.run_path(str(SCRIPTS / "plain.py"))
+    alone = capsys.readouterr().out
+    killed = watch("--", str(SCRIPTS / "plain.py"), "kill", cwd=tmp_path)
+    assert killed.returncode == 128 + signal.SIGKILL
+    assert killed.stdout.splitlines() == alone.splitlines()[:9]
+    log = tmp_path / "watch.jsonl"
+    assert log.read_bytes().endswith(b"\n")
+    printed = [float(line) for line in killed.stdout.splitlines()]
+    assert read_losses(log) == pytest.approx(printed, rel=1e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["watch.jsonl"]
+
+
+def test_without_torch_the_exit_code_and_the_own_start_are_kept(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('own start')")
+    (tmp_path / "script.py").write_text(
+        "import sys; print([p for p in sys.path if p.endswith('start')]); sys.exit(7)"
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    done = watch("--", "script.py", cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (7, 2 * "own start\n" + "[]\n")  # of rksp too
+    assert done.stderr == "rksp watch: nothing was watched: the command never imported torch\n"
+    done = watch("--", "-I", "script.py", cwd=tmp_path, env=environment)
+    assert done.returncode == 7 and "no Python that reads PYTHONPATH" in done.stderr
+
+
+def test_a_python_without_rksp_runs_the_command(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "rksp").mkdir()
+    (tmp_path / "rksp" / "__init__.py").write_text("raise ImportError('not here')")
+    asks_first = "import importlib.util; importlib.util.find_spec('torch')\n"  # as transformers
+    (tmp_path / "script.py").write_text(asks_first + "import torch; print(torch.__name__)")
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rksp.cli import main; main()"
+    line = [sys.executable, "-I", "-c", program, "watch", "--", sys.executable, "script.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "torch\n")
+    assert "cannot import rksp (ImportError: not here), so nothing is watched" in done.stderr
+
+
+def test_signals_reach_the_command(tmp_path):
+    script = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
+    (tmp_path / "script.py").write_text(script + "print('ready', flush=True)\ntime.sleep(60)\n")
+    line = [sys.executable, "-m", "rksp", "watch", "--", sys.executable, "script.py"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 9
+
+
+def test_what_cannot_be_started_or_written_is_refused(tmp_path):
+    done = watch("--on-alarm", "shout", "--", "script.py", cwd=tmp_path)
+    assert done.returncode == 2 and "shout" in done.stderr
+    done = watch("--log", "no/watch.jsonl", "--", "script.py", cwd=tmp_path)
+    assert done.returncode == 2 and "no/watch.jsonl" in done.stderr
+
+
+REAL = {
+    "nanogpt": ("nano.py", ()),
+    "compiled": ("nano.py", ("compile",)),
+    "transformers": ("trainer.py", ()),
+    "trl": ("trainer.py", ("trl",)),
+    "accelerate": ("with_accelerate.py", ()),
+    "lightning": ("with_lightning.py", ()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
+    for library in {"trl", "accelerate", "lightning"} & {name}:
+        pytest.importorskip(library)
+    script, words = REAL[name]
+    line = (str(SCRIPTS / script), *words)
+    told = ("--record", "runs.jsonl", "--status", "0.001", "--", *line)
+    alone, watched = run(*line, cwd=tmp_path), watch(*told, cwd=tmp_path)
+    assert alone.returncode == watched.returncode == 0, watched.stderr
+    kept = [
+        [row for row in out.splitlines() if "runtime" not in row]
+        for out in (alone.stdout, watched.stdout)
+    ]
+    assert kept[0] == kept[1] and len(kept[0]) >= 12
+    assert "detached" not in watched.stderr and "rksp watch: step " in watched.stderr
+    report = watched_run(tmp_path / "watch.jsonl")
+    printed = [float(row.split()[0]) for row in kept[1] if row[0].isdigit()]
+    assert [loss for _, loss in report.trial.loss] == pytest.approx(printed, rel=1e-4)
+    (row,) = read_record(tmp_path / "runs.jsonl")
+    assert row["state"] == "finished" and row["optimizer"] == "adamw"
+    assert (report.forecast is None) == (script == "nano.py")  # which has no configuration
+    if name == "transformers":
+        known = (row["batch_size"], row["warmup_steps"], row["max_steps"], row["schedule"])
+        assert known == (4, 3, 12, "cosine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_are_watched_and_train_the_same(kind, tmp_path):
+    line = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / "ranks.py"), kind)
+    assert run(*line, cwd=tmp_path).returncode == 0
+    ranks = [tmp_path / f"losses.{rank}" for rank in range(2)]
+    expected = [file.read_text() for file in ranks]
+    done = watch("--", *line, cwd=tmp_path)
+    assert done.returncode == 0 and "detached" not in done.stderr, done.stderr
+    assert [file.read_text() for file in ranks] == expected
+    each = [[float(row) for row in rows.splitlines()] for rows in expected]
+    mean = [sum(pair) / 2 for pair in zip(*each, strict=True)]
+    for log in ("watch.jsonl", "watch.rank1.jsonl"):
+        assert read_losses(tmp_path / log) == pytest.approx(mean, rel=1e-6)
+        assert watched_run(tmp_path / log).ranks == 2
+
+
+@pytest.mark.slow
+def test_a_stop_below_a_launcher_has_the_exit_code_of_a_stop(tmp_path):
+    (tmp_path / "script.sh").write_text(f"{sys.executable} diverges.py || exit 3\n")
+    source = (SCRIPTS / "plain.py").read_text()
+    (tmp_path / "diverges.py").write_text(source.replace("lr=1e-2", "lr=1e30"))
+    program = [sys.executable, "-m", "rksp", "watch", "--on-alarm", "stop", "--", "sh", "script.sh"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == STOPPED
+    assert "rksp watch: stopped at step 1" in done.stderr
