@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,11 +176,11 @@ def render(document: Document, name: str) -> str:
 
 
 def plain(made: RenderableType) -> str:
-    """Return what rich prints without colors and without a terminal."""
+    """Return what rich prints without colors and without a terminal; no line ends in a space."""
     from rich.console import Console  # not for --help
 
     stream = io.StringIO()
     Console(file=stream, width=PLAIN_WIDTH, highlight=False, color_system=None).print(
         made, crop=False
     )
-    return stream.getvalue()
+    return re.sub(r" +$", "", stream.getvalue(), flags=re.MULTILINE)

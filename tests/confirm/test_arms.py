@@ -25,7 +25,7 @@ def test_arms_are_read_and_combined() -> None:
     ("text", "said"),
     [
         ("ksss", "did you mean kss"),
-        ("clip=-1", "above zero"),
+        ("clip=-1", "greater than 0"),
         ("clip:norms=1", "norm"),
         ("rate=0", "factor above zero"),
         ("rate=fast", "factor above zero"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_a_factory_is_trained_on_its_own_batches(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     less = ["--steps", "3", "--seeds", "1", "--evidence", "forward", "--monitor", "loss"]
     assert left_with(["confirm", "own_loop_of_ft:make", "--lr", "1e-3", *less]) == 0
-    assert "own_loop_of_ft:make, 3 of 1000 steps at 1e-3" in capsys.readouterr().out
+    assert re.search(r"own_loop_of_ft:make .*3 of 1,000 steps .*1e-3", capsys.readouterr().out)
     assert left_with(["confirm", "own_loop_of_ft:bare", "--lr", "1e-3", *less]) == 2
     assert "batch" in capsys.readouterr().err
 

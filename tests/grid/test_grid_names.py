@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -107,5 +108,4 @@ def test_the_page_folds_failures_of_one_kind(tmp_path):
     said = run_rksp("grid", str(tmp_path / "g.db"))
     assert said.returncode == 3
     assert said.stdout.count("It cannot be built.") == 1
-    assert "  40 cells: It cannot be built. (" in said.stdout
-    assert " and 37 more)" in said.stdout
+    assert re.search(r"40 cells\W+It cannot be built\.", said.stdout)

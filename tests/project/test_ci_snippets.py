@@ -71,7 +71,7 @@ def test_the_action_reports_a_risk_everywhere(tmp_path):
     assert float(outputs["risk"]) == report["seeds"][0]["risk"]["probability_failed"]
     assert (tmp_path / outputs["sarif"]).is_file()
     assert outputs.keys() == ACTION["outputs"].keys()
-    assert "## rksp: RISK" in (tmp_path / "github_step_summary").read_text()
+    assert "**RISK: " in (tmp_path / "github_step_summary").read_text()
     written = {file.suffix for file in (tmp_path / "rksp-report").iterdir()}
     assert written == {".json", ".sarif", ".xml", ".md", ".html"}
 

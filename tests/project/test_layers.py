@@ -18,7 +18,8 @@ LAYERS = (
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
-    "places", "zoo", "tasks", "fit", "fine_tuning_fit", "ladders", "own_runs", "hub_table", "bench",
+    "places", "zoo", "tasks", "fit", "fine_tuning_fit", "ladders",
+    "post_training", "own_runs", "hub_table", "bench",
     "gate", "house", "advisories", "forecasts", "commands", "audit", "experiments", "faults",
     "__main__",
 )  # fmt: skip

@@ -13,12 +13,14 @@ from support.attacks import HUGGING_FACE, commands_in, refused
 from support.reports import finding, with_findings
 
 from rksp.cli.calibrate import _record
+from rksp.grid.cell import Cell, Options
 from rksp.grid.store import GridStore
 from rksp.grid.table import to_csv
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import ResultFolder, atomic_write, check_writable
 from rksp.ground.text import has_control, one_line, printable
 from rksp.own_runs.record import append_row
+from rksp.recipe import Recipe
 from rksp.report.formats import formats_of, render
 
 OK = "score gpt2 --lr 1e-4 --warmup-steps 100 --evidence config"
@@ -30,6 +32,16 @@ def run(monkeypatch, capsys, tmp_path):
     folder = tmp_path / "repository"
     folder.mkdir()
     yield from commands_in(folder, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", ["a.db?mode=rwc", "50%25 off.db", "a#b.db", "ü &x=1.db"])
+def test_the_name_of_a_database_opens_no_other_file(run, tmp_path, name):
+    with GridStore(Path(name)) as store:
+        store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-4))], Options())
+    with GridStore(Path(name), read_only=True) as store:
+        assert [row.target for row in store.rows()] == ["gpt2"]
+    its_own = {name, f"{name}-wal", f"{name}-shm"}
+    assert {path.name for path in Path.cwd().iterdir()} <= its_own
 
 
 @links
