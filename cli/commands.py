@@ -30,13 +30,15 @@ _SUMMARIES = {
     "and answer with it.",
     "runs": "Show what past runs say: their labels, their sweeps, and how well rksp predicts them.",
     "report": "Show a stored report in any format.",
-    "report:diff": "Show which issues are new, worse, better, fixed or unchanged.",
+    "report:diff": "Compare two runs: which settings and issues differ, "
+    "and what each difference moves.",
     "audit": "Name the known faults of the software that trains; exit with 1 at one of level "
     "error.",
     "explain:checks": "List all checks with their codes, worst levels, names and titles.",
     "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
     "explain_config": "Show the recipe in a file: each field, its origin, and all assumptions.",
     "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
+    "reproduce": "Print a published experiment beside our results, as Markdown.",
     "report:schema": "Print the JSON Schema of the report that a command makes.",
 }
 
@@ -48,14 +50,10 @@ def _placed(where: str) -> tuple[str, str]:
     return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
 
 
-_MOVED = {
-    "lab": "python -m lab",
-    "bench": "python -m lab bench",
-    "reproduce": "python -m lab.experiments",
-}
+_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 # name, where it is, what it does
 COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
-AUTHORS = ("schema",)  # whoever only trains needs none of them
+AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
 
 
 class BriefCommand(typer.core.TyperCommand):

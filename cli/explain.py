@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from rksp.cli.options import TextOrJson
+from rksp.cli.reproduce import SHIPPED
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 from rksp.recipe_files.said.origin import shown
@@ -137,6 +138,9 @@ def _entries() -> Iterator[Entry]:
     yield from _monitors()
     yield from _parts()
     yield from _levers()
+    for name, shows in SHIPPED.items():
+        rows = [("Shows", shows), ("See", f"rksp reproduce {name} --stored")]
+        yield (name,), partial(_told, f"{name}, an experiment of rksp reproduce", rows)
     yield ("trainers", "run files", "run file", "as"), _trainers
     for name, _, summary in COMMANDS:
         yield (name,), partial(_told, f"rksp {name}, a command", [("Does", summary)])
@@ -204,7 +208,8 @@ def _parts() -> Iterator[Entry]:
 
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
-            rows = [("Does", _summary(kind)), *_arguments(kind)]
+            shown_by = f"rksp reproduce {name} --stored: {SHIPPED[name]}" if name in SHIPPED else ""
+            rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", shown_by)]
             yield (name,), partial(_told, f"{name}, {noun}", rows)
 
 

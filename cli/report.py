@@ -1,4 +1,4 @@
-"""`rksp report`, `rksp schema` and `rksp diff`: stored reports."""
+"""`rksp report` and `rksp schema`: stored reports; `rksp diff`: two runs."""
 
 from __future__ import annotations
 
@@ -54,20 +54,17 @@ def schema(
 
 @with_options
 def diff(
-    old: Annotated[Path, typer.Argument(help="The older JSON report.")],
-    new: Annotated[Path, typer.Argument(help="The newer one.")],
+    old: Annotated[str, typer.Argument(help="The older JSON report, or a trainer's run file.")],
+    new: Annotated[str, typer.Argument(help="The newer one.")],
     output: Annotated[DiffOutput, Panel(title="Output", helps={"fail_on": _FAIL_ON})],
 ) -> int:
-    """Show which issues are new, worse, better, fixed or unchanged."""
-    from rksp.documents.score import DiffReport
-    from rksp.report.diff import compare
-    from rksp.report.gate import Gate
+    """Compare two runs: which settings and issues differ, and what each difference moves."""
+    from rksp.report.run_diff import diff as compared
+    from rksp.run import is_run_file
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
         raise InputError(f"--fail-on {unknown[0]!r} is unknown; use error, warning or never.")
-    after = load(new)
-    changed = compare(load(old), after)
-    gate = Gate.parse(output.fail_on).judge(after, changed)
-    document = DiffReport.of(changed, gate=gate)
+    sides = [one if is_run_file(one) else load(Path(one)) for one in (old, new)]
+    document = compared(*sides, fail_on=output.fail_on)
     emit(document, output.output_format, [])
     return conclude(document, exit_zero=output.exit_zero)

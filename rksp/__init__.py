@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
     from rksp.recipe import Recipe
+    from rksp.report.run_diff import diff
     from rksp.report.score.result import Result
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
@@ -41,6 +42,7 @@ _HOME = {
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
     "Status": "rksp.spectra.status",
+    "diff": "rksp.report.run_diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
@@ -56,6 +58,7 @@ __all__ = [
     "Result",
     "RkspError",
     "Status",
+    "diff",
     "evaluate",
     "profile",
     "resolve",

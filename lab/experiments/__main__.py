@@ -2,6 +2,7 @@
 
 python -m lab.experiments kss --folder kss            # trains; resumes in the folder
 python -m lab.experiments kss --stored                # the committed results
+python -m lab.experiments --publish                   # what `rksp reproduce` prints
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from lab.experiments.catalog import EXPERIMENTS
 from lab.experiments.profiles import PRESETS
 from lab.experiments.run import SPECIAL, reproduce
 from rksp.cli.progress import live_progress
+from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.ground.errors import RkspError
-from rksp.ground.files import check_writable
+from rksp.ground.files import atomic_write, check_writable
 
 NAMES = (*EXPERIMENTS, *SPECIAL, *PRESETS)
 
@@ -22,13 +24,20 @@ NAMES = (*EXPERIMENTS, *SPECIAL, *PRESETS)
 def main(arguments: list[str] | None = None) -> None:
     """Read the arguments and run; on bad ones, leave with 2."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", nargs="?", choices=NAMES)
     parser.add_argument("--folder", type=Path, help="one file a trial; the same command resumes")
     parser.add_argument("--data", type=Path, help="your copy of a preset's data")
     parser.add_argument("--workers", type=int, help="processes of one thread; default one a core")
     parser.add_argument("-o", "--output", type=Path, help="write the rows of the table here")
     parser.add_argument("--stored", action="store_true", help="train nothing")
+    parser.add_argument("--publish", action="store_true", help="write what rksp reproduce prints")
     given = parser.parse_args(arguments)
+    if given.publish:
+        for name in SHIPPED:
+            atomic_write(shipped_file(name), reproduce(name, stored=True))
+        return
+    if given.name is None:
+        parser.error("give the name of an experiment")
     try:
         if given.output is not None:
             check_writable(given.output)

@@ -59,7 +59,8 @@ class Finding(Part):
 
     Attributes:
         code: Stable: RKSP and three digits, or the id of an advisory, RKSA-2026-0036. RKSP001 is a
-            risk at or above the bar, RKSP002 means that rksp cannot tell.
+            risk at or above the bar, RKSP002 means that rksp cannot tell, RKSP004 that
+            a cell of a grid could not run.
         name: Stable short name in lower-case words joined by hyphens.
         level: Its severity.
         message: One sentence with the number: what is wrong.

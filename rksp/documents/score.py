@@ -44,7 +44,7 @@ class ScoredTarget(TargetReport):
     overrides: list[str] = Field(default_factory=list)
 
 
-_GONE = {"held_out_residual", "kernels", "kreiss", "noise_radius"}  # written up to schema 4.4
+_GONE = {"held_out_residual", "kernels", "noise_radius"}  # written up to schema 4.4
 
 
 def _without_gone(cls: type[Part], given: Any) -> Any:
@@ -76,6 +76,7 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
+    kreiss: float | None = None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
@@ -327,6 +328,7 @@ class ComparisonReport(Part):
         target: Names of the models.
         changes: What became of each issue.
         settings: Recipe field -> the two values, where they differ.
+        places: Recipe field -> the file and line of the two values, where one stands in a file.
         numbers: Name -> the two values, of the numbers that people compare.
         notes: Why the two can hardly be compared, a sentence each.
     """
@@ -335,14 +337,35 @@ class ComparisonReport(Part):
     verdict: tuple[str, str]
     changes: list[ChangeReport]
     settings: dict[str, tuple[str | None, str | None]]
+    places: dict[str, tuple[str | None, str | None]] = Field(default_factory=dict)
     numbers: dict[str, tuple[float | None, float | None]]
     notes: list[str]
 
 
+class EffectReport(Part):
+    """What one difference between two runs moves.
+
+    Attributes:
+        name: The field of the older run's recipe that has the newer run's value, `the model`, or
+            `all together`.
+        numbers: Name -> the older run's number, and the one with that difference.
+        why: Why there is no such number, a sentence; else empty.
+    """
+
+    name: str
+    numbers: dict[str, tuple[float | None, float | None]]
+    why: str = ""
+
+
 class DiffReport(ComparisonReport, Document):
-    """One run of `rksp diff`; the verdict is that of the older and of the newer report."""
+    """One run of `rksp diff`; the verdict is that of the older and of the newer report.
+
+    Attributes:
+        effects: What each difference moves, by the configuration; empty between two reports.
+    """
 
     kind: Literal["diff"] = "diff"
+    effects: list[EffectReport] = Field(default_factory=list)
 
 
 class AlternativeReport(Part):

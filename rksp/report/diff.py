@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 
 from rksp.documents.finding import Finding
 from rksp.documents.score import ChangeReport, ComparisonReport, DiffReport, ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
-from rksp.report.blocks import MISSING, Block, Notes, Numbers, Table, Title, Verdict, Words
+from rksp.report.blocks import (
+    MISSING,
+    PERCENT,
+    Block,
+    Notes,
+    Numbers,
+    Section,
+    Table,
+    Title,
+    Verdict,
+    Words,
+)
 from rksp.report.issues import RISK, deciding, issues
 from rksp.report.words import STATES, TITLES, states
 
+Figures = dict[str, float | None]
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
 
@@ -43,11 +56,13 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         for key, issue in before.items()
         if key not in after
     ]
+    settings = _settings(old, new)
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
         changes=sorted(changes, key=lambda change: STATES.index(change.state)),
-        settings=_settings(old, new),
+        settings=settings,
+        places=_places(old, new, settings),
         numbers=_numbers(old, new),
         notes=notes,
     )
@@ -125,6 +140,18 @@ def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None,
     }
 
 
+def _places(
+    old: ScoreReport, new: ScoreReport, settings: Iterable[str]
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return where the values stand that differ, such as `train.yaml:3`."""
+    stands = [
+        {name: f"{file}:{line}" for name, (file, line) in report.recipe_places.items()}
+        for report in (old, new)
+    ]
+    found = {name: (stands[0].get(name), stands[1].get(name)) for name in settings}
+    return {name: pair for name, pair in found.items() if any(pair)}
+
+
 def _own_runs(report: ScoreReport) -> str | None:
     """Say how many past runs an answer knows; None where it knows none."""
     learned = None if (risk := deciding(report).risk) is None else risk.learned
@@ -145,14 +172,20 @@ def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None
     }
 
 
-def _compared(report: ScoreReport) -> dict[str, float | None]:
-    seed = deciding(report)
-    risk = seed.risk
+def figures_of(report: ScoreReport) -> Figures:
+    """Return the answer in numbers: P(failed), and the rates S, E and X."""
+    risk = deciding(report).risk
     return {
         "P(failed)": risk.probability_failed if risk else None,
         "start here": risk.start_here if risk else None,
-        "do not exceed": risk.do_not_exceed if risk else None,
         "likely edge": risk.likely_edge if risk else None,
+        "do not exceed": risk.do_not_exceed if risk else None,
+    }
+
+
+def _compared(report: ScoreReport) -> Figures:
+    seed = deciding(report)
+    return figures_of(report) | {
         "near-unit mass": seed.spectra.published_score,
         "initial loss": seed.forward.loss,
         "gradient norm": seed.response.grad_norm if seed.response else None,
@@ -166,7 +199,35 @@ def blocks(report: DiffReport) -> list[Block]:
     tone = {"ok": "ok", "risk": "risk"}.get(new, "doubtful")
     counts = states(Counter(change.state for change in report.changes))
     said = Verdict(word=TITLES[new], tone=tone, headline=f"{old} → {new}: {counts}")
-    return [title, said, *changed_blocks(report, Numbers(report))]
+    number = Numbers(report)
+    return [title, said, *changed_blocks(report, number), *_moved(report, number)]
+
+
+def _moved(report: DiffReport, number: Numbers) -> list[Block]:
+    """Return the table of what each difference moves, and why some cannot be put in alone."""
+    if not report.effects:
+        return []
+    head = ["With only this changed", *(name.capitalize() for name in report.effects[0].numbers)]
+    rows: list[list[Words]] = [
+        [effect.name, *(_step(number, f"effects/{at}/numbers/{name}") for name in effect.numbers)]
+        for at, effect in enumerate(report.effects)
+        if not effect.why
+    ]
+    why = [
+        f"{effect.name} cannot be changed alone: {effect.why}"
+        for effect in report.effects
+        if effect.why
+    ]
+    return [
+        Section("What each difference moves", [Table(head, rows), *([Notes(why)] if why else [])])
+    ]
+
+
+def _step(number: Numbers, path: str) -> Words:
+    """Write both numbers of a pair, or that they are equal."""
+    form = PERCENT if "P(failed)" in path else ""
+    old, new = (number(f"{path}/{at}", form) for at in "01")
+    return "unchanged" if old == new else (old, " → ", new)
 
 
 def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
@@ -186,7 +247,9 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
         for name, (old, new) in changed.numbers.items()
         if old != new
     ]
-    pairs += [[name, *(v or MISSING for v in said)] for name, said in changed.settings.items()]
+    for name, said in changed.settings.items():
+        places = changed.places.get(name, (None, None))
+        pairs.append([name, *(_stands(*one) for one in zip(said, places, strict=True))])
     found: list[Block] = []
     if rows:
         head = ("", "Check", "Message", "Fix", "Module")
@@ -194,3 +257,7 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
     if pairs:
         found.append(Table(("Setting", "Old", "New"), pairs))
     return [*found, Notes(changed.notes)] if changed.notes else found
+
+
+def _stands(value: str | None, place: str | None) -> str:
+    return f"{value or MISSING} ({place})" if place else value or MISSING

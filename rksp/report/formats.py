@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 KINDS = ("score", "confirm", "grid", "diff", "runs", "watch")
+_LISTED = ("score", "grid")  # kinds whose issues code hosts list
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
@@ -57,7 +58,9 @@ FORMATS = (
         renderings=dict.fromkeys(KINDS, "rksp.report.markdown:render"),
     ),
     Format(
-        name="sarif", suffix=".sarif", renderings={"score": "rksp.report.machines.sarif:render"}
+        name="sarif",
+        suffix=".sarif",
+        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.sarif:render"),
     ),
     Format(
         name="junit",
@@ -68,8 +71,14 @@ FORMATS = (
             "grid": "rksp.report.machines.junit:grid",
         },
     ),
-    Format(name="github", renderings={"score": "rksp.report.machines.annotations:github"}),
-    Format(name="gitlab", renderings={"score": "rksp.report.machines.annotations:gitlab"}),
+    Format(
+        name="github",
+        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.annotations:github"),
+    ),
+    Format(
+        name="gitlab",
+        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.annotations:gitlab"),
+    ),
     Format(name="html", suffix=".html", renderings=dict.fromkeys(KINDS, "rksp.report.html:render")),
     Format(name="brief", renderings={"score": "rksp.report.finish:render"}),
     Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.blocks:csv"}),

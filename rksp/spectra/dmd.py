@@ -3,7 +3,7 @@
 The operator is the centered least-squares fit `A = Y X+` in the coordinates of the kept principal
 directions of X, scaled to unit variance (RKSP, arXiv 2602.22988, with the exact pseudo-inverse).
 Whitening is a similarity: eigenvalues, masses, rho and residuals are those of plain DMD for every
-epsilon. Only kappa(V) and norms depend on it.
+epsilon. Only kappa(V), norms and Kreiss constants depend on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.spectra.operators import EigenSystem, eigen_system
+from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
 from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, SpectralProfile, Variant
 from rksp.spectra.status import Status
 
@@ -198,6 +198,7 @@ def fit(
     *,
     rank: int | None = None,
     variant: Variant = VARIANTS["rksp-1"],
+    kreiss: bool = False,
     name: str = "",
     layer: int = 0,
 ) -> LayerSpectrum:
@@ -211,6 +212,7 @@ def fit(
         y: States leaving it; row i belongs to the same token.
         rank: Keep at most this many principal directions; the width forces a full fit.
         variant: The definition; only one with `rank="auto"` accepts `rank`.
+        kreiss: Whether to measure the Kreiss constant too: 0.2 s at 128 modes, 2.2 s at 768.
         name: Module path of the block, copied to the result.
         layer: Index of the block, copied to the result.
 
@@ -223,7 +225,7 @@ def fit(
     check_rank(rank, variant)
     states = distinct_states(x, y)
     with blas_threads(1):
-        return solve(states, variant, rank, name, layer)
+        return solve(states, variant, rank, name, layer, kreiss)
 
 
 def blas_threads(threads: int):
@@ -248,7 +250,12 @@ def check_rank(rank: int | None, variant: Variant) -> None:
 
 
 def solve(
-    states: DistinctStates, variant: Variant, rank: int | None, name: str, layer: int
+    states: DistinctStates,
+    variant: Variant,
+    rank: int | None,
+    name: str,
+    layer: int,
+    kreiss: bool = False,
 ) -> LayerSpectrum:
     """Compute the spectrum of prepared states with the current number of BLAS threads."""
     width = states.x.shape[1]
@@ -284,7 +291,7 @@ def solve(
         rank_reduced_from=width if is_reduced and target < width else None,
         condition=subspace.condition,
     )
-    measured = _measure(states, variant, subspace, bare)
+    measured = _measure(states, variant, subspace, bare, kreiss)
     status, detail = _judge(measured, states, target)
     return replace(measured, status=status, status_detail=detail)
 
@@ -301,7 +308,11 @@ def _target_rank(variant: Variant, rank: int | str | None, width: int, inputs: i
 
 
 def _measure(
-    states: DistinctStates, variant: Variant, subspace: Subspace, bare: LayerSpectrum
+    states: DistinctStates,
+    variant: Variant,
+    subspace: Subspace,
+    bare: LayerSpectrum,
+    kreiss: bool,
 ) -> LayerSpectrum:
     """Compute all numbers; `_judge` decides how far they can be trusted."""
     x, y, n = states.x, states.y, len(states.x) - 1
@@ -341,6 +352,8 @@ def _measure(
     if variant.max_residual is not None:
         squares = system.left_ratio(errors.T @ errors / n, variances / scale**2)
         residuals = np.sqrt(np.maximum(squares, 0.0))
+    if kreiss:
+        measured = replace(measured, kreiss=kreiss_constant(operator))
     return _with_spectrum(measured, operator, system, residuals, variant)
 
 
@@ -457,6 +470,7 @@ class SpectralAccumulator:
     Args:
         variant: The definition; see `rksp.spectra.spectrum.VARIANTS`.
         rank: As for `fit`.
+        kreiss: As for `fit`.
         workers: Number of threads; 0 solves inside `consume`.
     """
 
@@ -465,12 +479,13 @@ class SpectralAccumulator:
         *,
         variant: Variant = VARIANTS["rksp-1"],
         rank: int | None = None,
+        kreiss: bool = False,
         workers: int = 0,
     ) -> None:
         check_rank(rank, variant)
         if workers < 0:
             raise InputError(f"workers is {workers}; give 0 or more.")
-        self._variant, self._rank, self._workers = variant, rank, workers
+        self._variant, self._rank, self._kreiss, self._workers = variant, rank, kreiss, workers
         self._spectra: list[LayerSpectrum] = []
         self._pending: set[Future[LayerSpectrum]] = set()
         self._stack = ExitStack()
@@ -479,7 +494,7 @@ class SpectralAccumulator:
     def consume(self, transition: LayerTransition) -> None:
         """Fit one block; its tensors may change or be freed after this returns."""
         states = distinct_states(transition.x, transition.y)
-        job = (states, self._variant, self._rank, transition.name, transition.layer)
+        job = (states, self._variant, self._rank, transition.name, transition.layer, self._kreiss)
         if self._workers == 0:
             with blas_threads(1):
                 self._spectra.append(solve(*job))

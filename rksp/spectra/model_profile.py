@@ -110,6 +110,7 @@ def profile(
     *,
     variant: str = "rksp-1",
     rank: int | None = None,
+    kreiss: bool = False,
     fitted: Fitted = "all",
     num_states: int | None = None,
     blocks: str | None = None,
@@ -126,6 +127,7 @@ def profile(
         variant: A name in `rksp.spectra.spectrum.VARIANTS`, such as those of the published
             definitions.
         rank: Keep this many principal directions; default decided from the data.
+        kreiss: Whether to compute the Kreiss constant of each block too (slow).
         fitted: Whose spectra are fitted: those of all blocks, of at most four, or of none.
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
@@ -148,7 +150,9 @@ def profile(
     if variant not in VARIANTS:
         raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
     batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
-    with SpectralAccumulator(variant=VARIANTS[variant], rank=rank, workers=workers) as spectra:
+    with SpectralAccumulator(
+        variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
+    ) as spectra:
 
         def consume(transition: LayerTransition) -> None:
             if fitted == "all" or transition.layer in _chosen(fitted, transition.of):

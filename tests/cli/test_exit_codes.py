@@ -159,6 +159,8 @@ def test_a_grid_exits_alike_in_every_format_and_keeps_the_good_cells(run, probab
     for name in formats_of("grid"):
         codes[name], out, err = run("grid", store, "--format", name)
         known = [p for p in probabilities if p is not None]
+        if name in ("sarif", "github", "gitlab"):  # these list what fails
+            known = [p for p in known if p >= 0.5]
         shown = [p for p in known if f"{p:.0%}" in out or f"{p}" in out]
         assert shown == known, name
         assert ("could not run" in out.lower()) == (None in probabilities), name

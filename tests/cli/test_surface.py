@@ -21,7 +21,7 @@ from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
-    "evaluate profile resolve score"
+    "diff evaluate profile resolve score"
 )
 
 RECIPE = (
@@ -33,7 +33,7 @@ RECIPE = (
     "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --max-memory --probe --rank --snapshots --spectra --stream "
+    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
     "--threads "
     "--variant "
 )
@@ -67,6 +67,7 @@ OPTIONS = {
     + "--steps "
     + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
+    "reproduce": "--stored",
     "runs": RECIPE
     + "--steps "
     + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
@@ -144,10 +145,7 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("lab", "python -m lab"), ("bench", "lab bench"), ("reproduce", "lab.experiments")],
-)
+@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
 def test_what_left_the_package_says_where_it_went(capsys, name, place):
     assert left_with([name, "--help"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()

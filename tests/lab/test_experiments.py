@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.benchmark_scripts import script
+from support.commands import left_with
 
 import rksp.confirm
 from lab.experiments import catalog, cost, frontier, run, table_1, tables, trials
@@ -18,6 +19,7 @@ from lab.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_ro
 from lab.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from lab.ladders.levers import LeverEffect
 from rksp.classifiers.levers.catalogue import find_lever
+from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
@@ -142,7 +144,7 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_the_command_knows_the_catalog() -> None:
-    assert not {*EXPERIMENTS} & {*STORED}
+    assert (*EXPERIMENTS, *STORED) == tuple(SHIPPED)
 
 
 # Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
@@ -223,9 +225,24 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["kss"], "give --stored"), (["ksss"], "did you mean kss")],
+)
+def test_the_command_says_where_an_experiment_is_trained(arguments, said, capsys) -> None:
+    assert left_with(["reproduce", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_tables_are_made_of_the_stored_rows(name) -> None:
+    assert shipped_file(name).read_text(encoding="utf-8") == run.reproduce(name, stored=True)
+
+
 @pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
-def test_the_tables_of_the_readme_are_those_of_the_command(name) -> None:
-    table = run.reproduce(name, stored=True)
+def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
+    assert left_with(["reproduce", name, "--stored"]) == 0
+    table = capsys.readouterr().out
     assert len(table.splitlines()) > 3
     assert table in README.read_text(encoding="utf-8")
 

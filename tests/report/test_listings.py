@@ -7,16 +7,17 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 import xmlschema
 from support.places import SCHEMAS
 from support.reports import finding, scored, with_findings
-from support.run_pages import confirmation_report
+from support.run_pages import confirmation_report, grid_report
 
 from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
 from rksp.report.formats import render
-from rksp.report.machines.annotations import from_root
+from rksp.report.machines.annotations import from_root, listing
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")
@@ -30,6 +31,38 @@ def _tests(text: str) -> dict[str, ElementTree.Element]:
 def _location(report) -> dict:
     run = json.loads(render(report, "sarif"))["runs"][0]
     return run["results"][-1]["locations"][0]["physicalLocation"]
+
+
+def test_the_sarif_of_a_grid_is_valid_and_names_what_failed():
+    document = json.loads(render(grid_report(), "sarif"))
+    jsonschema.validate(document, SARIF)
+    run = document["runs"][0]
+    assert [one["ruleId"] for one in run["results"]] == ["RKSP001", "RKSP001", "RKSP004"]
+    assert run["automationDetails"]["id"].startswith("rksp/grid/")
+    prints = {one["partialFingerprints"]["rkspIssue/v1"] for one in run["results"]}
+    assert len(prints) == 3
+    run["results"][0]["level"] = "catastrophe"
+    with pytest.raises(jsonschema.ValidationError, match="catastrophe"):
+        jsonschema.validate(document, SARIF)
+
+
+def test_annotations_of_a_grid_are_one_line_for_each_issue():
+    report = grid_report()
+    lines = render(report, "github").splitlines()
+    assert len(lines) == len(listing(report).issues) == len(json.loads(render(report, "gitlab")))
+    assert all(re.match(r"::error title=RKSP00\d", line) for line in lines)
+    calm = grid_report(broken=False, failing=[])
+    assert listing(calm).issues == ()
+    assert render(calm, "github").startswith("::notice title=rksp::")
+
+
+def test_a_cell_points_to_the_run_file_that_varies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text("lr: 1\n")
+    report = grid_report()
+    cells = [cell | {"target": "train.yaml"} for cell in report.cells]
+    lines = render(report.model_copy(update={"cells": cells}), "github").splitlines()
+    assert lines and all("file=train.yaml,line=1," in line for line in lines)
 
 
 def test_the_tests_of_a_confirmation_fail_only_with_the_recipe():

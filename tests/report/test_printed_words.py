@@ -66,7 +66,7 @@ LISTED = {
     "levels": list(Level),
     "changes": list(words.STATES),
     "checks": [text for check in CHECKS for text in (check.code, check.name)],
-    "codes of the verdict": ["RKSP001", "RKSP002", "high-risk"],
+    "codes of the verdict": ["RKSP001", "RKSP002", "RKSP004", "high-risk"],
     "fields of the recipe": list(Recipe.model_fields),
     "origins": list(OriginKind),
     "variants": list(VARIANTS),

@@ -1,4 +1,4 @@
-"""The issues of a score for code hosts: annotations of GitHub, code quality of GitLab."""
+"""What a score or a grid complains about, for code hosts: GitHub's annotations, GitLab's list."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rksp.documents.finding import Edit, Finding
+from rksp.documents.finding import Edit, Finding, Level
+from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
-from rksp.report.issues import issues, place, state
+from rksp.ground.text import short
+from rksp.report import words
+from rksp.report.blocks import PERCENT, written
+from rksp.report.grid.blocks import Settings, by_level
+from rksp.report.issues import RISK, deciding, issues, place, state
+
+_BROKEN = "RKSP004"
 
 # GitHub shows ten annotations of a kind a step and drops the rest without a word.
 _MOST = 9
@@ -22,41 +29,95 @@ _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What a score complains about.
+    """What a document complains about.
 
     Attributes:
         subject: What the document is about, for titles.
+        identity: The subject as identifiers name it, the same from every folder of a repository.
+        version: The version of rksp that made the document.
         issues: The issues, each key once.
         places: Key of an issue -> file from the root of its repository, and line.
         states: Key of an issue -> its state since the older report, if there is one.
+        levers: What would raise the edge, a clause each.
     """
 
     subject: str
+    identity: str
+    version: str
     issues: tuple[Finding, ...]
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def identity(self) -> str:
-        """The subject as identifiers name it: the same from every folder of a repository."""
-        return from_root(self.subject)
+    levers: tuple[str, ...] = ()
 
     def fingerprint(self, issue: Finding) -> str:
         """Return a fingerprint that is stable over commits: identity and key, not the wording."""
         return hashlib.sha256(f"{self.identity}\n{issue.key}".encode()).hexdigest()
 
 
-def listing(report: ScoreReport) -> Listing:
+def listing(report: ScoreReport | GridReport) -> Listing:
     """Return the issues of a report with their places and states."""
-    found = issues(report)
+    if isinstance(report, GridReport):
+        return _of_grid(report)
+    found, risk = issues(report), deciding(report).risk
     stands = {issue.key: place(report, issue) for issue in found}
     since = {issue.key: state(issue, report.baseline) for issue in found}
     return Listing(
         subject=report.target.name,
+        identity=from_root(report.target.name),
+        version=str(report.provenance.get("rksp", "0")),
         issues=found,
         places={key: (from_root(at[0]), at[1]) for key, at in stands.items() if at},
         states={key: name for key, name in since.items() if name},
+        levers=tuple(words.lever(one) for one in risk.levers) if risk else (),
     )
+
+
+def _of_grid(report: GridReport) -> Listing:
+    """Return an issue for each cell that fails the gate or could not run; a cell is the layer."""
+    setting = Settings(report)
+    told = [(cell, _cell(cell, setting(cell))) for cell in report.cells if _is_told(report, cell)]
+    targets = {issue.key: _target(cell) for cell, issue in told}
+    subject = " ".join(dict.fromkeys(map(_target, report.cells))) or "grid"
+    return Listing(
+        subject=subject,
+        identity=f"grid/{from_root(subject)}",
+        version=str(report.made_by.get("rksp", "0")),
+        issues=tuple({issue.key: issue for _, issue in told}.values()),
+        places={key: (from_root(at), 1) for key, at in targets.items() if _is_file(at)},
+    )
+
+
+def _is_told(report: GridReport, cell: Record) -> bool:
+    return cell["verdict"] == FAILED or report.fails(cell)
+
+
+def _target(cell: Record) -> str:
+    return str(cell.get("target") or cell["model"])
+
+
+def _cell(cell: Record, setting: str) -> Finding:
+    if cell["verdict"] == FAILED:
+        message = f"This cell could not run: {str(cell['message']).rstrip('.')}."
+        name, level = "could-not-run", Level.ERROR
+        return Finding(code=_BROKEN, name=name, level=level, message=message, layer=setting)
+    chance, start = cell["probability_failed"], cell["start_here"]
+    said = "" if chance is None else f"P(failed) is {written(chance, PERCENT)}"
+    return Finding(
+        code=RISK,
+        name="high-risk",
+        level=Level.ERROR,
+        message=f"This cell fails: {'; '.join(filter(None, (said, by_level(cell))))}.",
+        fix="" if start is None else f"Start at {short(start, 2)}.",
+        source="the fitted classifier",
+        layer=setting,
+    )
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def from_root(name: str) -> str:
@@ -74,7 +135,7 @@ def from_root(name: str) -> str:
     return path.relative_to(root).as_posix()
 
 
-def github(report: ScoreReport) -> str:
+def github(report: ScoreReport | GridReport) -> str:
     """Render one line per issue, at most nine of a kind; with a baseline, new or worse ones."""
     found = listing(report)
     shown = [issue for issue in found.issues if found.states.get(issue.key) in _SHOWN]
@@ -92,7 +153,7 @@ def github(report: ScoreReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gitlab(report: ScoreReport) -> str:
+def gitlab(report: ScoreReport | GridReport) -> str:
     """Render a list of issues; GitLab compares it with the target branch's by fingerprint."""
     found = listing(report)
     entries = []

@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 from rksp.checks.registry import CHECKS
 from rksp.documents.finding import Edit, Finding
+from rksp.documents.grid import GridReport
 from rksp.documents.score import ScoreReport
-from rksp.report import words
 from rksp.report.glossary import find_word
-from rksp.report.issues import deciding
 from rksp.report.machines.annotations import Listing, from_root, listing
 
 _ROOT = "SRCROOT"
@@ -25,19 +24,19 @@ _STATES = {
 _CHECKS = {check.code: check for check in CHECKS}
 
 
-def render(report: ScoreReport) -> str:
+def render(report: ScoreReport | GridReport) -> str:
     """Render one run with one result per issue; a baseline sets its `baselineState`.
 
     Files inside a git repository are named from its root, whose place the reader knows.
     """
-    found, risk = listing(report), deciding(report).risk
+    found = listing(report)
     rules = {issue.code: _rule(issue) for issue in reversed(found.issues)}
     order = sorted(rules)
     run = {
         "tool": {
             "driver": {
                 "name": "rksp",
-                "semanticVersion": str(report.provenance.get("rksp", "0")),
+                "semanticVersion": found.version,
                 "rules": [rules[code] for code in order],
             }
         },
@@ -45,10 +44,7 @@ def render(report: ScoreReport) -> str:
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "results": [_result(found, issue, order.index(issue.code)) for issue in found.issues],
-        "properties": {
-            "verdict": report.verdict,
-            "levers": [words.lever(one) for one in risk.levers] if risk else [],
-        },
+        "properties": {"verdict": report.verdict, "levers": list(found.levers)},
     }
     content = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
