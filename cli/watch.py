@@ -179,7 +179,7 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
         starts_trained=asked["is_trained"],
     )
     question = Question.of(run, source)
-    report = definite(question.known([MeasureOptions(evidence="config")], None))
+    report = definite(question.known([MeasureOptions(evidence="config")]))
     answer = Result(question.run.written_in(report))
     recipe = question.run.recipe.model_dump(mode="json", exclude_unset=True)
     kept: dict[str, Any] = {"kind": "forecast", "text": str(answer).splitlines(), "recipe": recipe}

@@ -363,7 +363,7 @@ def post_training(
     from lab.post_training import pack, read_ladders, run_ladders, stored_ladders, tables
 
     if folder is not None:
-        with counted("post-training", "ladders") as progress:
+        with counted("post-training") as progress:
             run_ladders(folder, progress)
         ladders = read_ladders(folder)
     else:
