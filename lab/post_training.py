@@ -268,11 +268,12 @@ _MORE: dict[str, dict[str, Any]] = {
 
 def _train(policy: nn.Module, loss: Callable[[], Tensor], recipe: Recipe) -> None:
     """Train by AdamW, clipped at a norm of 1, with a rate that falls linearly to nothing."""
-    weights = [p for p in policy.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.0)
+    weights, peak = [p for p in policy.parameters() if p.requires_grad], recipe.learning_rate
+    assert peak is not None
+    optimizer = torch.optim.AdamW(weights, lr=peak, weight_decay=0.0)
     for step in range(recipe.max_steps):
         rise = min(1.0, (step + 1) / max(1, recipe.warmup_steps))
-        rate = recipe.learning_rate * rise * (1 - step / recipe.max_steps)
+        rate = peak * rise * (1 - step / recipe.max_steps)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         found = loss()

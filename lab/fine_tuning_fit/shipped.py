@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import FineTuningLadder
@@ -22,4 +23,5 @@ def shipped_model(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
         for name, key in KEYS.items()
     }
     starts = {name: start for name, start in chosen_starts(seen).items() if start != MODEL}
-    return replace(fit_fine_tuning(ladders), lapse=lapses(seen["sources"]), starts=starts)
+    lapse = lapses(seen["sources"])
+    return replace(fit_fine_tuning(ladders), lapse=lapse, starts=cast(Any, starts))

@@ -31,6 +31,12 @@ class Told:
 
 
 Rule = Callable[[Told], bool]
+
+
+def _above_and_likely(least: float) -> Rule:
+    return lambda x: x.is_above and x.chance >= least * _BAR
+
+
 RULES: dict[str, Rule] = {
     "above X and S by a tenth, or an interval up to the bar (before)": lambda x: (
         x.is_above or x.most >= _BAR
@@ -38,9 +44,7 @@ RULES: dict[str, Rule] = {
     "above X and S by a tenth": lambda x: x.is_above,
     "an interval up to the bar": lambda x: x.most >= _BAR,
     **{
-        f"above X and S, and P(failed) at least {least:g} of the bar": lambda x, least=least: (
-            x.is_above and x.chance >= least * _BAR
-        )
+        f"above X and S, and P(failed) at least {least:g} of the bar": _above_and_likely(least)
         for least in (0.2, 0.3, 0.4, 0.5, 0.6)
     },
     "as shipped": lambda x: x.word is Verdict.CAUTION,

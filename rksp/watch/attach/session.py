@@ -212,7 +212,7 @@ class Session:
             monitors = [m for m in monitors if m.name != "silent-corruption"]
         if self._is_compiled:  # a hook inside of it would be compiled too
             for monitor in monitors:
-                monitor.arm = lambda model: ()  # type: ignore[method-assign]
+                monitor.arm = lambda model: ()  # type: ignore[method-assign]  # this one alone
         return monitors
 
     @property
