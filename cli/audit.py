@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rksp.checks.advisories import Unsettled
     from rksp.documents.finding import Finding
@@ -74,14 +74,16 @@ def audit(
     return int(any(finding.level == "error" for finding in findings))
 
 
-def known_faults(read: RecipeFile | None, env: Path | None, gpu: str | None) -> Iterator[str]:
-    """Yield a line for each known fault of what all runs of a file have, and what is not known."""
+def known_faults(
+    read: RecipeFile | None, software: SoftwareOptions
+) -> tuple[Sequence[Finding], Sequence[str]]:
+    """Return the known faults of what all runs of a file have, and what is not known."""
+    if read is None:
+        return (), ()
     from rksp.checks.software import audited
 
-    found, said = audited(read, _settings(read, None), env, gpu)
-    for finding in () if found is None else found.findings:
-        yield f"{finding.level} {finding.code}: {finding.text}"
-    yield from said
+    found, said = audited(read, _settings(read, None), software.env, software.gpu)
+    return () if found is None else found.findings, said
 
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:

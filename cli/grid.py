@@ -114,7 +114,8 @@ def grid(
             return _shown(stored, gate, view, files)
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, of)
-    say(known_faults(plan.read, software.env, software.gpu) if plan.read is not None else ())
+    faults, said = known_faults(plan.read, software)
+    say([*(f"{one.level} {one.code}: {one.text}" for one in faults), *said])
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task", "offline"}),
@@ -132,12 +133,13 @@ def grid(
             kept = store or Path(folder) / "grid.db"
             result = _worked(plan, options, work, groups, kept)
     except KeyboardInterrupt:
-        said = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
+        so_far = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
         if store is not None:
-            said = f"finished cells are in {store}; the same command goes on from there"
-        say([said])
+            so_far = f"finished cells are in {store}; the same command goes on from there"
+        say([so_far])
         raise
-    return _shown(result, gate, view, files)
+    is_faulty = any(gate.reaches(one.level) for one in faults)
+    return _shown(result, gate, view, files) or int(is_faulty)
 
 
 def _plan(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.advisories import Audit
     from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.documents.finding import Edit, Finding
     from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
@@ -262,10 +263,21 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
+        from rksp.checks.advisories import NAME as ADVISORY
+        from rksp.checks.advisories import settings_of
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
-        edit = cache(self._text().edit)
+        text = self._text()
+        edit = cache(text.edit)
+
+        def edits(finding: Finding) -> list[Edit]:
+            found = [edit(*one) for one in settings_in(finding.fix).items()]
+            if finding.name == ADVISORY:
+                asked = [text.key_edit(*one) for one in settings_of(finding.code).items()]
+                found += [one for one in asked if one] if all(asked) else []
+            return found
+
         worded = lambda text: in_own_words(text, self.origins, self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
@@ -279,12 +291,7 @@ class Run:
         return report.model_copy(
             update={
                 "findings": [
-                    finding.model_copy(
-                        update={
-                            "fix": worded(finding.fix),
-                            "edit": [edit(*one) for one in settings_in(finding.fix).items()],
-                        }
-                    )
+                    finding.model_copy(update={"fix": worded(finding.fix), "edit": edits(finding)})
                     for finding in report.findings
                 ],
                 "seeds": seeds,

@@ -30,7 +30,7 @@ from rksp.recipe_files.said.facts import Fact, Facts
 _FILE = Path(__file__).with_name("advisories.jsonl")
 _LAPSE = datetime.timedelta(days=90)  # after the last check of a range without an end
 _MOST = 5  # findings of one run
-_NAME = "known-fault"
+NAME = "known-fault"
 _PATCHING = ("unsloth", "axolotl", "ms-swift", "llama-factory")  # they replace parts of others
 _BREAKS = ("nan", "diverges", "no learning", "wrong loss", "wrong rollouts", "wrong weights")
 ESTABLISHED = ("maintainer confirmed", "reproduced by several", "single report")
@@ -201,6 +201,12 @@ class Audit:
     unpinned: Mapping[str, int]
 
 
+def settings_of(code: str) -> Mapping[str, Any]:
+    """Return the settings that avoid an advisory's fault, where they are single plain values."""
+    wanted = next((one.database_specific.set for one in advisories() if one.id == code), {})
+    return {} if any(isinstance(value, Mapping) for value in wanted.values()) else wanted
+
+
 @lru_cache(maxsize=1)
 def advisories() -> tuple[Advisory, ...]:
     """Return all advisories that were not withdrawn, by id."""
@@ -283,7 +289,7 @@ def _finding(
     shown = f"{one.summary.rstrip('.')}{f' ({because})' if because else ''}"
     return Finding(
         code=one.id,
-        name=_NAME,
+        name=NAME,
         level=one.level(environment, facts, today),
         message=f"{shown}; checked {one.modified}.",
         healthy="a release without the fault, or another setting",

@@ -34,7 +34,7 @@ class Edit(Part):
     """One change of the run. Where its file can be edited safely, replace `old` by `new` there.
 
     Attributes:
-        field: Field of the recipe.
+        field: Field of the recipe; of an advisory, the trainer's key.
         was: Its value; None if it has none.
         to: Its new value.
         file: The run file; None where the recipe was typed, or only a person can edit the file.

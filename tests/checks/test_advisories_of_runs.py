@@ -7,6 +7,7 @@ import json
 import statistics
 
 import pytest
+from support.commands import left_with
 from support.places import RUN_CONFIGS, TESTS
 
 from rksp.checks.advisories import advisories, audit
@@ -14,9 +15,14 @@ from rksp.checks.conditions import answer, gpu_facts, model_facts
 from rksp.checks.environment import read_environment
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
+from rksp.models.resolve import resolve
 from rksp.models.settings import stored_settings
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.said.edits import RunText, applied
 from rksp.recipe_files.said.facts import run_facts
+from rksp.run import Question, Run
 
 DAY = datetime.date(2026, 11, 24)
 FREEZES = TESTS / "checks/freezes"
@@ -201,3 +207,55 @@ def test_a_deepspeed_file_beside_the_arguments_is_read(run):
     assert {name: facts[name].values[0] for name in wanted} == wanted
     elsewhere = facts_of(run(f"{DPO}deepspeed: not_here.json\n"))
     assert elsewhere["distributed"].values == ("deepspeed",) and "zero_stage" not in elsewhere
+
+
+def test_a_setting_that_avoids_a_fault_is_an_edit_of_the_run_file(tmp_path):
+    file, env = tmp_path / "sft.yaml", tmp_path / "env.txt"
+    env.write_text("trl==0.19.9\ntransformers==4.57.0\ntorch==2.7.0\n")
+    fault = "assistant_only_loss: true\nuse_liger_kernel: true\n"
+    file.write_text(SFT.replace("google/gemma-4-31b", "Qwen/Qwen3-0.6B") + fault)
+
+    def found():
+        run = Run.read(str(file), {})
+        source = resolve(run.target, overrides=run.overrides, counts=False)
+        question, _ = Question.of(run, source).audited(env)
+        report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
+        return {one.code: one for one in report.findings}
+
+    (edit,) = found()["RKSA-2026-0100"].edit
+    assert (edit.field, edit.old, edit.new) == ("use_liger_kernel", "true", "false")
+    file.write_text(applied(file.read_text(), [edit]))
+    assert file.read_text().endswith("use_liger_kernel: false\n")
+    assert "RKSA-2026-0100" not in found()
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("a: 1\npacking: True # why\n", "a: 1\npacking: False # why\n"),
+        ('{"packing": true}', '{"packing": false}'),
+        ("train.py --packing true --lr 1", "train.py --packing false --lr 1"),
+        ("SFTConfig(packing=True)", "SFTConfig(packing=False)"),
+        ("# packing: true\n", None),
+        ("pre-packing: true\nunpacking: true\npacking_strategy: bfd\n", None),
+        ("packing: true\neval:\n  packing: true\n", None),
+        ("packing: $PACKING\n", None),
+    ],
+)
+def test_a_key_is_edited_only_where_it_stands_once(text, new):
+    run = RunText(path="x.yaml", recipe=Recipe(), origins={}, text=text)
+    edit = run.key_edit("packing", False)
+    assert (None if edit is None else applied(text, [edit])) == new
+
+
+@pytest.mark.parametrize(("bar", "code"), [("error", 1), ("never", 0)])
+def test_a_known_fault_fails_the_gate_of_a_grid(tmp_path, capsys, bar, code):
+    file, env = tmp_path / "dpo.yaml", tmp_path / "env.txt"
+    file.write_text(DPO.replace("Qwen/Qwen3-0.6B", "gpt2"))
+    env.write_text("trl==0.12.0\ntransformers==4.46.0\ntorch==2.5.0\n")
+    grid = ["grid", str(file), "lr=1e-8", "--evidence", "config", "--workers", "1"]
+    assert left_with([*grid, "--env", str(env), "--fail-on", bar]) == code
+    assert "error RKSA-2026-0002" in capsys.readouterr().err
+    env.write_text("trl==0.12.0\ntransformers==4.48.0\ntorch==2.5.0\n")
+    assert left_with([*grid, "--env", str(env), "--fail-on", bar]) == 0
+    assert "error RKSA" not in capsys.readouterr().err

@@ -66,6 +66,25 @@ class RunText:
                 return place.model_copy(update={"was": was, "to": to, "file": file})
         return change
 
+    def key_edit(self, key: str, to: bool | float | str) -> Edit | None:
+        """Return the edit of a trainer's key that stands once in the text, with a value."""
+        name = re.escape(key).replace("_", "[-_]")
+        given = re.compile(
+            rf"^[^#]*?(?<![\w.])(?<![\w.]-){name}[\"']?(?:\s*[:=]\s*|\s+)[\"']?([-+\w.]+)"
+        )
+        lines = enumerate(self.text.split("\n"), start=1)
+        found = [(number, match) for number, line in lines if (match := given.search(line))]
+        if len(found) != 1:
+            return None
+        (number, match), new = found[0], str(to)
+        if isinstance(to, bool):
+            if match[1].lower() not in ("true", "false"):
+                return None
+            new = new if match[1][0].isupper() else new.lower()
+        edit = _edit(key, number, match.start(1) + 1, match[1], new)
+        file = self.path.partition("::")[0]
+        return edit.model_copy(update={"was": _typed(match[1]), "to": _typed(new), "file": file})
+
     def _places(self, name: str, was: object, origin: Origin | None, value: str) -> Iterator[Edit]:
         """Yield edits that may be meant: on the field's line, of the same number, a new line."""
         lines = self.text.split("\n")
