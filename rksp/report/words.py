@@ -421,7 +421,9 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         found.append(f"not measured: the gradient ({seed.response.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
-        f"{number} check{'s were' if number > 1 else ' was'} skipped: {reason}"
+        f"{number} checks were skipped: {reason.replace('it needs', 'they need')}"
+        if number > 1
+        else f"1 check was skipped: {reason}"
         for reason, number in reasons.items()
     ]
     if seed.risk is not None and seed.risk.outside:
