@@ -54,7 +54,6 @@ _ALARMS = (
     "The monitors in the runs of {}. The lead is the number of steps by which the alarm came "
     "before the loss showed the failure."
 )
-_HELD = {True: "held", False: "did not hold", None: "undecided"}
 
 
 def blocks(report: ConfirmReport) -> list[Block]:
@@ -95,7 +94,6 @@ def _verdict(report: ConfirmReport, number: Numbers) -> Verdict:
         told = ("from ", next(ends), " to ", next(ends))
     rows: list[list[Words]] = [
         ["Predicted P(failed)", number("prediction/probability_failed", PERCENT), told],
-        ["Prediction", _HELD[report.prediction_held], "P(failed) and the bar against the runs"],
         ["Do not exceed", number("prediction/do_not_exceed", digits=2), "as predicted"],
     ]
     tone, headline = _WORDS[report.verdict]
