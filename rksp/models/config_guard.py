@@ -156,7 +156,7 @@ def _check_patches(settings: Mapping[str, object], prefix: str) -> None:
     image, patch = (_side(settings.get(name)) for name in ("image_size", "patch_size"))
     if image is None or patch is None:
         return
-    if patch < 1 or (image / patch) ** 2 > _MOST_PATCHES:
+    if patch < 1 or abs(image) > math.isqrt(_MOST_PATCHES) * patch:
         raise InputError(
             f"The configuration cuts images of {prefix}image_size {image} into patches of {patch}; "
             f"there may be at most {_MOST_PATCHES} patches."

@@ -125,6 +125,7 @@ HUGE = {
     "layers": {"model_type": "gpt2", "n_layer": 2048},
     "infinite": {"model_type": "gpt2", "n_head": float("inf")},
     "zero patch": {"model_type": "vit", "image_size": 32, "patch_size": 0},
+    "a negative image": {"model_type": "vit", "image_size": -1e308, "patch_size": 8},
     "no base": {"model_type": "qwen3_vl", "text_config": {"rope_theta": 0}},
     "negative init": {"model_type": "gpt2", "initializer_range": -0.02},
     "infinite init": {"model_type": "gpt2", "initializer_range": float("-inf")},

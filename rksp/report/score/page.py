@@ -185,8 +185,9 @@ def _scale(report: ScoreReport, risk: RiskAssessment, length: int) -> Text:
     low, high = min(known.values()) - _MARGIN, max(known.values()) + _MARGIN
     line = ["─"] * length
     last = -1
-    for mark, decade in sorted(known.items(), key=lambda item: item[1]):
+    for done, (mark, decade) in enumerate(sorted(known.items(), key=lambda item: item[1])):
         last = max(last + 1, round((decade - low) / (high - low) * (length - 1)))
+        last = min(last, length - len(known) + done)  # those to come need a place too
         line[last] = mark
     cost = words.cost(report, risk)
     own = "" if "●" not in known else f"  ● yours: {cost}" if cost else "  ● yours"
