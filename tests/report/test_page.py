@@ -163,9 +163,10 @@ def test_a_start_above_the_safe_line_is_said_in_one_clause(name):
     assert said not in " ".join(render(below, name).split())
 
 
-@pytest.mark.parametrize("mine", [6e-4, 1e-99, 1e99])
-def test_no_mark_of_the_scale_hides_another(mine):
-    report = with_risk(scored(mine), start_here=6e-4, do_not_exceed=6.01e-4, likely_edge=6.02e-4)
+@pytest.mark.parametrize("start", [6e-4, 1e-94, 1e94])
+def test_no_mark_of_the_scale_hides_another(start):
+    near = {"do_not_exceed": 1.001 * start, "likely_edge": 1.002 * start}
+    report = with_risk(scored(6e-4), start_here=start, **near)
     (scale,) = [line for line in printed(report, 100) if "──" in line]
     assert all(mark in scale.split("  ●")[0] for mark in "SXE●")
 
