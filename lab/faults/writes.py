@@ -90,7 +90,7 @@ def ways(folder: Path) -> dict[str, tuple[Path, Write]]:
         "-o json": _by_command(*report, folder / "o.json"),
         "-o md": _by_command(*report, folder / "o.md"),
         "--export csv": _by_command(*export, folder / "e.csv"),
-        "--export parquet": _by_command(*export, folder / "e.parquet"),
+        "--export jsonl": _by_command(*export, folder / "e.jsonl"),
         "lab pack": _by_command("lab", "pack", ladders, "-o", folder / "all.parquet"),
         "lab fit": (edge, lambda turn: atomic_write(edge, "ab"[turn] * 300_000)),
         "cache": (folder / "cache" / "x.json", lambda turn: results.write("x", "ab"[turn] * 9000)),
