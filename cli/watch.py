@@ -24,8 +24,8 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite, definite
+from rksp.watch.attach import STOPPED
 
-_STOPPED = 75  # of --on-alarm stop, also where a launcher in between gave another code
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _OF_TERMINALS = ("SIGINT", "SIGQUIT")  # a terminal sends them to the command itself
 _LOOKS = 0.5  # seconds between two looks for the recipe that the command shows
@@ -179,8 +179,7 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
         starts_trained=asked["is_trained"],
     )
     question = Question.of(run, source)
-    report = definite(question.known([MeasureOptions(evidence="config")]))
-    answer = Result(question.run.written_in(report))
+    answer = Result(definite(question.known([MeasureOptions(evidence="config")])))
     recipe = question.run.recipe.model_dump(mode="json", exclude_unset=True)
     kept: dict[str, Any] = {"kind": "forecast", "text": str(answer).splitlines(), "recipe": recipe}
     risk = answer.probability_failed
@@ -196,7 +195,7 @@ def _concluded(code: int, folder: Path) -> int:
     found = {kind: sorted(folder.glob(f"*.{kind}")) for kind in ("python", "torch", "log", "stop")}
     if found["stop"]:
         _say(found["stop"][0].read_text(encoding="utf-8"))
-        code = _STOPPED
+        code = STOPPED  # also where a launcher in between gave another
     if found["log"]:
         logs = [file.read_text(encoding="utf-8") for file in found["log"]]
         log = Path(min(logs, key=len))  # that of rank 0

@@ -263,8 +263,6 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
-        from rksp.checks.advisories import NAME as ADVISORY
-        from rksp.checks.advisories import settings_of
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
@@ -273,7 +271,9 @@ class Run:
 
         def edits(finding: Finding) -> list[Edit]:
             found = [edit(*one) for one in settings_in(finding.fix).items()]
-            if finding.name == ADVISORY:
+            if finding.code.startswith("RKSA"):
+                from rksp.checks.advisories import settings_of  # 0.1 s that others spare
+
                 asked = [text.key_edit(*one) for one in settings_of(finding.code).items()]
                 found += [one for one in asked if one] if all(asked) else []
             return found

@@ -30,7 +30,7 @@ from rksp.recipe_files.said.facts import Fact, Facts
 _FILE = Path(__file__).with_name("advisories.jsonl")
 _LAPSE = datetime.timedelta(days=90)  # after the last check of a range without an end
 _MOST = 5  # findings of one run
-NAME = "known-fault"
+_NAME = "known-fault"
 _PATCHING = ("unsloth", "axolotl", "ms-swift", "llama-factory")  # they replace parts of others
 _BREAKS = ("nan", "diverges", "no learning", "wrong loss", "wrong rollouts", "wrong weights")
 ESTABLISHED = ("maintainer confirmed", "reproduced by several", "single report")
@@ -289,7 +289,7 @@ def _finding(
     shown = f"{one.summary.rstrip('.')}{f' ({because})' if because else ''}"
     return Finding(
         code=one.id,
-        name=NAME,
+        name=_NAME,
         level=one.level(environment, facts, today),
         message=f"{shown}; checked {one.modified}.",
         healthy="a release without the fault, or another setting",

@@ -26,6 +26,7 @@ from rksp.assessment.evidence import LEARNED
 from rksp.ground.errors import RkspError, summary
 from rksp.ground.option_lines import build
 from rksp.ground.versions import version
+from rksp.watch.attach import STOPPED
 from rksp.watch.attach.log import TRACKERS, Careful, RunLog
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.interventions.step_clip import StepClip
@@ -41,7 +42,6 @@ from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.loop import mean_over_ranks
 from rksp.watch.training.recorded import Recorded
 
-STOPPED = 75  # EX_TEMPFAIL: a scheduler may try again
 _KEEP = 10_000  # readings in memory; the log has all of them
 
 
