@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.ground.model import definite
-from rksp.optimizers.makers import MuonScale, matched_rate
-from rksp.optimizers.table import OPTIMIZERS as _TABLE
-from rksp.optimizers.table import optimizer_spec
+from rksp.recipe.optimizers.makers import MuonScale, matched_rate
+from rksp.recipe.optimizers.table import OPTIMIZERS as _TABLE
+from rksp.recipe.optimizers.table import optimizer_spec
 
 Norm = Literal["pre", "post", "none"]
 

@@ -18,12 +18,12 @@ from rksp.cli.progress import live_progress
 from rksp.cli.rendering import command_line, emit, made_with, outputs
 from rksp.cli.run_options import RunOptions, learned, say
 from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag, count
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, short
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.cli.run_options import RunOptions, say
 from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.documents.options import MeasureOptions
 from rksp.ground.budgets import SEEDS
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -172,8 +172,8 @@ def _glossary(found: Word) -> tuple[str, Rows]:
 
 
 def _options() -> Iterator[Entry]:
+    from rksp.documents.options import MeasureOptions
     from rksp.ground.flags import flags_of
-    from rksp.options import MeasureOptions
     from rksp.recipe import Recipe
 
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):

@@ -101,8 +101,8 @@ def scored(
     Raises:
         InputError: The target cannot be scored.
     """
+    from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
-    from rksp.options import MeasureOptions
     from rksp.report.finish import finished, summarized
     from rksp.report.gate import DEFAULT_BAR, Gate
     from rksp.run import Question, Run

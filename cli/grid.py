@@ -26,12 +26,12 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, say
+from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head
 from rksp.ground.text import one_line
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:

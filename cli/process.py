@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from rksp.documents.options import MeasureOptions
 from rksp.models.configuration import offline
-from rksp.options import MeasureOptions
 
 _MOST_THREADS = 1024
 

@@ -27,11 +27,11 @@ from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_
 from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
+from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.formats import rendering
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Panel
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
-from rksp.options import MeasureOptions
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource

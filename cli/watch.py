@@ -165,8 +165,8 @@ def _forecasting(folder: Path) -> Iterator[None]:
 
 def _forecast(asked: dict[str, Any], folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
+    from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
-    from rksp.options import MeasureOptions
     from rksp.report.score.result import Result
     from rksp.run import Question, Run
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.checks.advisories import Audit
     from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.finding import Edit, Finding
+    from rksp.documents.options import MeasureOptions
     from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
-    from rksp.options import MeasureOptions
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, check_kind
 from rksp.ground.flags import checked, field_of
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.finish import finished
 from rksp.report.gate import DEFAULT_BAR, Gate

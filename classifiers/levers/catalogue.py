@@ -15,8 +15,8 @@ from rksp.classifiers.edge_inputs import SHORT
 from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name
 from rksp.models.declared import Declared
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 Kind = Literal["decoder", "encoder", "encoder-decoder", "vision"]
 _KINDS: dict[str, Kind] = {

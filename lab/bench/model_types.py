@@ -50,9 +50,9 @@ def row_of(kind: str) -> dict[str, str]:
 
 def _scored(kind: str, rung: int) -> dict[str, str]:
     from rksp.assessment.pipeline import evaluate
+    from rksp.documents.options import MeasureOptions
     from rksp.ground.errors import RkspError
     from rksp.models.resolve import resolve_tiny
-    from rksp.options import MeasureOptions
     from rksp.recipe import Recipe
 
     source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)

@@ -20,10 +20,10 @@ from rksp.classifiers.levers.effects import DEAR
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.documents.confirm import ConfirmReport
+from rksp.documents.options import MeasureOptions
 from rksp.ground.files import atomic_write, read_text
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
-from rksp.options import MeasureOptions
 from rksp.own_runs.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 

@@ -14,9 +14,9 @@ from lab.ladders.plan import LadderSpec
 from lab.zoo import build_member
 from rksp.assessment.gathering import gather, response_of
 from rksp.datasets.probe import make_probe
+from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite
 from rksp.models.given import module_source
-from rksp.options import MeasureOptions
 from rksp.spectra.features import extract
 
 

@@ -19,7 +19,7 @@ from rksp.classifiers.levers.catalogue import BY_NAME, Kind, Lever
 from rksp.classifiers.levers.effects import LeverTable
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
-from rksp.optimizers.table import optimizer_named
+from rksp.recipe.optimizers.table import optimizer_named
 
 _LARGEST = 50_000_000  # bytes
 _SLIGHT = 0.05  # decades, or share of the runs: a smaller difference has no sign

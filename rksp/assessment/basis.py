@@ -13,7 +13,7 @@ from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.score import Contribution, LeverReport, RiskAssessment
 from rksp.ground.text import short
-from rksp.optimizers.table import optimizer_spec
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import FEATURES, Features, Tier
 
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite
 from rksp.models.declared import Declared
-from rksp.optimizers.table import optimizer_spec
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model

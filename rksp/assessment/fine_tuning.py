@@ -28,8 +28,8 @@ from rksp.documents.verdict import Verdict
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import LOW_RANK, Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 _KINDS = {
     "causal-lm": "decoder",

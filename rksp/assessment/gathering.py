@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rksp.assessment.evidence import Evidence
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 

@@ -24,8 +24,8 @@ from rksp.ground.flags import flags_of
 from rksp.ground.option_lines import split_line
 from rksp.ground.text import short
 from rksp.models.declared import Declared
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3

@@ -19,6 +19,7 @@ from rksp.datasets.batch import Batch
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
+from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import Progress, definite
@@ -31,7 +32,6 @@ from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass, check_whole, should_stream
 from rksp.models.streaming.stream import open_stream
-from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile, profile

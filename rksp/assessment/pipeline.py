@@ -21,10 +21,10 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.finding import Finding
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
 from rksp.documents.verdict import Verdict
 from rksp.ground.errors import ArtifactError, NotCovered, check_kind
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import UNMEASURED, Features, Tier, extract
 

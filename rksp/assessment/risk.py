@@ -19,8 +19,8 @@ from rksp.documents.score import CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
 from rksp.models.declared import Declared
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # loaded for trained weights alone

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import Cache, digest, user_cache
 from rksp.ground.versions import version
 from rksp.models.identity import file_identity, identity, tree_identity
 from rksp.models.overrides import parse_value
-from rksp.options import MeasureOptions
 
 if TYPE_CHECKING:
     from rksp.assessment.measurement import Measurement

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
 from rksp.models.declared import Declared, DeclaredShape
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 if TYPE_CHECKING:
     from rksp.measure.forward_stats import ForwardStats

@@ -9,8 +9,8 @@ from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.text import short
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import LOW_RANK, USUAL_RANK
+from rksp.recipe.optimizers.table import optimizer_spec
 
 # Up to so many parameters: the highest usual rate of training all weights of a decoder. SmolLM's
 # were tuned at 3e-4 and 1e-3, decoders of 1 to 4B at 2e-5 to 2e-4; of 97 recipes from 4B on, half

@@ -12,7 +12,7 @@ from rksp.documents.verdict import exceeds
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
-from rksp.optimizers.table import optimizer_spec
+from rksp.recipe.optimizers.table import optimizer_spec
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
 _HIGH_RATIO = 5.0

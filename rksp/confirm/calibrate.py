@@ -24,13 +24,13 @@ from rksp.confirm.ranks import Ranks
 from rksp.confirm.trainee import Trainee, check_trainable, trial_row
 from rksp.confirm.trial import sum_up
 from rksp.datasets.own_rows import OwnRows
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
-from rksp.options import MeasureOptions
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.own_runs.outcome import Ladder as Judged
 from rksp.own_runs.record import Row, Shape, append_row, read_record, shape_of

@@ -22,12 +22,12 @@ from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
+from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
-from rksp.options import MeasureOptions
 from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
 from rksp.run import Question, Run

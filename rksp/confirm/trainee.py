@@ -22,10 +22,10 @@ from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.optimizers.table import make_optimizer
 from rksp.own_runs.outcome import Ended, Outcome
 from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.training.runner import RunRecord
 

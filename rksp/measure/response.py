@@ -24,9 +24,9 @@ from rksp.measure.response_profile import (
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import chunks, size_of
 from rksp.models.streaming.supply import as_real, square_sum
-from rksp.optimizers.makers import RowRule
-from rksp.optimizers.table import make_optimizer, optimizer_of_class
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.makers import RowRule
+from rksp.recipe.optimizers.table import make_optimizer, optimizer_of_class
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades

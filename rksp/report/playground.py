@@ -29,9 +29,9 @@ from rksp.classifiers.edge_model import EdgeModel
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import flags_of
 from rksp.models.declared import Declared
-from rksp.optimizers.table import OPTIMIZERS as TABLE
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe, Schedule
+from rksp.recipe.optimizers.table import OPTIMIZERS as TABLE
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.report.blocks import LIKELIHOOD
 from rksp.report.html import page
 from rksp.report.words import TITLES

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import DiffReport, EffectReport, ScoreReport
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import one_line
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.diff import Figures, compare, figures_of
 from rksp.report.finish import finished

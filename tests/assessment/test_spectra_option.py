@@ -6,8 +6,8 @@ import pytest
 
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
+from rksp.documents.options import MeasureOptions
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.score.measured import measured
 

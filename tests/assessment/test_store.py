@@ -15,11 +15,11 @@ from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore
+from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Options
 from rksp.grid.evaluate import evaluate_group
 from rksp.ground.files import user_cache
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 TINY = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300}

@@ -14,12 +14,12 @@ from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.finding import Level
+from rksp.documents.options import MeasureOptions
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.grid.store import Row
 from rksp.grid.table import records
 from rksp.ground.text import short
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract
 

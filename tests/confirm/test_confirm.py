@@ -17,9 +17,9 @@ from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
+from rksp.documents.options import MeasureOptions
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve_tiny
-from rksp.options import MeasureOptions
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.monitors.base import Alarm, Severity

@@ -18,11 +18,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.options import MeasureOptions
 from rksp.own_runs.history import read_history
 from rksp.own_runs.record import read_record
 from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe

@@ -21,6 +21,7 @@ from rksp.assessment.evidence import first_step
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate, judge
 from rksp.cli import app
+from rksp.documents.options import MeasureOptions
 from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
@@ -31,7 +32,6 @@ from rksp.grid.store import GridStore, Row, made_by
 from rksp.grid.table import export, heat_map
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.formats import render
 from rksp.report.gate import Gate

@@ -19,10 +19,10 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.pipeline import judge
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.remembered import Remembered
+from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Base, make_cell
 from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import assumptions
 from rksp.run import origins_of_flags

@@ -13,10 +13,10 @@ from support.commands import left_with
 
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, flags_of, whole
 from rksp.models.streaming.memory import Streaming
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.report.formats import formats_of

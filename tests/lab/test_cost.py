@@ -12,11 +12,11 @@ import torch
 from lab.bench.cost import score_cost
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate
+from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming.memory import resident_memory
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 

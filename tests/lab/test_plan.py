@@ -14,7 +14,7 @@ from lab.ladders.lever_fit import shipped_plans as shipped_pairs
 from lab.ladders.plan import LadderSpec
 from lab.zoo import build_member
 from rksp.ground.errors import InputError
-from rksp.optimizers.table import make_optimizer
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
 
 

@@ -12,11 +12,11 @@ from rksp.assessment.evidence import first_step
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.pipeline import judge
 from rksp.datasets.batch import Batch
+from rksp.documents.options import MeasureOptions
 from rksp.measure.response import measure_drift, measure_response
 from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 RECIPE = Recipe(optimizer="adamw", max_grad_norm=None)

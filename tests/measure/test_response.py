@@ -16,8 +16,8 @@ from rksp.datasets.batch import Batch, run_pass
 from rksp.measure.gradient import measure_gradient
 from rksp.measure.response import first_direction, measure_response
 from rksp.models.streaming import gradients as of_weights
-from rksp.optimizers.table import OPTIMIZERS, make_optimizer
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import OPTIMIZERS, make_optimizer
 
 SHAPE = {
     "hidden_size": 16,

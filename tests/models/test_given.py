@@ -138,7 +138,7 @@ def test_a_model_type_scores_as_from_the_command_line():
 
 
 def rksp_options():
-    from rksp.options import MeasureOptions
+    from rksp.documents.options import MeasureOptions
 
     return MeasureOptions(**FAST)
 

@@ -13,6 +13,7 @@ from support.streams import FAMILIES, batch_for, halves
 from rksp.assessment.pipeline import evaluate
 from rksp.checks.facts import read_facts
 from rksp.datasets.batch import task_loss
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
 from rksp.measure.response_profile import ResponseProfile
@@ -21,7 +22,6 @@ from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units
 from rksp.models.streaming.gradients import Gradients, chunks, size_of, taping
 from rksp.models.streaming.stream import open_stream
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.features import extract
 

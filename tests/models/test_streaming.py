@@ -13,6 +13,7 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
@@ -20,7 +21,6 @@ from rksp.models.streaming import weights
 from rksp.models.streaming.memory import should_stream
 from rksp.models.streaming.stream import Stream, open_stream
 from rksp.models.streaming.units import SplitProducts, bounds
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 

@@ -10,6 +10,7 @@ from support.streams import assert_same, batch_for, states_of
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.flags import parse_size
 from rksp.models.given import module_source
@@ -21,7 +22,6 @@ from rksp.models.streaming.memory import fits, should_stream
 from rksp.models.streaming.stream import Stream, open_stream
 from rksp.models.streaming.supply import Buffers
 from rksp.models.streaming.weights import InitialWeights
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 

@@ -11,12 +11,12 @@ import pytest
 import transformers
 from support.places import CONFIGS, ROOT
 
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.models import configuration, resolve
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import declared_config, known_type, make_config, model_types
 from rksp.models.type_table import common, type_names, type_row
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 KINDS = ("gpt2", "llama", "bert", "t5", "vit", "mixtral", "qwen3", "deepseek_v3", "llava")

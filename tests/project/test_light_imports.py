@@ -80,7 +80,7 @@ _SCORED = ("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero
 STEPS = {
     "rksp": ("import rksp, rksp.cli", HEAVY | {"numpy"}),
     "rksp -h": (_command("-h"), HEAVY | {"numpy", "pydantic"}),
-    "the recipe": ("import rksp.recipe, rksp.options", HEAVY),
+    "the recipe": ("import rksp.recipe, rksp.documents.options", HEAVY),
     "kinds of documents": ("import rksp.documents.kinds", HEAVY),
     "rksp.models": ("import rksp.models", HEAVY),
     "rksp.kernels": ("import rksp.kernels", HEAVY),

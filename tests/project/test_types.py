@@ -22,14 +22,20 @@ def test_the_tree_holds_every_package(tmp_path):
     script = _script()
     assert sorted(script.homes()) == ["classifiers", "cli", "datasets", "kernels"]
     script.assemble(tmp_path)
-    for name in ("recipe.py", "py.typed", "cli/app.py", "datasets/probe.py", "kernels/__init__.py"):
+    for name in (
+        "recipe/__init__.py",
+        "py.typed",
+        "cli/app.py",
+        "datasets/probe.py",
+        "kernels/__init__.py",
+    ):
         assert (tmp_path / "rksp" / name).is_file()
     assert (tmp_path / "lab" / "commands.py").is_file()
 
 
 def test_a_message_names_the_file_of_the_repository():
-    said = "rksp/cli/app.py:1: error: a\nrksp/recipe.py:2: error: see rksp/cli/app.py\n"
-    named = "cli/app.py:1: error: a\nrksp/recipe.py:2: error: see rksp/cli/app.py\n"
+    said = "rksp/cli/app.py:1: error: a\nrksp/recipe/__init__.py:2: error: see rksp/cli/app.py\n"
+    named = "cli/app.py:1: error: a\nrksp/recipe/__init__.py:2: error: see rksp/cli/app.py\n"
     assert _script().real_paths(said) == named
 
 

@@ -13,16 +13,16 @@ from rksp.assessment.risk import edge_inputs
 from rksp.checks.coverage import not_covered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
-from rksp.optimizers.makers import matched_rate
-from rksp.optimizers.own import AdamKin, Mars
-from rksp.optimizers.table import (
+from rksp.recipe import MuonScale, Recipe
+from rksp.recipe.optimizers.makers import matched_rate
+from rksp.recipe.optimizers.own import AdamKin, Mars
+from rksp.recipe.optimizers.table import (
     OPTIMIZERS,
     Family,
     make_optimizer,
     optimizer_named,
     optimizer_spec,
 )
-from rksp.recipe import MuonScale, Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]
 MADE = [spec.name for spec in OPTIMIZERS if spec.make is not None]

@@ -13,9 +13,9 @@ import rksp
 from rksp.assessment.pipeline import evaluate
 from rksp.confirm.prediction import mean_prediction
 from rksp.documents.kinds import DOCUMENTS
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import RiskAssessment
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 # What an answer gives beside its verdict; `risk` and `threshold` are what the user asked with.

@@ -8,8 +8,8 @@ from support.reports import scored
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.options import MeasureOptions
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.report.score.measured import change, measured
 

@@ -18,8 +18,8 @@ from rksp.assessment.risk import edge_inputs, rounded
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import verdict_at
-from rksp.optimizers.table import OPTIMIZERS
 from rksp.recipe import MuonScale, Recipe, Schedule
+from rksp.recipe.optimizers.table import OPTIMIZERS
 from rksp.report.words import percent
 
 SETTINGS = 1000

@@ -9,9 +9,9 @@ import pytest
 from support.commands import left_with
 
 import rksp
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import DiffReport
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.options import MeasureOptions
 from rksp.report.formats import render
 
 SHELL = """python run_clm.py --model_type gpt2 --learning_rate {rate} --max_steps 2000 \\

@@ -7,8 +7,8 @@ from support.small_zoo import small_member
 
 from lab.tasks.tasks import associative_recall
 from rksp.datasets.batch import task_loss
-from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.base import Fault
 from rksp.watch.moment import Moment
 

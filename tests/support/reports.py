@@ -7,10 +7,10 @@ import functools
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.documents.finding import Finding
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.documents.verdict import combined
 from rksp.models.resolve import resolve
-from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 HOSTILE = '</script><b x="1">&|`%0A::error::*a*\n\x00'

@@ -91,7 +91,7 @@ OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("
 # A score at the cheapest and at the dearest tier, so that no table of optimizers is forgotten.
 _OPTIMIZER_SCORED = """
 import rksp
-from rksp.optimizers.table import optimizer_named
+from rksp.recipe.optimizers.table import optimizer_named
 print(optimizer_named('ToyOpt')[0].name)
 small = {'n_layer': 2, 'n_embd': 16, 'n_head': 2, 'n_positions': 32, 'vocab_size': 256}
 recipe = {'optimizer': 'toy', 'weight_decay': 0.1, 'sequence_length': 32}
@@ -194,7 +194,7 @@ TOYS = {
         "['undertrained', 'healthy', 'failed']",
     ),
     "an optimizer": Toy(
-        {"rksp/optimizers/table.py": _OPTIMIZER},
+        {"rksp/recipe/optimizers/table.py": _OPTIMIZER},
         _OPTIMIZER_SCORED,
         "toy\nconfig cannot tell no labelled run has the optimizer 'toy'\n"
         "response cannot tell no labelled run has the optimizer 'toy'",
@@ -267,7 +267,7 @@ TOYS = {
     ),
     "an option": Toy(
         {
-            "rksp/options.py": (
+            "rksp/documents/options.py": (
                 '    ] = "gradient"',
                 '    toy: Annotated[bool, Flag("--toy", "A toy.")] = False\n',
             )

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.optimizers.table import make_optimizer
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.penalties import ZLoss
 from rksp.watch.interventions.recovery import RateBackoff
 from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention

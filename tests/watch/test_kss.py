@@ -14,8 +14,8 @@ from lab.tasks.tasks import associative_recall
 from lab.zoo import ZooConfig, ZooTransformer
 from rksp.datasets.batch import task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.penalties import (
     KSS,
     eigenvalue_moduli,

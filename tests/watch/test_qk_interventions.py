@@ -12,7 +12,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import watching_attention
-from rksp.optimizers.table import make_optimizer
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.queries_keys import QKClip, QKNorm
 from rksp.watch.moment import Moment
 

@@ -36,8 +36,8 @@ from torch.utils.data import DataLoader
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
-from rksp.optimizers.table import make_optimizer
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.training import run

@@ -12,7 +12,7 @@ from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
-from rksp.optimizers.table import make_optimizer
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.interventions.step_clip import StepClip, Updates
 from rksp.watch.moment import Moment

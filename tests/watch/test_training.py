@@ -15,10 +15,10 @@ from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.optimizers.own import JointOptimizer, Lion
-from rksp.optimizers.table import make_optimizer
 from rksp.own_runs.outcome import OutcomePolicy
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.own import JointOptimizer, Lion
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.training import gradient_norm, hopeless, train
 
 SHAPE = {

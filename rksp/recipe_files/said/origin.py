@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
-from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe_files.parse.document import Document
 
 if TYPE_CHECKING:

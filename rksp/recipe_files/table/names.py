@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rksp.optimizers.table import optimizer_named
+from rksp.recipe.optimizers.table import optimizer_named
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
     (r"stable_decay|wsd|trapez|warmup_stable", "wsd", ""),

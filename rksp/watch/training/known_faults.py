@@ -18,7 +18,7 @@ from rksp.checks.conditions import gpu_facts, model_facts
 from rksp.checks.environment import installed_here
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
-from rksp.optimizers.table import optimizer_of_class
+from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, Facts, run_facts

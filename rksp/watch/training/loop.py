@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.optimizers.table import make_optimizer
 from rksp.own_runs.outcome import Curves
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.moment import Moment, Repeat
 
 Stop = Callable[[list[float], list[float]], bool]

@@ -68,14 +68,14 @@ def nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
 
 def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build the cautious AdamW."""
-    from rksp.optimizers.own import Cautious
+    from rksp.recipe.optimizers.own import Cautious
 
     return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
 
 
 def mars(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build MARS over AdamW."""
-    from rksp.optimizers.own import Mars
+    from rksp.recipe.optimizers.own import Mars
 
     return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
 
@@ -100,7 +100,7 @@ def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
 
 def lion(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build Lion."""
-    from rksp.optimizers.own import Lion
+    from rksp.recipe.optimizers.own import Lion
 
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     return Lion(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), betas=betas)
@@ -122,7 +122,7 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     """
     import torch
 
-    from rksp.optimizers.own import JointOptimizer
+    from rksp.recipe.optimizers.own import JointOptimizer
 
     if not hasattr(torch.optim, "Muon"):
         raise InputError(

@@ -8,8 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
-from rksp.optimizers import makers
-from rksp.optimizers.makers import RowRule, Settings
+from rksp.recipe.optimizers import makers
+from rksp.recipe.optimizers.makers import RowRule, Settings
 
 if TYPE_CHECKING:
     from torch import nn

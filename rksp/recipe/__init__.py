@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of
 from rksp.ground.model import Finite
-from rksp.optimizers.makers import MuonScale as MuonScale
-from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
+from rksp.recipe.optimizers.makers import MuonScale as MuonScale
+from rksp.recipe.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
     Optimizer = str  # a checker of types cannot read the table
