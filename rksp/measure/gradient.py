@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -37,7 +35,6 @@ def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> Respo
         or not finite.
     """
     params = [p for p in model.parameters() if p.requires_grad]
-    same = without_cache(model, same)
     with evaluating(model), without_gradients(params):
         sizes = _dropped_sizes(model, same, params)
         if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
@@ -106,22 +103,13 @@ def measure_streamed_gradient(
 
         served(0)
         with freed_memory_returned(), taping(opened, served) as tape:
-            logits, aux = logits_of(opened.model, without_cache(opened.model, same))
+            logits, aux = logits_of(opened.model, same)
             loss = cross_entropy(logits, definite(same.labels))
             (loss if aux is None else loss + aux).backward()
         gradients, pool = tape.gradients, opened.supply.products
         sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
         served(total)
     return profile_of_gradient(sizes, 3 * share)
-
-
-def without_cache(model: nn.Module, batch: Batch) -> Batch:
-    """Return the batch with the cache off, for a model that would keep every key and value."""
-    if batch.objective is not None or not isinstance(batch.inputs, dict):
-        return batch
-    if "use_cache" not in inspect.signature(model.forward).parameters:
-        return batch
-    return replace(batch, inputs=batch.inputs | {"use_cache": False})
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from rksp.datasets.batch import Batch, run_pass
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
-from rksp.measure.gradient import without_cache, without_gradients
+from rksp.measure.gradient import without_gradients
 from rksp.measure.response_profile import (
     ResponsePoint,
     ResponseProfile,
@@ -57,7 +57,6 @@ def measure_response(
     """
     params = [p for p in model.parameters() if p.requires_grad]
     share = same.count / (same.count + fresh.count)
-    same, fresh = without_cache(model, same), without_cache(model, fresh)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
         first.total.backward()
@@ -70,7 +69,7 @@ def measure_response(
         if first_gradient.reason is not None:
             return first_gradient
         norm, count = definite(first_gradient.grad_norm), sum(p.numel() for p in present)
-        direction, descent = first_direction(model, recipe, norm, present)
+        direction = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         return_freed_memory()  # moved weights do not fit into the holes of the backward pass
         with torch.no_grad():
@@ -98,7 +97,6 @@ def measure_response(
         first_gradient,
         loss=base,
         update_rms=update_rms,
-        descent=descent,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
         # The data of the gradient three times and for the slope; the other before and per point.
         forward_passes=4 * share + (1 - share) * (1 + len(found["points"])),
@@ -125,8 +123,8 @@ def _norm(tensors: Iterable[Tensor | None]) -> float:
 @torch.no_grad()
 def first_direction(
     model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
-) -> tuple[list[Tensor], float]:
-    """Compute the recipe's first update per unit rate in place of the gradients, and its descent.
+) -> list[Tensor]:
+    """Compute the recipe's first update per unit rate, in place of the gradients.
 
     Args:
         model: The model.
@@ -135,11 +133,11 @@ def first_direction(
         params: The parameters with a gradient, which is removed.
 
     Returns:
-        The update by parameter, and −g·u.
+        The update by parameter.
     """
     kinds, clip = kinds_of(model, recipe), clipping(recipe, norm)
     names = {id(p): name for name, p in model.named_parameters()}
-    direction, descent = [], 0.0
+    direction = []
     for p in params:
         gradient, p.grad = definite(p.grad), None
         kind, weight = kinds[names[id(p)]], as_real(p.detach())
@@ -149,10 +147,8 @@ def first_direction(
         for start, stop in rows:  # a whole embedding would stand beside its update
             part = gradient[start:stop] if p.dim() else gradient
             here = weight[start:stop] if p.dim() else weight
-            update = step_of(kind, part * clip, here)
-            descent -= float((part * update).sum())
-            part.copy_(update)
-    return direction, descent
+            part.copy_(step_of(kind, part * clip, here))
+    return direction
 
 
 @contextmanager
@@ -234,7 +230,7 @@ def measure_drift(
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not 0 < norm < math.inf:
             return [None] * len(rates)
-        direction, _ = first_direction(model, recipe, norm, present)
+        direction = first_direction(model, recipe, norm, present)
         before = _log_probabilities(shown(model), old)
         drifts: list[float | None] = []
         with moving(present, direction) as steer:
