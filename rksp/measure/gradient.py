@@ -92,7 +92,7 @@ def measure_streamed_gradient(
     Returns:
         The profile; it holds only a reason if the gradient is zero or not finite.
     """
-    with stream.again() as opened, evaluating(opened.model):
+    with stream as opened, evaluating(opened.model):
         # Forward, and backward twice as much, in loadings of all weights.
         done, total = 0, 3 * opened.size
 
