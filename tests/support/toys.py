@@ -200,12 +200,7 @@ TOYS = {
         "response cannot tell no labelled run has the optimizer 'toy'",
     ),
     "a model type": Toy(
-        {
-            "rksp/models/families.py": (
-                "_WORDS: dict[str, str] = {",
-                '    "granite": "encoder of=bert overflows_fp16",',
-            )
-        },
+        {"rksp/models/families.toml": 'granite = "encoder of=bert overflows_fp16"\n'},
         _RUN
         + "found = json.loads(rksp('score', 'granite', '--precision', 'fp16', '--peft', "
         + "'lora', '--evidence', 'config', '--format', 'json'))\n"

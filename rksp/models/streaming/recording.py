@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -316,16 +316,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
         numbered = []
         for step in steps:
             pieces = _pieces(step, tensor.numel())
-            numbered.append(
-                Step(
-                    operation=step.operation,
-                    args=step.args,
-                    kwargs=step.kwargs,
-                    view=step.view,
-                    first=number,
-                    pieces=pieces,
-                )
-            )
+            numbered.append(replace(step, first=number, pieces=pieces))
             number += pieces
         recipes[name] = Filling(
             name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)
