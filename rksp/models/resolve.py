@@ -36,6 +36,7 @@ from rksp.models.published import Published, nearest_published, published, publi
 from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Request, Task, hash_config
 from rksp.models.table_config import TableConfig
+from rksp.models.tiny import changed, shrunk
 from rksp.models.type_table import type_names, type_row
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _check_name(target: str) -> None:
 def resolve_tiny(
     target: str,
     *,
-    rung: int = 0,
+    shrink: Callable[[Mapping[str, Any]], dict[str, Any]] = shrunk,
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
@@ -199,7 +200,7 @@ def resolve_tiny(
 
     Args:
         target: A model type or the path of a config.json.
-        rung: As in `rksp.models.tiny.shrunk`.
+        shrink: Shrinks the complete settings.
         task: Read the model as this; default what its configuration says.
         max_params: Larger models are not built in memory.
 
@@ -209,8 +210,6 @@ def resolve_tiny(
     Raises:
         InputError: As in `resolve`.
     """
-    from rksp.models.tiny import changed, shrunk
-
     path = Path(target)
     types = model_types()
     if path.is_dir() and path_of(target) is not None:
@@ -229,7 +228,7 @@ def resolve_tiny(
     base: Any = settings if settings["model_type"] == config.model_type else settings["text_config"]
     # Rotary factors are lists over dimensions; the shrunk configuration uses plain ones.
     base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
-    small = overlay(base, changed(shrunk(full, rung), full))
+    small = overlay(base, changed(shrink(full), full))
     for name in ("out_features", "out_indices", "stage_names"):
         small.pop(name, None)
     if settings.get("architectures"):
