@@ -19,7 +19,7 @@ from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
-from rksp.models.refusals import refusals
+from rksp.models.configuration import refusals
 from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]

@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch, run_pass
-from rksp.measure.gradient import measure_gradient
-from rksp.measure.response import first_direction, measure_response
+from rksp.measure.response import first_direction, measure_gradient, measure_response
 from rksp.models.streaming import gradients as of_weights
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import OPTIMIZERS, make_optimizer

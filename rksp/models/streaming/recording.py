@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
-from rksp.models.refusals import refusals
+from rksp.models.configuration import refusals
 
 _LARGE = 1 << 20  # entries; larger tensors are created on the meta device
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})

@@ -19,7 +19,7 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
-from rksp.models.refusals import refusals, refused
+from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import (
     OVERHEAD,
