@@ -143,7 +143,7 @@ def _measure(
         draws = _draws(stream)
         plan, how = stream.plan, stream.describe()
         flops = counter.get_total_flops() + stream.split_flops
-        responded = _gradient(stream, batch) if gradient else {}
+    responded = _gradient(stream, batch) if gradient else {}
     torch.set_num_threads(1)
     bounds = (
         _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
