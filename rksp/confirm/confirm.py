@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData, trivial_loss
-from rksp.confirm.finished import FinishedRuns
-from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.trainee import Trainee, check_trainable, rehearse, trial_row
-from rksp.confirm.trial import sum_up
+from rksp.confirm.data import TrainingData
+from rksp.confirm.trainee import (
+    Trainee,
+    TrainingProgress,
+    check_trainable,
+    rehearse,
+    step_told,
+    trial_row,
+)
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import read_own_rows
 from rksp.documents.base import GateReport, TargetReport
@@ -25,7 +33,8 @@ from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
-from rksp.ground.files import digest
+from rksp.ground.files import ResultFolder, digest
+from rksp.ground.model import Strict, definite
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
@@ -34,12 +43,10 @@ from rksp.run import Question, Run
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
-from rksp.watch.monitors.sinks import Sink, sentence
+from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
+from rksp.watch.training.checkpoints import Checkpoints
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
-
-# Takes a message, the training steps done so far, and the training steps of all runs.
-ConfirmProgress = Callable[[str, int, int], None]
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
@@ -63,7 +70,7 @@ def confirm(
     past_runs: Sequence[Path] = (),
     record: Path | None = None,
     cache: bool | Path = False,
-    progress: ConfirmProgress = lambda what, done, total: None,
+    progress: TrainingProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
 
@@ -167,7 +174,7 @@ class _Runs:
     faults: Sequence[str]
     monitors: Sequence[str]
     record: Path | None
-    progress: ConfirmProgress
+    progress: TrainingProgress
 
     @property
     def total(self) -> int:
@@ -185,9 +192,9 @@ class _Runs:
         self, finished: FinishedRuns, options: MeasureOptions, question: Question
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
-        prediction = finished.prediction()
-        if prediction is not None:
-            return prediction
+        stored = finished.read("prediction")
+        if stored is not None and stored.prediction is not None:
+            return stored.prediction
         evaluations: list[Evaluation] = []
         for seed in self.seeds:
             if evaluations and options.evidence == "config":  # a configuration has no seed
@@ -197,7 +204,7 @@ class _Runs:
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
         prediction = mean_prediction(evaluations, question.bars["threshold"])
-        finished.keep_prediction(prediction)
+        finished.keep("prediction", prediction=prediction)
         return prediction
 
     def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
@@ -209,44 +216,36 @@ class _Runs:
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * steps
-            trial = finished.trial(arm.label, seed)
-            if trial is not None:
-                self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
-                trials.append(trial)
+            file = _file_of(arm.label, seed)
+            stored = finished.read(file)
+            if stored is not None and stored.trial is not None:
+                trials.append(stored.trial)
+                said = f"{name}: {stored.trial.outcome}, already finished"
+                self.progress(said, done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
-            record, judged = self.trainee.run(
+            log, states = finished.path(file, ".jsonl"), finished.path(file, "")
+            trial = self.trainee.trial(
                 arm,
                 seed,
                 data[seed],
+                fault_step=fault_step,
                 faults=self.faults,
                 monitors=self.monitors,
                 sinks=[
-                    *finished.sinks(arm.label, seed),
+                    *([] if log is None else [JsonLines(log, from_step=0)]),
                     _Critical(name, done, self.total, self.progress),
                 ],
-                checkpoints=finished.checkpoints(arm.label, seed),
-                progress=partial(self._told, name, done),
-            )
-            trial = sum_up(
-                record,
-                arm.label,
-                seed,
-                fault_step=fault_step,
-                trivial_loss=trivial_loss(data[seed].batches),
-                held_out=judged,
+                checkpoints=None if states is None else Checkpoints(states),
+                progress=step_told(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
-            finished.keep_trial(trial)
+            finished.keep(file, trial=trial)
             if self.record is not None and not arm.interventions:
                 append_row(self.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
-
-    def _told(self, name: str, done: int, step: int, loss: float) -> None:
-        said = f"{name}: step {step + 1}/{self.trainee.recipe.max_steps}, loss {loss:.4g}"
-        self.progress(said, done + step + 1, self.total)
 
 
 def _report(
@@ -296,10 +295,111 @@ def _report(
     )
 
 
+class _File(Strict):
+    """The contents of a file, and the settings for which they are valid."""
+
+    settings: str
+    trial: TrialReport | None = None
+    prediction: PredictionReport | None = None
+
+
+class FinishedRuns:
+    """The finished runs of one confirmation in a folder; without a folder nothing is stored.
+
+    A file made with other settings counts as missing: the run is trained again and replaces it.
+
+    Args:
+        folder: The folder, created if missing; None stores nothing.
+        settings: Everything that all runs depend on.
+
+    Raises:
+        InputError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
+        self._results = None if folder is None else ResultFolder(folder)
+        self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Lock the folder for this process.
+
+        Raises:
+            InputError: Another confirmation works in it.
+        """
+        return nullcontext() if self._results is None else self._results.alone()
+
+    def path(self, name: str, suffix: str) -> Path | None:
+        """Return a path in the folder."""
+        return None if self._results is None else self._results.path(name, suffix)
+
+    def read(self, name: str) -> _File | None:
+        """Return what was stored under a name for these settings."""
+        content = None if self._results is None else self._results.read(name)
+        if content is None:
+            return None
+        try:
+            found = _File.model_validate_json(content)
+        except ValidationError:  # written by an older rksp
+            return None
+        return found if found.settings == self._settings else None
+
+    def keep(self, name: str, **content: BaseModel) -> None:
+        """Store a trial or a prediction under a name."""
+        if self._results is not None:
+            file = _File(settings=self._settings, **content)
+            self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
+
+
+def _file_of(arm: str, seed: int) -> str:
+    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm)
+    return f"{safe}-seed-{seed}"
+
+
+def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
+    """Average the predictions over the seeds; give a verdict only if every seed has one."""
+    risks = [evaluation.risk for evaluation in evaluations]
+    reasons = sorted(
+        {e.risk_missing for e in evaluations if e.risk_missing}
+        | {reason for risk in risks if risk for reason in risk.reasons}
+    )
+    told = [risk for risk in risks if risk is not None and risk.probability_failed is not None]
+    if len(told) < len(risks):
+        return PredictionReport(
+            probability_failed=None,
+            low=None,
+            high=None,
+            verdict="not assessed" if None in risks else "cannot tell",
+            reasons=reasons,
+            start_here=None,
+            do_not_exceed=None,
+            threshold=threshold,
+        )
+    probability = statistics.fmean(definite(risk.probability_failed) for risk in told)
+    is_sure = all(risk.verdict in ("ok", "risk") for risk in told)
+    verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
+    return PredictionReport(
+        probability_failed=probability,
+        low=statistics.fmean(definite(risk.probability_failed_low) for risk in told),
+        high=statistics.fmean(definite(risk.probability_failed_high) for risk in told),
+        verdict="cannot tell" if reasons else verdict,
+        reasons=reasons,
+        start_here=_least([risk.start_here for risk in told]),
+        do_not_exceed=_least([risk.do_not_exceed for risk in told]),
+        threshold=threshold,
+        levers=told[0].levers,
+    )
+
+
+def _least(rates: Sequence[float | None]) -> float | None:
+    """Return the lowest rate over the seeds, or None if a seed has none."""
+    given = [rate for rate in rates if rate is not None]
+    return min(given) if len(given) == len(rates) else None
+
+
 class _Critical(Sink):
     """Reports a monitor's first critical alarm of a run as it comes."""
 
-    def __init__(self, name: str, done: int, total: int, progress: ConfirmProgress) -> None:
+    def __init__(self, name: str, done: int, total: int, progress: TrainingProgress) -> None:
         self.name, self.done, self.total, self.progress = name, done, total, progress
         self._heard: set[str] = set()
 

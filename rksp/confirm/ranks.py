@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -54,13 +53,13 @@ class Ranks:
         is_shared = self.device_number is not None and device == "cuda"
         return f"cuda:{self.device_number}" if is_shared else device
 
-    def told(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Tell all ranks something, and return what every rank says, in the order of the ranks.
+    def told(self, said: Any) -> list[Any]:
+        """Tell all ranks something, as JSON, and return what every rank says, in their order.
 
         Every rank calls it equally often.
         """
         if self._store is None:
-            return [dict(said)]
+            return [said]
         self._round += 1
         keys = [f"rksp/{self._round}/{rank}" for rank in range(self.count)]
         self._store.set(keys[self.rank], json.dumps(said))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData, label_entropy, training_data, trivial_loss
-from rksp.confirm.trial import HeldOut, in_precision, train_arm
+from rksp.confirm.trial import HeldOut, sum_up, train_arm
 from rksp.datasets.batch import mean_loss
 from rksp.datasets.own_rows import OwnRows
 from rksp.documents.confirm import TrialReport
@@ -27,7 +27,10 @@ from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.training.runner import RunRecord
+from rksp.watch.training.runner import Progress
+
+# Called with what is done, the training steps done so far, and the steps of all runs.
+TrainingProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +92,53 @@ class Trainee:
         """Return the model as its run at this seed starts, on its device."""
         return starting_model(self.source, self.recipe, seed).to(self.device)
 
-    def run(
-        self, arm: Arm, seed: int, data: TrainingData, **watched: Any
-    ) -> tuple[RunRecord, HeldOut | None]:
+    def trial(
+        self,
+        arm: Arm,
+        seed: int,
+        data: TrainingData,
+        *,
+        fault_step: int = 0,
+        **watched: Any,
+    ) -> TrialReport:
         """Train one arm, and judge it by what it did not see, where something was held out.
 
         Args:
             arm: The variant.
             seed: Of initialization, dropout and faults.
             data: From `data_of`.
+            fault_step: Alarms from this step on count as having seen the trouble.
             **watched: As for `train_arm`.
         """
         model, held = self.model(seed), data.held_out
         before = mean_loss(model, held) if held else 0.0
         record = train_arm(model, data.batches, self.recipe, arm, seed=seed, **watched)
-        return record, HeldOut(before=before, after=mean_loss(model, held)) if held else None
+        return sum_up(
+            record,
+            arm.label,
+            seed,
+            fault_step=fault_step,
+            trivial_loss=trivial_loss(data.batches),
+            held_out=HeldOut(before=before, after=mean_loss(model, held)) if held else None,
+        )
+
+
+def step_told(progress: TrainingProgress, name: str, steps: int, done: int, total: int) -> Progress:
+    """Return what tells of every step of one run.
+
+    Args:
+        progress: What is told.
+        name: The run.
+        steps: Its steps.
+        done: The steps of the runs before it.
+        total: The steps of all runs.
+    """
+
+    def told(step: int, loss: float) -> None:
+        said = f"{name}: step {step + 1}/{steps}, loss {loss:.4g}"
+        progress(said, done + step + 1, total)
+
+    return told
 
 
 def check_trainable(source: ModelSource) -> None:
@@ -127,7 +162,9 @@ def starting_model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
         InputError: The adapters cannot be built.
     """
     model = as_trained(source.build(seed), recipe, source.task, seed=seed)
-    return in_precision(model, recipe).train()
+    kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}  # of the weights too
+    kind = kinds.get(recipe.precision)
+    return (model if kind is None else model.to(kind)).train()
 
 
 def rehearse(

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import nn
 
 from rksp.confirm.arms import Arm
-from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.confirm.profiles import profile_curves
 from rksp.datasets.batch import Batch
-from rksp.documents.confirm import TrialReport
+from rksp.documents.confirm import PROFILED, Curve, TrialReport
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.base import Alarm
+from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
@@ -131,14 +129,76 @@ def sum_up(
     )
 
 
-def in_precision(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """Convert the weights to the type that a `-pure` precision asks for."""
-    kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}
-    return model.to(kinds[recipe.precision]) if recipe.precision in kinds else model
-
-
 def _points(curves: Curves, name: str) -> list[tuple[int, float | None]]:
     values = getattr(curves, name)
     count = min(CURVE_POINTS, len(values))
     chosen = np.unique(np.linspace(0, len(values) - 1, count).round().astype(int))
     return [(int(i), float(values[i]) if np.isfinite(values[i]) else None) for i in chosen]
+
+
+def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
+    """Return the step at which the loss first shows that the run fails; None if it never does.
+
+    It is the earlier of two steps: the first step that is not finite or exceeds the published
+    thresholds, and the step at which the smoothed loss left its running minimum by the margin for
+    good, if it later reached the spike height. The protocol of long runs (0.5 nats above the
+    minimum for 100 steps) is applied to short runs with a window of a tenth of the planned steps.
+    """
+    loss, norm = curves.loss.astype(np.float64), curves.grad_norm.astype(np.float64)
+    bad = ~np.isfinite(loss) | ~np.isfinite(norm)
+    bad |= (loss > policy.max_loss) | (norm > policy.max_grad_norm)
+    steps = np.flatnonzero(bad)[:1].tolist()
+    finite = loss[np.isfinite(loss)]
+    window = max(1, round(policy.final_share * curves.planned_steps))
+    if len(finite) >= 2 * window:
+        smooth = np.convolve(finite, np.full(window, 1 / window), "valid")
+        excess = smooth - np.minimum.accumulate(smooth)
+        left = int(np.flatnonzero(excess <= policy.margin)[-1]) + 1  # the minimum is always one
+        if (excess[left:] > policy.spike_height).any():
+            steps.append(left + window - 1)
+    return min(steps, default=None)
+
+
+def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
+    """Return the step of every monitor's first alarm at or after `since`."""
+    found: dict[str, int] = {}
+    for alarm in alarms:
+        if alarm.step >= since:
+            found[alarm.monitor] = min(alarm.step, found.get(alarm.monitor, alarm.step))
+    return found
+
+
+def leads(first: Mapping[str, int], at: int | None) -> dict[str, int]:
+    """Return the steps by which each monitor came before `at`; negative if it came after."""
+    return {} if at is None else {name: at - step for name, step in sorted(first.items())}
+
+
+def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:
+    """Return (step, value) of every quantity of `PROFILED` that was read, in the order of steps.
+
+    Of the windows of `qk_delta2_rank` it takes the shortest. Values that are not finite are left
+    out.
+    """
+    windows = [int(r.quantity.rpartition("_")[2]) for r in readings if _is_window(r.quantity)]
+    shortest = f"qk_delta2_rank_{min(windows, default=0)}"
+    found: dict[str, dict[int, list[float]]] = {}
+    for reading in readings:
+        name = "qk_delta2_rank" if reading.quantity == shortest else reading.quantity
+        is_mean = name == "near_unit_mass" and reading.layer
+        if name in PROFILED and not is_mean and math.isfinite(reading.value):
+            found.setdefault(name, {}).setdefault(reading.step, []).append(reading.value)
+    return {
+        name: [(step, _mean(name, values)) for step, values in sorted(found[name].items())]
+        for name in PROFILED
+        if name in found
+    }
+
+
+def _is_window(quantity: str) -> bool:
+    stem, _, window = quantity.rpartition("_")
+    return stem == "qk_delta2_rank" and window.isdigit()
+
+
+def _mean(name: str, values: Sequence[float]) -> float:
+    is_geometric = name == "stable_rank" and min(values) > 0
+    return statistics.geometric_mean(values) if is_geometric else statistics.fmean(values)

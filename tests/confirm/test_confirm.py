@@ -14,7 +14,7 @@ from rksp.cli.progress import sparse
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
-from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.confirm.trial import first_alarms, leads, onset
 from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.options import MeasureOptions
