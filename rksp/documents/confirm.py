@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rksp.documents.base import Document, Part, TargetReport
-from rksp.documents.score import LeverReport
+from rksp.documents.score import LeverReport, ScoreVerdict
 from rksp.recipe import Recipe
 
 # Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
@@ -30,13 +30,13 @@ class PredictionReport(Part):
         low, high: Ends of the interval of `probability_failed`.
     """
 
-    probability_failed: float | None
-    low: float | None
-    high: float | None
-    verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
+    probability_failed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ScoreVerdict
     reasons: list[str]
-    start_here: float | None
-    do_not_exceed: float | None
+    start_here: float | None = None
+    do_not_exceed: float | None = None
     threshold: float
     levers: list[LeverReport] = Field(default_factory=list)
 
