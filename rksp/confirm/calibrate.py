@@ -20,7 +20,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData
 from rksp.confirm.ranks import Ranks
-from rksp.confirm.trainee import (
+from rksp.confirm.trial import (
     Trainee,
     TrainingProgress,
     check_trainable,

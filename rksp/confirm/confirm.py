@@ -18,7 +18,7 @@ from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData
-from rksp.confirm.trainee import (
+from rksp.confirm.trial import (
     Trainee,
     TrainingProgress,
     check_trainable,

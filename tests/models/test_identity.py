@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import _Runs
-from rksp.confirm.trainee import Trainee
+from rksp.confirm.trial import Trainee
 from rksp.grid.cell import Cell, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
