@@ -166,9 +166,8 @@ def _trained(
 ) -> Shown | None:
     """Train the ladder; None in a process that, of those of a launcher, is not to answer."""
     # Here and not above: --help must not wait for torch.
+    from rksp.confirm.calibrate import Ranks, make_ladder, shown
     from rksp.confirm.calibrate import calibrate as train
-    from rksp.confirm.calibrate import make_ladder, shown
-    from rksp.confirm.ranks import Ranks
     from rksp.datasets.own_rows import read_own_rows
 
     measure = with_threads(measure.model_copy(update={"evidence": "forward"}))

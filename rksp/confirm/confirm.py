@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -122,17 +121,16 @@ def confirm(
     if monitors:
         make_monitors(monitors)
     trained = recipe.shortened(steps)
-    usual = arms or default_arms(recipe.learning_rate, None)
-    rehearse(source, trained, usual, faults)
     runs = _Runs(
         trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=device),
-        arms=usual,
+        arms=arms or default_arms(recipe.learning_rate, None),
         seeds=seeds,
         faults=faults,
         monitors=monitors,
         record=record,
         progress=progress,
     )
+    rehearse(source, trained, runs.arms, faults)
     settings = runs.settings()
     judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
     run = Run(target=source.target, recipe=trained)
@@ -146,22 +144,12 @@ def confirm(
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, question)
         if arms is None:
-            usual = default_arms(recipe.learning_rate, prediction.start_here)
-            runs = replace(runs, arms=usual)
+            default = default_arms(recipe.learning_rate, prediction.start_here)
+            runs = replace(runs, arms=default)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
-    return _report(
-        source,
-        recipe,
-        trained,
-        faults,
-        prediction,
-        trials,
-        device,
-        timings,
-        is_given=text is not None or data is not None,
-    )
+    return runs.report(recipe, prediction, trials, timings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,52 +235,53 @@ class _Runs:
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
 
-
-def _report(
-    source: ModelSource,
-    asked: Recipe,
-    trained: Recipe,
-    faults: Sequence[str],
-    prediction: PredictionReport,
-    trials: Sequence[TrialReport],
-    device: str,
-    timings: dict[str, float],
-    *,
-    is_given: bool,
-) -> ConfirmReport:
-    reports = compare(trials)
-    found, said = verdict(reports), conclude(prediction, reports, faults)
-    if source.starts_trained and not source.is_pretrained:
-        said.append(_RANDOM)
-    if source.is_pretrained and source.batch is None and not is_given:
-        said.append(_NOT_YOURS)
-    if trained.peft == "qlora":
-        said.append(_UNQUANTIZED)
-    is_failed, baseline = found == "failed", reports[0]
-    reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
-    gate = GateReport(
-        fail_on="failed", failed=is_failed, issues=[], reasons=[reason] if is_failed else []
-    )
-    return ConfirmReport(
-        target=TargetReport.of(
-            source,
-            name=source.target,
-            model_type=getattr(source.config, "model_type", None),
-            parameters=source.num_parameters,
-        ),
-        asked=asked,
-        trained=trained,
-        faults=list(faults),
-        prediction=prediction,
-        prediction_held=prediction_held(prediction, reports, faults),
-        verdict=found,
-        gate=gate,
-        conclusions=said,
-        arms=reports,
-        trials=list(trials),
-        provenance=_provenance(device),
-        timings=timings,
-    )
+    def report(
+        self,
+        asked: Recipe,
+        prediction: PredictionReport,
+        trials: Sequence[TrialReport],
+        timings: dict[str, float],
+    ) -> ConfirmReport:
+        """Return the document; `asked` is the user's own recipe."""
+        source, trained = self.trainee.source, self.trainee.recipe
+        reports = compare(trials)
+        found, said = verdict(reports), conclude(prediction, reports, self.faults)
+        is_given = self.trainee.text is not None or self.trainee.data is not None
+        if source.starts_trained and not source.is_pretrained:
+            said.append(_RANDOM)
+        if source.is_pretrained and source.batch is None and not is_given:
+            said.append(_NOT_YOURS)
+        if trained.peft == "qlora":
+            said.append(_UNQUANTIZED)
+        is_failed, baseline = found == "failed", reports[0]
+        reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
+        packages = {name: version(name) for name in ("rksp", "torch", "transformers", "numpy")}
+        return ConfirmReport(
+            target=TargetReport.of(
+                source,
+                name=source.target,
+                model_type=getattr(source.config, "model_type", None),
+                parameters=source.num_parameters,
+            ),
+            asked=asked,
+            trained=trained,
+            faults=list(self.faults),
+            prediction=prediction,
+            prediction_held=prediction_held(prediction, reports, self.faults),
+            verdict=found,
+            gate=GateReport(
+                fail_on="failed", failed=is_failed, issues=[], reasons=[reason] * is_failed
+            ),
+            conclusions=said,
+            arms=reports,
+            trials=list(trials),
+            provenance={
+                **packages,
+                "device": self.trainee.device,
+                "python": platform.python_version(),
+            },
+            timings=timings,
+        )
 
 
 class _File(Strict):
@@ -410,10 +399,3 @@ def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -
         mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
     )
     return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
-
-
-def _provenance(device: str) -> dict[str, str | int | float | bool | None]:
-    packages: dict[str, Any] = {
-        name: version(name) for name in ("rksp", "torch", "transformers", "numpy")
-    }
-    return packages | {"device": device, "python": platform.python_version()}

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 
 from rksp.confirm.trial import CURVE_POINTS, sum_up
-from rksp.documents.confirm import Curve, TrialReport
-from rksp.documents.watch import AlarmReport, ForecastReport, WatchReport
+from rksp.documents.confirm import (
+    AlarmReport,
+    Curve,
+    ForecastReport,
+    TrialReport,
+    WatchReport,
+)
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves, OutcomePolicy
