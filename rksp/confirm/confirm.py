@@ -14,9 +14,10 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from rksp.assessment.pipeline import Evaluation
-from rksp.confirm.arms import Arm, default_arms
+from rksp.confirm.arms import Arm, default_arms, parse_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData
+from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import (
     Trainee,
     TrainingProgress,
@@ -45,8 +46,6 @@ from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
 from rksp.watch.training.checkpoints import Checkpoints
 
-STEPS = 200  # the longest horizon that the shipped classifier knows
-
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
@@ -55,19 +54,9 @@ _RANDOM = "These runs started from random weights, but the run itself starts fro
 def confirm(
     source: ModelSource,
     recipe: Recipe,
-    arms: Sequence[Arm] | None = None,
+    options: TrialOptions | None = None,
     *,
-    steps: int = STEPS,
-    seeds: Sequence[int] = (0, 1, 2),
-    faults: Sequence[str] = (),
-    monitors: Sequence[str] = ("all",),
-    options: MeasureOptions | None = None,
-    threshold: float = 0.5,
-    text: Path | None = None,
-    device: str = "cpu",
-    folder: Path | None = None,
-    past_runs: Sequence[Path] = (),
-    record: Path | None = None,
+    measure: MeasureOptions | None = None,
     cache: bool | Path = False,
     progress: TrainingProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
@@ -76,22 +65,12 @@ def confirm(
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first; default `default_arms`.
-        steps: The length of every run; see `Recipe.shortened`.
-        seeds: Seeds of initialization, data order, dropout and faults.
-        faults: Lines for the registry of faults.
-        monitors: Lines for the registry of monitors.
-        options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
-            data are also those that the runs train on.
-        threshold: The threshold of the prediction; see `rksp.assessment.risk.Terms`.
-        text: A file to train on instead of the bundled text.
-        device: Where to train; the prediction is made on the CPU.
-        folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
-            critical alarm, a checkpoint from before it. The same call with the same folder reuses
-            the finished runs and trains the rest.
-        past_runs: Files and folders of past runs that the prediction learns from.
-        record: A file of runs to append every run to that differs from the recipe in the rate
-            alone, for `past_runs` of a later call.
+        options: Which runs are trained, and what is kept of them: every finished run, the
+            monitors' readings (JSON Lines) and, for runs with a critical alarm, a checkpoint from
+            before it. The same call with the same folder reuses the finished runs and trains the
+            rest.
+        measure: How the prediction measures, from the first seed on. Its data are also those that
+            the runs train on.
         cache: Where the prediction's measurements are kept; see `Question.keeping`.
         progress: Called with the progress.
 
@@ -102,50 +81,49 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     check_trainable(source)
-    options = options or MeasureOptions()
+    options, measure = options or TrialOptions(), measure or MeasureOptions()
+    text, faults = options.text, options.faults
+    arms = parse_arms(options.arms) if options.arms else default_arms(recipe.learning_rate, None)
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
     lacks_weights = not source.is_pretrained and (source.starts_trained or recipe.starts_trained)
-    if record is not None and (lacks_weights or faults):
+    if options.record is not None and (lacks_weights or faults):
         raise InputError(
             "A record holds runs from the weights that the recipe means, without a planted fault; "
             "leave out --record."
         )
-    data = None if options.data is None else read_own_rows(options.data)
+    data = None if measure.data is None else read_own_rows(measure.data)
     if data is not None:
         if text is not None or source.batch is not None:
             other = "--text" if text is not None else f"the batches of {source.target}"
             raise InputError(f"The runs train on --data or on {other}, not on both.")
         fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
-    if monitors:
-        make_monitors(monitors)
-    trained = recipe.shortened(steps)
+    trained = recipe.shortened(options.steps)
     runs = _Runs(
-        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=device),
-        arms=arms or default_arms(recipe.learning_rate, None),
-        seeds=seeds,
-        faults=faults,
-        monitors=monitors,
-        record=record,
+        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=options.device),
+        arms=arms,
+        seeds=range(measure.seed, measure.seed + options.seeds),
+        options=options,
         progress=progress,
     )
-    rehearse(source, trained, runs.arms, faults)
+    make_monitors(runs.monitors)
+    rehearse(source, trained, arms, faults)
     settings = runs.settings()
-    judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
+    judged: dict[str, object] = {"of": _identity(measure, options.bar, runs.seeds)}
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, bars={"threshold": threshold})
-    question = question.learning(past_runs).keeping(cache)
+    question = Question(run=run, source=source, bars={"threshold": options.bar})
+    question = question.learning(options.runs).keeping(cache)
     if question.own_runs is not None:
         judged["runs"] = digest(question.own_runs.model_dump_json())
-    finished = FinishedRuns(folder, settings)
+    finished = FinishedRuns(options.keep, settings)
     with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
-        predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, question)
-        if arms is None:
-            default = default_arms(recipe.learning_rate, prediction.start_here)
-            runs = replace(runs, arms=default)
+        predictions = FinishedRuns(options.keep, settings | judged)
+        prediction = runs.prediction(predictions, measure, question)
+        if not options.arms:
+            arms = default_arms(recipe.learning_rate, prediction.start_here)
+            runs = replace(runs, arms=arms)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -159,10 +137,13 @@ class _Runs:
     trainee: Trainee
     arms: Sequence[Arm]
     seeds: Sequence[int]
-    faults: Sequence[str]
-    monitors: Sequence[str]
-    record: Path | None
+    options: TrialOptions
     progress: TrainingProgress
+
+    @property
+    def monitors(self) -> list[str]:
+        """Lines for the registry of monitors; all of them where none is named."""
+        return self.options.monitors or ["all"]
 
     @property
     def total(self) -> int:
@@ -171,10 +152,7 @@ class _Runs:
 
     def settings(self) -> dict[str, object]:
         """Return everything that each run depends on."""
-        return self.trainee.identity() | {
-            "faults": list(self.faults),
-            "monitors": list(self.monitors),
-        }
+        return self.trainee.identity() | {"faults": self.options.faults, "monitors": self.monitors}
 
     def prediction(
         self, finished: FinishedRuns, options: MeasureOptions, question: Question
@@ -219,7 +197,7 @@ class _Runs:
                 seed,
                 data[seed],
                 fault_step=fault_step,
-                faults=self.faults,
+                faults=self.options.faults,
                 monitors=self.monitors,
                 sinks=[
                     *([] if log is None else [JsonLines(log, from_step=0)]),
@@ -230,8 +208,8 @@ class _Runs:
             )
             trials.append(trial)
             finished.keep(file, trial=trial)
-            if self.record is not None and not arm.interventions:
-                append_row(self.record, trial_row(self.trainee, arm, trial))
+            if self.options.record is not None and not arm.interventions:
+                append_row(self.options.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
 
@@ -244,8 +222,9 @@ class _Runs:
     ) -> ConfirmReport:
         """Return the document; `asked` is the user's own recipe."""
         source, trained = self.trainee.source, self.trainee.recipe
+        faults = self.options.faults
         reports = compare(trials)
-        found, said = verdict(reports), conclude(prediction, reports, self.faults)
+        found, said = verdict(reports), conclude(prediction, reports, faults)
         is_given = self.trainee.text is not None or self.trainee.data is not None
         if source.starts_trained and not source.is_pretrained:
             said.append(_RANDOM)
@@ -265,9 +244,9 @@ class _Runs:
             ),
             asked=asked,
             trained=trained,
-            faults=list(self.faults),
+            faults=list(faults),
             prediction=prediction,
-            prediction_held=prediction_held(prediction, reports, self.faults),
+            prediction_held=prediction_held(prediction, reports, faults),
             verdict=found,
             gate=GateReport(
                 fail_on="failed", failed=is_failed, issues=[], reasons=[reason] * is_failed

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import _Runs
+from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import Trainee
 from rksp.grid.cell import Cell, Options
 from rksp.grid.plan import read_plan
@@ -109,8 +110,8 @@ def test_a_resumed_confirmation_sees_other_weights(folder):
     def settings() -> dict:
         runs = _Runs(
             trainee=Trainee(source=resolve(str(folder)), recipe=Recipe(learning_rate=1e-3)),
-            arms=parse_arms([]), seeds=[0], faults=[], monitors=[],
-            record=None, progress=lambda *told: None,
+            arms=parse_arms([]), seeds=[0], options=TrialOptions(),
+            progress=lambda *told: None,
         )  # fmt: skip
         return runs.settings()
 
