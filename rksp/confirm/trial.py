@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class Trainee:
             seed,
             fault_step=fault_step,
             trivial_loss=trivial_loss(data.batches),
-            held_out=HeldOut(before=before, after=mean_loss(model, held)) if held else None,
+            held_out=(before, mean_loss(model, held)) if held else None,
         )
 
 
@@ -214,17 +214,6 @@ def trial_row(
     return row_of(name, trained, known, final_loss=final, state=state, seed=trial.seed, **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Mean loss, in nats, on examples that no run trained on, before the first step and at the end.
-
-    The loss after a run may be infinite or undefined.
-    """
-
-    before: float
-    after: float
-
-
 def train_arm(
     model: nn.Module,
     batches: Sequence[Batch],
@@ -264,14 +253,18 @@ def alarm_rules(recipe: Recipe) -> Rules:
 
 
 def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str, dict[str, int]]:
-    """Return the fields of a report that tell which monitor saw what.
+    """Return the fields of a report that tell which monitor saw what, and how long before `start`.
 
-    Alarms from step `since` on count as having seen the trouble. `alarms` counts episodes.
+    Alarms from step `since` on count as having seen the trouble. `alarms` counts episodes. A lead
+    is negative if the monitor came after.
     """
-    first = first_alarms(alarms, since=since)
+    first: dict[str, int] = {}
+    for alarm in alarms:
+        if alarm.step >= since:
+            first[alarm.monitor] = min(alarm.step, first.get(alarm.monitor, alarm.step))
     return {
         "first_alarms": first,
-        "leads": leads(first, start),
+        "leads": {} if start is None else {name: start - first[name] for name in sorted(first)},
         "alarms": dict(Counter(alarm.monitor for alarm in alarms if not alarm.is_escalation)),
     }
 
@@ -283,9 +276,14 @@ def sum_up(
     *,
     fault_step: int = 0,
     trivial_loss: float | None = None,
-    held_out: HeldOut | None = None,
+    held_out: tuple[float, float] | None = None,
 ) -> TrialReport:
-    """Return the report of a run; alarms from `fault_step` on count as having seen the trouble."""
+    """Return the report of a run; alarms from `fault_step` on count as having seen the trouble.
+
+    `held_out` is the mean loss, in nats, on examples that no run trained on, before the first step
+    and at the end, where it may be infinite or undefined.
+    """
+    before, after = held_out or (None, math.nan)
     policy = OutcomePolicy()
     counted = without(record.curves, record.undone)
     final = policy.final_loss(counted)
@@ -310,8 +308,8 @@ def sum_up(
         profiles=profile_curves(record.readings),
         checkpoint=record.checkpoint,
         trivial_loss=trivial_loss,
-        untrained_loss=None if held_out is None else held_out.before,
-        held_out_loss=held_out.after if held_out and math.isfinite(held_out.after) else None,
+        untrained_loss=before,
+        held_out_loss=after if math.isfinite(after) else None,
     )
 
 
@@ -343,20 +341,6 @@ def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
         if (excess[left:] > policy.spike_height).any():
             steps.append(left + window - 1)
     return min(steps, default=None)
-
-
-def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
-    """Return the step of every monitor's first alarm at or after `since`."""
-    found: dict[str, int] = {}
-    for alarm in alarms:
-        if alarm.step >= since:
-            found[alarm.monitor] = min(alarm.step, found.get(alarm.monitor, alarm.step))
-    return found
-
-
-def leads(first: Mapping[str, int], at: int | None) -> dict[str, int]:
-    """Return the steps by which each monitor came before `at`; negative if it came after."""
-    return {} if at is None else {name: at - step for name, step in sorted(first.items())}
 
 
 def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:

@@ -14,7 +14,7 @@ from rksp.cli.progress import sparse
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.options import TrialOptions
-from rksp.confirm.trial import first_alarms, leads, onset
+from rksp.confirm.trial import onset, seen
 from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.options import MeasureOptions
@@ -60,10 +60,10 @@ def test_first_alarms_after_the_fault_and_their_lead() -> None:
         )  # fmt: skip
 
     alarms = [alarm("a", 5), alarm("a", 12), alarm("b", 30)]
-    assert first_alarms(alarms) == {"a": 5, "b": 30}
-    assert first_alarms(alarms, since=10) == {"a": 12, "b": 30}
-    assert leads({"a": 12, "b": 30}, 25) == {"a": 13, "b": -5}
-    assert leads({"a": 12}, None) == {}
+    assert seen(alarms, None, since=0)["first_alarms"] == {"a": 5, "b": 30}
+    found = seen(alarms, 25, since=10)
+    assert (found["first_alarms"], found["leads"]) == ({"a": 12, "b": 30}, {"a": 13, "b": -5})
+    assert seen(alarms, None, since=10)["leads"] == {}
 
 
 def test_the_trivial_loss_is_the_entropy_of_the_labels_that_count() -> None:
