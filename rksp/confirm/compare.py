@@ -131,8 +131,8 @@ def _on_prediction(
 
 
 def _on_monitors(baseline: ArmReport) -> str:
+    loud = [m for m in baseline.monitors if m.runs]
     if not baseline.failed:
-        loud = [m for m in baseline.monitors if m.runs]
         if not loud:
             return "No monitor raised an alarm in the baseline."
         names = ", ".join(f"{m.monitor} ({m.runs} of {baseline.runs})" for m in loud)
@@ -140,7 +140,6 @@ def _on_monitors(baseline: ArmReport) -> str:
     early = [m for m in baseline.monitors if m.lead is not None]
     if not early:
         # A run that ends above its twin at a lower rate may show no failure at any step.
-        loud = [m for m in baseline.monitors if m.runs]
         if not loud:
             return "No monitor saw the failure."
         first = min(loud, key=lambda m: (2 * m.runs <= baseline.failed, m.first_alarm))

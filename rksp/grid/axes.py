@@ -330,20 +330,14 @@ def check_names(cells: Sequence[Cell], *, allow_hub: bool = False) -> tuple[str,
             continue
         unknown = [name for name in cell.overrides if name not in known]
         if unknown:
-            refused[_sentence(cell.target, known, unknown[0])] += 1
+            name = unknown[0]
+            refused[
+                f"{name} is neither a field of the recipe nor a setting of {cell.target}"
+                f"{known.close(name)} Use --ignore {name} to leave the axis out."
+            ] += 1
         elif "dropout" in cell.overrides and known.dropouts:
             meant[f"dropout sets {', '.join(known.dropouts)} of {cell.target}."] = None
     if sum(refused.values()) == len(cells) and cells:
         raise InputError(" ".join(refused))
-    return (*meant, *(f"{_cells(n)} cannot run: {why}" for why, n in refused.items()))
-
-
-def _sentence(target: str, known: ModelSettings, name: str) -> str:
-    return (
-        f"{name} is neither a field of the recipe nor a setting of {target}{known.close(name)} "
-        f"Use --ignore {name} to leave the axis out."
-    )
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
+    stopped = (f"{n} cell{'s' * (n > 1)} cannot run: {why}" for why, n in refused.items())
+    return (*meant, *stopped)
