@@ -22,7 +22,6 @@ from rksp.confirm.trial import (
     Trainee,
     TrainingProgress,
     check_trainable,
-    rehearse,
     step_told,
     trial_row,
 )
@@ -108,7 +107,7 @@ def confirm(
         progress=progress,
     )
     make_monitors(runs.monitors)
-    rehearse(source, trained, arms, faults)
+    runs.trainee.rehearse(arms, faults)
     settings = runs.settings()
     judged: dict[str, object] = {"of": _identity(measure, options.bar, runs.seeds)}
     run = Run(target=source.target, recipe=trained)

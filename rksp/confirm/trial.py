@@ -98,8 +98,27 @@ class Trainee:
         )
 
     def model(self, seed: int) -> nn.Module:
-        """Return the model as its run at this seed starts, on its device."""
-        return starting_model(self.source, self.recipe, seed).to(self.device)
+        """Return the model as its run at this seed starts, on its device and in training mode.
+
+        It has the recipe's adapters and precision.
+
+        Raises:
+            InputError: The adapters cannot be built.
+        """
+        model = as_trained(self.source.build(seed), self.recipe, self.source.task, seed=seed)
+        kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}  # of the weights too
+        return model.to(self.device, kinds.get(self.recipe.precision)).train()
+
+    def rehearse(self, arms: Sequence[Arm], faults: Sequence[str]) -> None:
+        """Bind interventions and faults to the model once, before an hour is spent on training."""
+        for arm in arms:
+            model = self.model(self.source.seed)
+            for line in faults:
+                make_fault(line).bind(model, seed=0)
+            if arm.interventions:
+                optimizer = make_optimizer(model, self.recipe)
+                for intervention in arm.make():
+                    intervention.bind(model, optimizer)
 
     def trial(
         self,
@@ -162,32 +181,6 @@ def check_trainable(source: ModelSource) -> None:
             f"{source.target} comes without a batch, and rksp has only text and images of its own "
             "to train on; return (model, batches) from the factory."
         )
-
-
-def starting_model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
-    """Build a model as its run starts: with the recipe's adapters and precision, in training mode.
-
-    Raises:
-        InputError: The adapters cannot be built.
-    """
-    model = as_trained(source.build(seed), recipe, source.task, seed=seed)
-    kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}  # of the weights too
-    kind = kinds.get(recipe.precision)
-    return (model if kind is None else model.to(kind)).train()
-
-
-def rehearse(
-    source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
-) -> None:
-    """Bind every intervention and fault to the model once, before an hour is spent on training."""
-    for arm in arms:
-        model = starting_model(source, recipe, source.seed)
-        for line in faults:
-            make_fault(line).bind(model, seed=0)
-        if arm.interventions:
-            optimizer = make_optimizer(model, recipe)
-            for intervention in arm.make():
-                intervention.bind(model, optimizer)
 
 
 def trial_row(
