@@ -331,8 +331,11 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
     )
     told = [risk for risk in risks if risk is not None and risk.probability_failed is not None]
     if len(told) < len(risks):
-        verdict = "not assessed" if None in risks else "cannot tell"
-        return PredictionReport(verdict=verdict, reasons=reasons, threshold=threshold)
+        return PredictionReport(
+            verdict="not assessed" if None in risks else "cannot tell",
+            reasons=reasons,
+            threshold=threshold,
+        )
     probability = statistics.fmean(definite(risk.probability_failed) for risk in told)
     is_sure = all(risk.verdict in ("ok", "risk") for risk in told)
     verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
