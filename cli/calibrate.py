@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
@@ -17,11 +16,12 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threa
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import command_line, emit, made_with, outputs
 from rksp.cli.run_options import RunOptions, learned, say
-from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.cli.training import measurement_panel, trained_source
+from rksp.confirm.options import LadderOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
-from rksp.ground.flags import Flag, count
+from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, short
 from rksp.recipe import Recipe
@@ -34,24 +34,6 @@ if TYPE_CHECKING:
 _RECORD = Path("runs.jsonl")
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
 _TWIN = {"batch_size": 8, "sequence_length": 64}
-
-
-class LadderOptions(TrainingOptions):
-    """Options of the runs to train."""
-
-    record: Annotated[
-        Path | None,
-        Flag(
-            "--record",
-            "File of runs to append to; runs that it holds are not trained again. The default is a "
-            "new runs.jsonl.",
-            unit="file",
-        ),
-    ] = None
-    steps: Annotated[
-        int,
-        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
-    ] = Field(default=100, ge=2)
 
 
 _MEASURE = measurement_panel(
@@ -166,14 +148,13 @@ def _trained(
 ) -> Shown | None:
     """Train the ladder; None in a process that, of those of a launcher, is not to answer."""
     # Here and not above: --help must not wait for torch.
+    from rksp.confirm.calibrate import Ranks, make_ladder, shown
     from rksp.confirm.calibrate import calibrate as train
-    from rksp.confirm.calibrate import make_ladder, shown
-    from rksp.confirm.ranks import Ranks
     from rksp.datasets.own_rows import read_own_rows
 
     measure = with_threads(measure.model_copy(update={"evidence": "forward"}))
     quiet_transformers()
-    source = options.source(run, model)
+    source = trained_source(options, run, model)
     recipe = run.recipe
     if options.shrink:
         small = {name: value for name, value in _TWIN.items() if name not in given.typed}

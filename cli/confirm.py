@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
@@ -15,11 +14,10 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threa
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.cli.run_options import RunOptions, say
-from rksp.cli.training import TrainingOptions, measurement_panel
+from rksp.cli.training import measurement_panel, trained_source
+from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
-from rksp.ground.budgets import SEEDS
 from rksp.ground.files import check_writable
-from rksp.ground.flags import Flag
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -27,72 +25,9 @@ if TYPE_CHECKING:
     from rksp.run import Run
 
 
-class TrialOptions(TrainingOptions):
-    """Options of the runs to train and compare."""
+class _Trials(TrialOptions):
+    """The options of the runs, and what their failure does."""
 
-    arms: Annotated[
-        list[str],
-        Flag(
-            "--arm",
-            (
-                "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60, "
-                "optimizer=muon), or an intervention (qk_norm, clip=0.5, zclip+clip=1); "
-                "repeatable. The default is baseline, the predicted learning rate to start with "
-                "(rate=0.3 where there is none below), and step_clip."
-            ),
-            unit="arm",
-        ),
-    ] = []
-    steps: Annotated[
-        int,
-        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
-    ] = Field(default=200, ge=1)
-    seeds: Annotated[
-        int,
-        Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),
-    ] = Field(default=3, ge=1, le=SEEDS)
-    faults: Annotated[
-        list[str],
-        Flag(
-            "--fault",
-            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
-            unit="fault",
-        ),
-    ] = []
-    monitors: Annotated[
-        list[str],
-        Flag(
-            "--monitor",
-            "Use only these monitors (name or name:every=5); repeatable.",
-            unit="monitor",
-        ),
-    ] = []
-    keep: Annotated[
-        Path | None,
-        Flag(
-            "--keep",
-            (
-                "Folder for finished runs, readings and checkpoints from before a failure; the "
-                "same command resumes from it."
-            ),
-        ),
-    ] = None
-    runs: Annotated[
-        list[Path],
-        Flag(
-            "--runs",
-            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
-            unit="path",
-        ),
-    ] = []
-    record: Annotated[
-        Path | None,
-        Flag("--record", "File of runs to append these runs to, for --runs of a later command."),
-    ] = None
-    bar: Annotated[
-        float,
-        Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
-    ] = Field(default=0.5, gt=0, le=1)
     exit_zero: ExitZero = False
 
 
@@ -112,7 +47,7 @@ def confirm(
     of: Annotated[RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _PREDICTION],
     model: Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})],
-    trials: Annotated[TrialOptions, Panel(title="Runs")],
+    trials: Annotated[_Trials, Panel(title="Runs")],
     output: Annotated[ConfirmOutput, Panel(title="Output")],
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
@@ -139,30 +74,14 @@ def _confirmed(
     run: Run, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
 ) -> ConfirmReport:
     # Here and not above: --help must not wait for torch.
-    from rksp.confirm.arms import parse_arms
     from rksp.confirm.confirm import confirm as run_confirmation
 
     measure = with_threads(measure)
     quiet_transformers()
-    source = trials.source(run, model)
+    source = trained_source(trials, run, model)
     with live_progress(lambda what: ": step " not in what) as progress:
         return run_confirmation(
-            source,
-            run.recipe,
-            parse_arms(trials.arms) if trials.arms else None,
-            steps=trials.steps,
-            seeds=range(measure.seed, measure.seed + trials.seeds),
-            faults=trials.faults,
-            monitors=trials.monitors or ("all",),
-            options=measure,
-            threshold=trials.bar,
-            text=trials.text,
-            device=trials.device,
-            folder=trials.keep,
-            past_runs=trials.runs,
-            record=trials.record,
-            cache=True,
-            progress=progress,
+            source, run.recipe, trials, measure=measure, cache=True, progress=progress
         )
 
 

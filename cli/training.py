@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Panel
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.ground.flags import Flag
-from rksp.ground.model import Finite
 
 if TYPE_CHECKING:
+    from rksp.confirm.options import TrainingOptions
     from rksp.models.source import ModelSource
     from rksp.run import Run
 
 
-class TrainingOptions(Finite):
-    """Options of every command that trains."""
+def trained_source(options: TrainingOptions, run: Run, model: ModelOptions) -> ModelSource:
+    """Return the model that is trained: the target, or its tiny twin.
 
-    shrink: Annotated[
-        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
-    ] = False
-    text: Annotated[
-        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
-    ] = None
-    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
+    Raises:
+        InputError: The device is not there, or `--shrink` meets sizes that were set.
+    """
+    import torch  # here and not above: --help must not wait for it
 
-    def source(self, run: Run, model: ModelOptions) -> ModelSource:
-        """Return the model that is trained: the target, or its tiny twin.
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise InputError(f"--device {options.device!r} is not available; use cpu.")
+    if not options.shrink:
+        return run.started(model.resolve(run.target, run.overrides))
+    if model.overrides:
+        raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
+    from rksp.models.resolve import resolve_tiny
 
-        Raises:
-            InputError: The device is not there, or `--shrink` meets sizes that were set.
-        """
-        import torch  # here and not above: --help must not wait for it
-
-        if self.device != "cpu" and not torch.cuda.is_available():
-            raise InputError(f"--device {self.device!r} is not available; use cpu.")
-        if not self.shrink:
-            return run.started(model.resolve(run.target, run.overrides))
-        if model.overrides:
-            raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
-        from rksp.models.resolve import resolve_tiny
-
-        task = cast(Any, model.task)
-        return run.started(resolve_tiny(run.target, max_params=int(model.max_params), task=task))
+    task = cast(Any, model.task)
+    return run.started(resolve_tiny(run.target, max_params=int(model.max_params), task=task))
 
 
 def measurement_panel(spend: str, seed: str, **defaults: object) -> Panel:

@@ -132,7 +132,12 @@ def score(
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed)).learning([Path(path) for path in paths])
     question = question.applying(apply).audited()[0].keeping(cache)
-    with _left_as_found(source.model):
+    as_found: AbstractContextManager[None] = nullcontext()
+    if source.model is not None:  # then torch is loaded
+        from rksp.models.as_found import left_as_found
+
+        as_found = left_as_found(source.model)
+    with as_found:
         evaluations = [question.evaluated(one) for one in options.at_seeds(seeds)]
     older = baseline.report if isinstance(baseline, Result) else baseline
     report = question.reported(evaluations)
@@ -143,14 +148,6 @@ def _is_module(target: object) -> TypeGuard[nn.Module]:
     """Tell whether a target is a module; who has one has loaded torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(target, torch.nn.Module)
-
-
-def _left_as_found(model: nn.Module | None) -> AbstractContextManager[None]:
-    if model is None:
-        return nullcontext()
-    from rksp.models.as_found import left_as_found
-
-    return left_as_found(model)
 
 
 def _check(apply: object, options: object, cache: object, runs: object) -> None:

@@ -13,7 +13,7 @@ import typer
 from rksp.cli.options import assignments
 from rksp.grid.cell import Options
 from rksp.grid.evaluate import evaluate_group
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 
 _LEASE = 3600.0
@@ -50,7 +50,7 @@ def grid_cost(
         "lr": [10 ** (-5 + 4 * i / max(1, rates - 1)) for i in range(rates)],
         "warmup": list(_WARM_UPS),
     }
-    plan = make_plan(grid, target=target, overrides=overrides)
+    plan = read_plan(grid, target=target, overrides=overrides)
     _load(plan.cells[0].target, overrides)
     profiles = 0.0
     with tempfile.TemporaryDirectory() as folder, GridStore(Path(folder) / "grid.db") as store:
@@ -79,7 +79,7 @@ def grid_cost(
 
 def _load(target: str, overrides: Mapping[str, object] | None) -> None:
     """Evaluate one cell and discard its answer, to pay for the imports."""
-    plan = make_plan({"lr": [1e-3]}, target=target, overrides=overrides)
+    plan = read_plan({"lr": [1e-3]}, target=target, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder, GridStore(Path(folder) / "grid.db") as store:
         store.fill(plan.cells, Options())
         for _ in evaluate_group(store.claim(_LEASE)):

@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from rksp.classifiers.levers.effects import DEAR
-from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
+from rksp.confirm.options import TrialOptions
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.options import MeasureOptions
 from rksp.ground.files import atomic_write, read_text
@@ -157,11 +157,8 @@ def _confirmed(
     return confirm(
         source,
         RECIPE.model_copy(update={"learning_rate": rate}),
-        parse_arms(arms),
-        seeds=range(seeds),
-        monitors=("loss",),
-        options=MeasureOptions(evidence="config"),
-        folder=folder,
+        TrialOptions(arms=list(arms), seeds=seeds, monitors=["loss"], keep=folder),
+        measure=MeasureOptions(evidence="config"),
     )
 
 

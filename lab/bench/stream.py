@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ByteSize, TypeAdapter
 
 from rksp.cli.options import assignments
 from rksp.ground.errors import InputError
-from rksp.ground.flags import parse_size
 
 _DRAWS = "random numbers drawn"
 _GRADIENT = "gradient, s"
@@ -332,7 +332,7 @@ def main(
         tokens=tokens,
         layers=layers,
         threads=threads,
-        max_memory=None if max_memory is None else parse_size(max_memory),
+        max_memory=TypeAdapter(ByteSize | None).validate_python(max_memory),
         spectra=spectra,
         overrides=assignments(overrides or []),
     ):

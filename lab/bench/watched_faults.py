@@ -16,7 +16,7 @@ import typer
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.confirm.watched import watched_run
-from rksp.documents.watch import WatchReport
+from rksp.documents.confirm import WatchReport
 from rksp.recipe import Recipe
 from rksp.watch.attach.finder import Finder
 from rksp.watch.faults.registry import make_fault

@@ -3,8 +3,8 @@
 A trial *failed* if its own curve says so, or if it ended above its twin of the same seed by the
 margin of the ladders' policy. A twin is judged in the same way beside itself at a tenth of its
 rate; one that fails is not healthy, and its alarms are not false. A trial's *onset* is that of
-`rksp.confirm.onset`, or else the step from which its smoothed loss stays above its twin's by the
-margin.
+`rksp.confirm.trial.onset`, or else the step from which its smoothed loss stays above its twin's by
+the margin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.experiments.rows import TrialRow, to_rows
 from lab.experiments.tables import REFERENCE, markdown
 from lab.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.onset import LOSS
+from rksp.confirm.compare import LOSS
 from rksp.own_runs.outcome import OutcomePolicy
 
 STEPS, WARMUP, STRUCK = 160, 20, 60

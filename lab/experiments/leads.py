@@ -1,7 +1,7 @@
 """Which monitor leads a failing loss: plain runs of the plan `step_clip` with every monitor.
 
-PYTHONPATH=benchmarks python -m experiments.leads FOLDER        # trains; resumes in the folder
-PYTHONPATH=benchmarks python -m experiments.leads FOLDER --stored
+python -m lab.experiments.leads FOLDER        # trains; resumes in the folder
+python -m lab.experiments.leads FOLDER --stored
 
 A run fails as the ladders' policy says beside the best of its model and seed. Its onset is the
 step from which its smoothed loss stays above the best run's by the margin, or its last step. Every
@@ -23,10 +23,10 @@ import typer
 
 from lab.experiments.frontier import plan
 from lab.experiments.readings import read_readings
+from lab.experiments.rows import departure
 from lab.experiments.tables import markdown
 from lab.experiments.trials import DENSE, Stored, Trial, read_trials, run_trials
 from lab.tasks.tasks import make_task
-from rksp.confirm.onset import departure
 from rksp.ground.files import ResultFolder
 from rksp.ground.model import Strict
 from rksp.own_runs.outcome import OutcomePolicy

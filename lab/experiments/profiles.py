@@ -30,7 +30,7 @@ class ProfileRow(Strict):
         family, rate, seed: Which run.
         final_loss: Mean over the last tenth, in nats; None if the run stopped before.
         loss: Training loss at the steps of the profiles, in nats.
-        profiles: Quantity → (step, value); see `rksp.confirm.profiles`.
+        profiles: Quantity → (step, value); see `rksp.confirm.trial.profile_curves`.
     """
 
     family: str

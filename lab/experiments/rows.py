@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from lab.experiments.trials import Stored
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.onset import departure
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write
 from rksp.ground.model import Strict
-from rksp.own_runs.outcome import Outcome
+from rksp.own_runs.outcome import Outcome, OutcomePolicy
 
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
@@ -106,3 +106,28 @@ def shipped_rows(name: str, kind: type[AnyRow] = TrialRow) -> list[AnyRow]:
     if not file.is_file():
         raise ArtifactError(f"No results of {name!r} are stored; run it with --folder.")
     return [kind.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def departure(
+    loss: Sequence[float | None], twin: Sequence[float | None], *, planned_steps: int
+) -> int | None:
+    """Return the step from which a run's smoothed loss stays above its twin's by the margin.
+
+    Args:
+        loss: The run's loss of every step taken; None where it was not finite.
+        twin: That of its twin.
+        planned_steps: Steps of both; the loss is smoothed over a tenth of them.
+
+    Returns:
+        None if the run ends within the margin, or either of them has no smoothed loss.
+    """
+    policy = OutcomePolicy()
+    window = max(1, round(policy.final_share * planned_steps))
+    count = min(len(loss), len(twin))
+    pair = np.array([loss[:count], twin[:count]], dtype=np.float64)
+    if count < window:
+        return None
+    smooth = [np.convolve(part, np.full(window, 1 / window), "valid") for part in pair]
+    near = np.flatnonzero(smooth[0] - smooth[1] <= policy.margin)
+    left = int(near[-1]) + 1 if len(near) else 0
+    return left + window - 1 if left < len(smooth[0]) else None

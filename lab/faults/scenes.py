@@ -26,7 +26,7 @@ from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.ray import RayEngine
 from rksp.grid.evaluate import load_evaluator
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.run import drive
 from rksp.grid.store import GridStore
 
@@ -107,7 +107,7 @@ class GridScene(Scene):
         axes = {"seed": list(self.seeds), "lr": [10 ** (-5 + i / 4) for i in range(12)]}
         shape = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 300}
         store = GridStore(folder / "grid.db")
-        store.fill(make_plan(axes, target="gpt2", overrides=shape).cells, Options(states=256))
+        store.fill(read_plan(axes, target="gpt2", overrides=shape).cells, Options(states=256))
         return store
 
     def engine(self) -> Engine:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +22,13 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData
-from rksp.confirm.ranks import Ranks
-from rksp.confirm.trainee import Trainee, check_trainable, trial_row
-from rksp.confirm.trial import sum_up
+from rksp.confirm.trial import (
+    Trainee,
+    TrainingProgress,
+    check_trainable,
+    step_told,
+    trial_row,
+)
 from rksp.datasets.own_rows import OwnRows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -42,7 +48,65 @@ _TUNING_STEP = 10**0.5  # the range is wider, as it begins lower
 _COUNT, _MOST = 8, 12  # rates to begin with, and after the ladder was made longer
 _COPIES = 6  # of the weights in memory: gradients, two moments, and what a step holds
 _TIMED = 3  # steps that are timed before the ladder starts
-CalibrateProgress = Callable[[str, int, int], None]  # what, steps done, steps in all
+_WAIT = timedelta(days=2)  # for the longest run of another rank; a dead one ends the others
+
+
+@dataclass(slots=True)
+class Ranks:
+    """This process among all, which train for themselves and tell each other what they did.
+
+    They talk through the store of the launcher and make no process group: training would take one
+    for replicas of a single run.
+
+    Attributes:
+        rank: Of this process, from 0.
+        count: Of the processes.
+        device_number: Which GPU of its machine is this process's own.
+    """
+
+    rank: int = 0
+    count: int = 1
+    device_number: int | None = None
+    _store: Any = field(default=None, repr=False)
+    _round: int = 0
+
+    @classmethod
+    def launched(cls) -> Ranks:
+        """Return the processes that a launcher started; one alone without a launcher."""
+        numbers = {name: os.environ.get(name, "1") for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
+        for name, text in numbers.items():
+            if not text.isdecimal():
+                raise InputError(f"{name} is {text!r}, which no launcher sets; unset it.")
+        if int(numbers["WORLD_SIZE"]) < 2:
+            return cls()
+        from torch.distributed import rendezvous
+
+        store, rank, count = next(rendezvous("env://"))
+        store.set_timeout(_WAIT)
+        number = int(os.environ.get("LOCAL_RANK", rank))
+        return cls(rank=rank, count=count, device_number=number, _store=store)
+
+    def place(self, device: str) -> str:
+        """Return the device of this process: of several GPUs its own."""
+        is_shared = self.device_number is not None and device == "cuda"
+        return f"cuda:{self.device_number}" if is_shared else device
+
+    def told(self, said: Any) -> list[Any]:
+        """Tell all ranks something, as JSON, and return what every rank says, in their order.
+
+        Every rank calls it equally often.
+        """
+        if self._store is None:
+            return [said]
+        self._round += 1
+        keys = [f"rksp/{self._round}/{rank}" for rank in range(self.count)]
+        self._store.set(keys[self.rank], json.dumps(said))
+        found = [json.loads(self._store.get(key)) for key in keys]
+        if self._store.add(f"rksp/{self._round}/heard", 1) == self.count:
+            self._store.set(f"rksp/{self._round}/done", "1")
+        if self.rank == 0:  # it may hold the store, which must outlive the others' questions
+            self._store.wait([f"rksp/{self._round}/done"])
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +198,18 @@ def _described(
 
 def cost(ladder: Ladder) -> tuple[float, float]:
     """Return the seconds and the bytes that the ladder is expected to take, from a few steps."""
-    short = {"max_steps": _TIMED, "warmup_steps": 0}
-    trainee = replace(ladder.trainee, recipe=ladder.recipe.model_copy(update=short))
-    data, arm = trainee.data_of(ladder.seed), _arm(min(ladder.first_rates()))
-    size = sum(p.numel() * p.element_size() for p in trainee.model(ladder.seed).parameters())
-    record, _ = trainee.run(arm, ladder.seed, replace(data, held_out=[]))
-    return record.step_seconds * ladder.recipe.max_steps * _COUNT, float(size * _COPIES)
+    few = ladder.recipe.model_copy(update={"max_steps": _TIMED, "warmup_steps": 0})
+    trainee, seed = replace(ladder.trainee, recipe=few), ladder.seed
+    size = sum(p.numel() * p.element_size() for p in trainee.model(seed).parameters())
+    data = replace(trainee.data_of(seed), held_out=[])
+    trial = trainee.trial(_arm(min(ladder.first_rates())), seed, data)
+    return definite(trial.step_seconds) * ladder.recipe.max_steps * _COUNT, float(size * _COPIES)
 
 
 def calibrate(
     ladder: Ladder,
     record: Path,
-    progress: CalibrateProgress = lambda what, done, total: None,
+    progress: TrainingProgress = lambda what, done, total: None,
     ranks: Ranks | None = None,
 ) -> list[Row]:
     """Train the ladder and append every run to `record`; runs that it holds are not trained again.
@@ -167,9 +231,9 @@ def calibrate(
     """
     ranks = ranks or Ranks()
     # All ranks begin with what the first one finds: the file grows while a slow one reads.
-    known = {r["learning_rate"]: r for r in read_record(record) if _is_of(r, ladder)}
-    rows = _by_rate(ranks.told({str(rate): row for rate, row in known.items()})[:1])
-    planned = ladder.first_rates()
+    found = [row for row in read_record(record) if _is_of(row, ladder)]
+    rows = {_rate(row): row for row in ranks.told(found)[0]}
+    planned, steps = ladder.first_rates(), ladder.recipe.max_steps
     device = ranks.place(ladder.trainee.device)
     here = replace(ladder, trainee=replace(ladder.trainee, device=device))
     data = None
@@ -182,28 +246,17 @@ def calibrate(
                 return ordered
             planned.append(rate)
             continue
-        mine: dict[str, Row] = {}
+        mine: list[Row] = []
         for number, rate in enumerate(missing[ranks.rank :: ranks.count]):
             data = data or here.trainee.data_of(ladder.seed)
-            total = max(len(planned), _COUNT) * ladder.recipe.max_steps
             place = min(len(rows) + number * ranks.count, len(planned) - 1)
             name = f"run {place + 1} of {len(planned)}, rate {rate:g}"
-            done = place * ladder.recipe.max_steps
-            progress(name, done, total)
-            told = partial(_told, progress, name, done, total)
-            mine[str(rate)] = _trained(here, rate, data, told)
-            append_row(record, mine[str(rate)])
-        rows |= _by_rate(ranks.told(mine))
-
-
-def _by_rate(found: Iterable[Mapping[str, Row]]) -> dict[float, Row]:
-    return {float(rate): row for part in found for rate, row in part.items()}
-
-
-def _told(
-    progress: CalibrateProgress, name: str, done: int, total: int, step: int, loss: float
-) -> None:
-    progress(f"{name}: step {step + 1}, loss {loss:.4g}", done + step + 1, total)
+            total = max(len(planned), _COUNT) * steps
+            progress(name, place * steps, total)
+            told = step_told(progress, name, steps, place * steps, total)
+            mine.append(_trained(here, rate, data, told))
+            append_row(record, mine[-1])
+        rows |= {_rate(row): row for part in ranks.told(mine) for row in part}
 
 
 def _is_of(row: Row, ladder: Ladder) -> bool:
@@ -218,11 +271,9 @@ def _arm(rate: float) -> Arm:
 def _trained(
     ladder: Ladder, rate: float, data: TrainingData, progress: Callable[[int, float], None]
 ) -> Row:
-    arm = _arm(rate)
-    record, held = ladder.trainee.run(arm, ladder.seed, data, progress=progress)
-    trial = sum_up(record, arm.label, ladder.seed, held_out=held)
-    seconds = round(record.seconds, 2)
-    return trial_row(ladder.trainee, arm, trial, ladder.shape, ladder=ladder.key, seconds=seconds)
+    trial = ladder.trainee.trial(_arm(rate), ladder.seed, data, progress=progress)
+    more = {"ladder": ladder.key, "seconds": round(trial.seconds, 2)}
+    return trial_row(ladder.trainee, _arm(rate), trial, ladder.shape, **more)
 
 
 def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:

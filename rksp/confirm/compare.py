@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from scipy.stats import fisher_exact
 
 from rksp.confirm.arms import BASELINE, parse_arm
-from rksp.confirm.onset import LOSS
 from rksp.documents.confirm import ArmReport, MonitorReport, PredictionReport, TrialReport
 from rksp.ground.model import definite
 from rksp.own_runs.outcome import Outcome, OutcomePolicy
 
+LOSS = "loss"  # the monitor that others must beat
 _ALIKE = OutcomePolicy().margin  # nats between final losses that a sentence calls the same
 
 
@@ -115,31 +115,24 @@ def conclude(
 def _on_prediction(
     prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str]
 ) -> str:
-    baseline = arms[0]
-    count = f"{baseline.failed} of {baseline.runs} runs failed"
-    planted = f" with {', '.join(faults)} planted" if faults else ""
-    held = prediction_held(prediction, arms, faults)
+    """Say whether the prediction held; its numbers are a figure of the page."""
     if prediction.probability_failed is None:
-        return f"Nothing was predicted ({'; '.join(prediction.reasons)}); {count}{planted}."
-    of = " for the run without a fault" if faults else ""
-    said = f"Predicted P(failed) {prediction.probability_failed:.2f}{of}; {count}{planted}"
+        return f"Nothing was predicted: {'; '.join(prediction.reasons)}."
     if verdict(arms) == "undecided":
-        if baseline.untrained_loss is not None:
-            return f"{said}, but no run ended better, on examples held out, than not training."
-        return (
-            f"{said}, but no run learned more than the frequencies of its labels: give more "
-            "--steps."
-        )
+        if arms[0].untrained_loss is not None:
+            return "No run ended better, on examples held out, than not training."
+        return "No run learned more than the frequencies of its labels: give more --steps."
     if faults:
-        return f"{said}."
+        return f"The prediction is for the run without a fault, not with {', '.join(faults)}."
+    held = prediction_held(prediction, arms)
     if held is None:
-        return f"{said}: the score could not tell."
-    return f"{said}: the prediction {'held' if held else 'did not hold'}."
+        return "Whether the prediction held cannot be said: the score could not tell."
+    return f"The prediction {'held' if held else 'did not hold'}."
 
 
 def _on_monitors(baseline: ArmReport) -> str:
+    loud = [m for m in baseline.monitors if m.runs]
     if not baseline.failed:
-        loud = [m for m in baseline.monitors if m.runs]
         if not loud:
             return "No monitor raised an alarm in the baseline."
         names = ", ".join(f"{m.monitor} ({m.runs} of {baseline.runs})" for m in loud)
@@ -147,7 +140,6 @@ def _on_monitors(baseline: ArmReport) -> str:
     early = [m for m in baseline.monitors if m.lead is not None]
     if not early:
         # A run that ends above its twin at a lower rate may show no failure at any step.
-        loud = [m for m in baseline.monitors if m.runs]
         if not loud:
             return "No monitor saw the failure."
         first = min(loud, key=lambda m: (2 * m.runs <= baseline.failed, m.first_alarm))

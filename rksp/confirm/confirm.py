@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from rksp.assessment.pipeline import Evaluation
-from rksp.confirm.arms import Arm, default_arms
+from rksp.confirm.arms import Arm, default_arms, parse_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData, trivial_loss
-from rksp.confirm.finished import FinishedRuns
-from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.trainee import Trainee, check_trainable, rehearse, trial_row
-from rksp.confirm.trial import sum_up
+from rksp.confirm.data import TrainingData
+from rksp.confirm.options import TrialOptions
+from rksp.confirm.trial import (
+    Trainee,
+    TrainingProgress,
+    check_trainable,
+    step_told,
+    trial_row,
+)
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import read_own_rows
 from rksp.documents.base import GateReport, TargetReport
@@ -25,7 +32,8 @@ from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
-from rksp.ground.files import digest
+from rksp.ground.files import ResultFolder, digest
+from rksp.ground.model import Strict, definite
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
@@ -34,12 +42,8 @@ from rksp.run import Question, Run
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
-from rksp.watch.monitors.sinks import Sink, sentence
-
-STEPS = 200  # the longest horizon that the shipped classifier knows
-
-# Takes a message, the training steps done so far, and the training steps of all runs.
-ConfirmProgress = Callable[[str, int, int], None]
+from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
+from rksp.watch.training.checkpoints import Checkpoints
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
@@ -49,43 +53,23 @@ _RANDOM = "These runs started from random weights, but the run itself starts fro
 def confirm(
     source: ModelSource,
     recipe: Recipe,
-    arms: Sequence[Arm] | None = None,
+    options: TrialOptions | None = None,
     *,
-    steps: int = STEPS,
-    seeds: Sequence[int] = (0, 1, 2),
-    faults: Sequence[str] = (),
-    monitors: Sequence[str] = ("all",),
-    options: MeasureOptions | None = None,
-    threshold: float = 0.5,
-    text: Path | None = None,
-    device: str = "cpu",
-    folder: Path | None = None,
-    past_runs: Sequence[Path] = (),
-    record: Path | None = None,
+    measure: MeasureOptions | None = None,
     cache: bool | Path = False,
-    progress: ConfirmProgress = lambda what, done, total: None,
+    progress: TrainingProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
 
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first; default `default_arms`.
-        steps: The length of every run; see `Recipe.shortened`.
-        seeds: Seeds of initialization, data order, dropout and faults.
-        faults: Lines for the registry of faults.
-        monitors: Lines for the registry of monitors.
-        options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
-            data are also those that the runs train on.
-        threshold: The threshold of the prediction; see `rksp.assessment.risk.Terms`.
-        text: A file to train on instead of the bundled text.
-        device: Where to train; the prediction is made on the CPU.
-        folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
-            critical alarm, a checkpoint from before it. The same call with the same folder reuses
-            the finished runs and trains the rest.
-        past_runs: Files and folders of past runs that the prediction learns from.
-        record: A file of runs to append every run to that differs from the recipe in the rate
-            alone, for `past_runs` of a later call.
+        options: Which runs are trained, and what is kept of them: every finished run, the
+            monitors' readings (JSON Lines) and, for runs with a critical alarm, a checkpoint from
+            before it. The same call with the same folder reuses the finished runs and trains the
+            rest.
+        measure: How the prediction measures, from the first seed on. Its data are also those that
+            the runs train on.
         cache: Where the prediction's measurements are kept; see `Question.keeping`.
         progress: Called with the progress.
 
@@ -96,65 +80,53 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     check_trainable(source)
-    options = options or MeasureOptions()
+    options, measure = options or TrialOptions(), measure or MeasureOptions()
+    text, faults = options.text, options.faults
+    arms = parse_arms(options.arms) if options.arms else default_arms(recipe.learning_rate, None)
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
     lacks_weights = not source.is_pretrained and (source.starts_trained or recipe.starts_trained)
-    if record is not None and (lacks_weights or faults):
+    if options.record is not None and (lacks_weights or faults):
         raise InputError(
             "A record holds runs from the weights that the recipe means, without a planted fault; "
             "leave out --record."
         )
-    data = None if options.data is None else read_own_rows(options.data)
+    data = None if measure.data is None else read_own_rows(measure.data)
     if data is not None:
         if text is not None or source.batch is not None:
             other = "--text" if text is not None else f"the batches of {source.target}"
             raise InputError(f"The runs train on --data or on {other}, not on both.")
         fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
-    if monitors:
-        make_monitors(monitors)
-    trained = recipe.shortened(steps)
-    usual = arms or default_arms(recipe.learning_rate, None)
-    rehearse(source, trained, usual, faults)
+    trained = recipe.shortened(options.steps)
     runs = _Runs(
-        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=device),
-        arms=usual,
-        seeds=seeds,
-        faults=faults,
-        monitors=monitors,
-        record=record,
+        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=options.device),
+        arms=arms,
+        seeds=range(measure.seed, measure.seed + options.seeds),
+        options=options,
         progress=progress,
     )
+    make_monitors(runs.monitors)
+    runs.trainee.rehearse(arms, faults)
     settings = runs.settings()
-    judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
+    judged: dict[str, object] = {"of": _identity(measure, options.bar, runs.seeds)}
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, bars={"threshold": threshold})
-    question = question.learning(past_runs).keeping(cache)
+    question = Question(run=run, source=source, bars={"threshold": options.bar})
+    question = question.learning(options.runs).keeping(cache)
     if question.own_runs is not None:
         judged["runs"] = digest(question.own_runs.model_dump_json())
-    finished = FinishedRuns(folder, settings)
+    finished = FinishedRuns(options.keep, settings)
     with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
-        predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, question)
-        if arms is None:
-            usual = default_arms(recipe.learning_rate, prediction.start_here)
-            runs = replace(runs, arms=usual)
+        predictions = FinishedRuns(options.keep, settings | judged)
+        prediction = runs.prediction(predictions, measure, question)
+        if not options.arms:
+            arms = default_arms(recipe.learning_rate, prediction.start_here)
+            runs = replace(runs, arms=arms)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
-    return _report(
-        source,
-        recipe,
-        trained,
-        faults,
-        prediction,
-        trials,
-        device,
-        timings,
-        is_given=text is not None or data is not None,
-    )
+    return runs.report(recipe, prediction, trials, timings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +136,13 @@ class _Runs:
     trainee: Trainee
     arms: Sequence[Arm]
     seeds: Sequence[int]
-    faults: Sequence[str]
-    monitors: Sequence[str]
-    record: Path | None
-    progress: ConfirmProgress
+    options: TrialOptions
+    progress: TrainingProgress
+
+    @property
+    def monitors(self) -> list[str]:
+        """Lines for the registry of monitors; all of them where none is named."""
+        return self.options.monitors or ["all"]
 
     @property
     def total(self) -> int:
@@ -176,18 +151,15 @@ class _Runs:
 
     def settings(self) -> dict[str, object]:
         """Return everything that each run depends on."""
-        return self.trainee.identity() | {
-            "faults": list(self.faults),
-            "monitors": list(self.monitors),
-        }
+        return self.trainee.identity() | {"faults": self.options.faults, "monitors": self.monitors}
 
     def prediction(
         self, finished: FinishedRuns, options: MeasureOptions, question: Question
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
-        prediction = finished.prediction()
-        if prediction is not None:
-            return prediction
+        stored = finished.read("prediction")
+        if stored is not None and stored.prediction is not None:
+            return stored.prediction
         evaluations: list[Evaluation] = []
         for seed in self.seeds:
             if evaluations and options.evidence == "config":  # a configuration has no seed
@@ -197,7 +169,7 @@ class _Runs:
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
         prediction = mean_prediction(evaluations, question.bars["threshold"])
-        finished.keep_prediction(prediction)
+        finished.keep("prediction", prediction=prediction)
         return prediction
 
     def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
@@ -209,97 +181,187 @@ class _Runs:
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * steps
-            trial = finished.trial(arm.label, seed)
-            if trial is not None:
-                self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
-                trials.append(trial)
+            file = _file_of(arm.label, seed)
+            stored = finished.read(file)
+            if stored is not None and stored.trial is not None:
+                trials.append(stored.trial)
+                said = f"{name}: {stored.trial.outcome}, already finished"
+                self.progress(said, done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
-            record, judged = self.trainee.run(
+            log, states = finished.path(file, ".jsonl"), finished.path(file, "")
+            trial = self.trainee.trial(
                 arm,
                 seed,
                 data[seed],
-                faults=self.faults,
+                fault_step=fault_step,
+                faults=self.options.faults,
                 monitors=self.monitors,
                 sinks=[
-                    *finished.sinks(arm.label, seed),
+                    *([] if log is None else [JsonLines(log, from_step=0)]),
                     _Critical(name, done, self.total, self.progress),
                 ],
-                checkpoints=finished.checkpoints(arm.label, seed),
-                progress=partial(self._told, name, done),
-            )
-            trial = sum_up(
-                record,
-                arm.label,
-                seed,
-                fault_step=fault_step,
-                trivial_loss=trivial_loss(data[seed].batches),
-                held_out=judged,
+                checkpoints=None if states is None else Checkpoints(states),
+                progress=step_told(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
-            finished.keep_trial(trial)
-            if self.record is not None and not arm.interventions:
-                append_row(self.record, trial_row(self.trainee, arm, trial))
+            finished.keep(file, trial=trial)
+            if self.options.record is not None and not arm.interventions:
+                append_row(self.options.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
         return trials
 
-    def _told(self, name: str, done: int, step: int, loss: float) -> None:
-        said = f"{name}: step {step + 1}/{self.trainee.recipe.max_steps}, loss {loss:.4g}"
-        self.progress(said, done + step + 1, self.total)
+    def report(
+        self,
+        asked: Recipe,
+        prediction: PredictionReport,
+        trials: Sequence[TrialReport],
+        timings: dict[str, float],
+    ) -> ConfirmReport:
+        """Return the document; `asked` is the user's own recipe."""
+        source, trained = self.trainee.source, self.trainee.recipe
+        faults = self.options.faults
+        reports = compare(trials)
+        found, said = verdict(reports), conclude(prediction, reports, faults)
+        is_given = self.trainee.text is not None or self.trainee.data is not None
+        if source.starts_trained and not source.is_pretrained:
+            said.append(_RANDOM)
+        if source.is_pretrained and source.batch is None and not is_given:
+            said.append(_NOT_YOURS)
+        if trained.peft == "qlora":
+            said.append(_UNQUANTIZED)
+        is_failed, baseline = found == "failed", reports[0]
+        reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
+        packages = {name: version(name) for name in ("rksp", "torch", "transformers", "numpy")}
+        return ConfirmReport(
+            target=TargetReport.of(
+                source,
+                name=source.target,
+                model_type=getattr(source.config, "model_type", None),
+                parameters=source.num_parameters,
+            ),
+            asked=asked,
+            trained=trained,
+            faults=list(faults),
+            prediction=prediction,
+            prediction_held=prediction_held(prediction, reports, faults),
+            verdict=found,
+            gate=GateReport(
+                fail_on="failed", failed=is_failed, issues=[], reasons=[reason] * is_failed
+            ),
+            conclusions=said,
+            arms=reports,
+            trials=list(trials),
+            provenance={
+                **packages,
+                "device": self.trainee.device,
+                "python": platform.python_version(),
+            },
+            timings=timings,
+        )
 
 
-def _report(
-    source: ModelSource,
-    asked: Recipe,
-    trained: Recipe,
-    faults: Sequence[str],
-    prediction: PredictionReport,
-    trials: Sequence[TrialReport],
-    device: str,
-    timings: dict[str, float],
-    *,
-    is_given: bool,
-) -> ConfirmReport:
-    reports = compare(trials)
-    found, said = verdict(reports), conclude(prediction, reports, faults)
-    if source.starts_trained and not source.is_pretrained:
-        said.append(_RANDOM)
-    if source.is_pretrained and source.batch is None and not is_given:
-        said.append(_NOT_YOURS)
-    if trained.peft == "qlora":
-        said.append(_UNQUANTIZED)
-    is_failed, baseline = found == "failed", reports[0]
-    reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
-    gate = GateReport(
-        fail_on="failed", failed=is_failed, issues=[], reasons=[reason] if is_failed else []
+class _File(Strict):
+    """The contents of a file, and the settings for which they are valid."""
+
+    settings: str
+    trial: TrialReport | None = None
+    prediction: PredictionReport | None = None
+
+
+class FinishedRuns:
+    """The finished runs of one confirmation in a folder; without a folder nothing is stored.
+
+    A file made with other settings counts as missing: the run is trained again and replaces it.
+
+    Args:
+        folder: The folder, created if missing; None stores nothing.
+        settings: Everything that all runs depend on.
+
+    Raises:
+        InputError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
+        self._results = None if folder is None else ResultFolder(folder)
+        self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Lock the folder for this process.
+
+        Raises:
+            InputError: Another confirmation works in it.
+        """
+        return nullcontext() if self._results is None else self._results.alone()
+
+    def path(self, name: str, suffix: str) -> Path | None:
+        """Return a path in the folder."""
+        return None if self._results is None else self._results.path(name, suffix)
+
+    def read(self, name: str) -> _File | None:
+        """Return what was stored under a name for these settings."""
+        content = None if self._results is None else self._results.read(name)
+        if content is None:
+            return None
+        try:
+            found = _File.model_validate_json(content)
+        except ValidationError:  # written by an older rksp
+            return None
+        return found if found.settings == self._settings else None
+
+    def keep(self, name: str, **content: BaseModel) -> None:
+        """Store a trial or a prediction under a name."""
+        if self._results is not None:
+            file = _File(settings=self._settings, **content)
+            self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
+
+
+def _file_of(arm: str, seed: int) -> str:
+    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm)
+    return f"{safe}-seed-{seed}"
+
+
+def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
+    """Average the predictions over the seeds; give a verdict only if every seed has one."""
+    risks = [evaluation.risk for evaluation in evaluations]
+    reasons = sorted(
+        {e.risk_missing for e in evaluations if e.risk_missing}
+        | {reason for risk in risks if risk for reason in risk.reasons}
     )
-    return ConfirmReport(
-        target=TargetReport.of(
-            source,
-            name=source.target,
-            model_type=getattr(source.config, "model_type", None),
-            parameters=source.num_parameters,
-        ),
-        asked=asked,
-        trained=trained,
-        faults=list(faults),
-        prediction=prediction,
-        prediction_held=prediction_held(prediction, reports, faults),
-        verdict=found,
-        gate=gate,
-        conclusions=said,
-        arms=reports,
-        trials=list(trials),
-        provenance=_provenance(device),
-        timings=timings,
+    told = [risk for risk in risks if risk is not None and risk.probability_failed is not None]
+    if len(told) < len(risks):
+        return PredictionReport(
+            verdict="not assessed" if None in risks else "cannot tell",
+            reasons=reasons,
+            threshold=threshold,
+        )
+    probability = statistics.fmean(definite(risk.probability_failed) for risk in told)
+    is_sure = all(risk.verdict in ("ok", "risk") for risk in told)
+    verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
+    return PredictionReport(
+        probability_failed=probability,
+        low=statistics.fmean(definite(risk.probability_failed_low) for risk in told),
+        high=statistics.fmean(definite(risk.probability_failed_high) for risk in told),
+        verdict="cannot tell" if reasons else verdict,
+        reasons=reasons,
+        start_here=_least([risk.start_here for risk in told]),
+        do_not_exceed=_least([risk.do_not_exceed for risk in told]),
+        threshold=threshold,
+        levers=told[0].levers,
     )
+
+
+def _least(rates: Sequence[float | None]) -> float | None:
+    """Return the lowest rate over the seeds, or None if a seed has none."""
+    given = [rate for rate in rates if rate is not None]
+    return min(given) if len(given) == len(rates) else None
 
 
 class _Critical(Sink):
     """Reports a monitor's first critical alarm of a run as it comes."""
 
-    def __init__(self, name: str, done: int, total: int, progress: ConfirmProgress) -> None:
+    def __init__(self, name: str, done: int, total: int, progress: TrainingProgress) -> None:
         self.name, self.done, self.total, self.progress = name, done, total, progress
         self._heard: set[str] = set()
 
@@ -318,10 +380,3 @@ def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -
         mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
     )
     return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
-
-
-def _provenance(device: str) -> dict[str, str | int | float | bool | None]:
-    packages: dict[str, Any] = {
-        name: version(name) for name in ("rksp", "torch", "transformers", "numpy")
-    }
-    return packages | {"device": device, "python": platform.python_version()}

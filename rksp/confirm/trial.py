@@ -1,25 +1,35 @@
-"""One trial: train one arm at one seed and summarize the run."""
+"""A trial: one arm trained at one seed from the start of the model, and what it came to."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from rksp.confirm.arms import Arm
-from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.confirm.profiles import profile_curves
-from rksp.datasets.batch import Batch
-from rksp.documents.confirm import TrialReport
-from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.confirm.data import TrainingData, label_entropy, training_data, trivial_loss
+from rksp.datasets.batch import Batch, mean_loss
+from rksp.datasets.own_rows import OwnRows
+from rksp.documents.confirm import PROFILED, Curve, TrialReport
+from rksp.ground.errors import InputError
+from rksp.ground.files import digest
+from rksp.models.adapters import as_trained
+from rksp.models.names import identity
+from rksp.models.source import ModelSource
+from rksp.own_runs.outcome import Curves, Ended, Outcome, OutcomePolicy
+from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.base import Alarm
+from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
@@ -28,17 +38,173 @@ from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.runner import Progress, RunRecord, run, without
 
 CURVE_POINTS = 200
+# Called with what is done, the training steps done so far, and the steps of all runs.
+TrainingProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Mean loss, in nats, on examples that no run trained on, before the first step and at the end.
+class Trainee:
+    """A model that is trained several times, each time from its start.
 
-    The loss after a run may be infinite or undefined.
+    Attributes:
+        source: The model, or its tiny twin.
+        recipe: As it is trained; an arm changes it.
+        text: A file to train on instead of the bundled text.
+        data: The user's examples, instead of a text.
+        device: Where it trains.
     """
 
-    before: float
-    after: float
+    source: ModelSource
+    recipe: Recipe
+    text: Path | None = None
+    data: OwnRows | None = None
+    device: str = "cpu"
+
+    def identity(self) -> dict[str, object]:
+        """Return what all of its runs depend on."""
+        return {
+            "target": [
+                self.source.target,
+                self.source.config_hash,
+                identity(self.source.folder or self.source.target),
+            ],
+            "recipe": self.recipe.model_dump(mode="json"),
+            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
+            "data": None if self.data is None else digest(repr(self.data), length=64),
+            "device": self.device,
+        }
+
+    @property
+    def entropy(self) -> float | None:
+        """The loss, in nats, of answering with the frequencies of the labels that classes have.
+
+        None of language models, whose tokens have several nats, and where no labels are at hand.
+        """
+        if self.data is not None and self.data.labels:
+            places = {label: n for n, label in enumerate(self.data.classes)}
+            return label_entropy(torch.tensor([places[label] for label in self.data.labels]))
+        return None if self.source.batch is None else trivial_loss([self.source.batch])
+
+    def data_of(self, seed: int) -> TrainingData:
+        """Return the data of the runs at one seed; see `training_data`."""
+        return training_data(
+            self.source,
+            self.recipe,
+            seed=seed,
+            text=self.text,
+            data=self.data,
+            device=self.device,
+            holds_out=self.source.is_pretrained,
+        )
+
+    def model(self, seed: int) -> nn.Module:
+        """Return the model as its run at this seed starts, on its device and in training mode.
+
+        It has the recipe's adapters and precision.
+
+        Raises:
+            InputError: The adapters cannot be built.
+        """
+        model = as_trained(self.source.build(seed), self.recipe, self.source.task, seed=seed)
+        kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}  # of the weights too
+        return model.to(self.device, kinds.get(self.recipe.precision)).train()
+
+    def rehearse(self, arms: Sequence[Arm], faults: Sequence[str]) -> None:
+        """Bind interventions and faults to the model once, before an hour is spent on training."""
+        for arm in arms:
+            model = self.model(self.source.seed)
+            for line in faults:
+                make_fault(line).bind(model, seed=0)
+            if arm.interventions:
+                optimizer = make_optimizer(model, self.recipe)
+                for intervention in arm.make():
+                    intervention.bind(model, optimizer)
+
+    def trial(
+        self,
+        arm: Arm,
+        seed: int,
+        data: TrainingData,
+        *,
+        fault_step: int = 0,
+        **watched: Any,
+    ) -> TrialReport:
+        """Train one arm, and judge it by what it did not see, where something was held out.
+
+        Args:
+            arm: The variant.
+            seed: Of initialization, dropout and faults.
+            data: From `data_of`.
+            fault_step: Alarms from this step on count as having seen the trouble.
+            **watched: As for `train_arm`.
+        """
+        model, held = self.model(seed), data.held_out
+        before = mean_loss(model, held) if held else 0.0
+        record = train_arm(model, data.batches, self.recipe, arm, seed=seed, **watched)
+        return sum_up(
+            record,
+            arm.label,
+            seed,
+            fault_step=fault_step,
+            trivial_loss=trivial_loss(data.batches),
+            held_out=(before, mean_loss(model, held)) if held else None,
+        )
+
+
+def step_told(progress: TrainingProgress, name: str, steps: int, done: int, total: int) -> Progress:
+    """Return what tells of every step of one run.
+
+    Args:
+        progress: What is told.
+        name: The run.
+        steps: Its steps.
+        done: The steps of the runs before it.
+        total: The steps of all runs.
+    """
+
+    def told(step: int, loss: float) -> None:
+        said = f"{name}: step {step + 1}/{steps}, loss {loss:.4g}"
+        progress(said, done + step + 1, total)
+
+    return told
+
+
+def check_trainable(source: ModelSource) -> None:
+    """Refuse what cannot be trained.
+
+    Raises:
+        InputError: It is too large, or neither a model of transformers nor with a batch of its own.
+    """
+    source.check_size()
+    if source.config is None and source.batch is None:
+        raise InputError(
+            f"{source.target} comes without a batch, and rksp has only text and images of its own "
+            "to train on; return (model, batches) from the factory."
+        )
+
+
+def trial_row(
+    trainee: Trainee, arm: Arm, trial: TrialReport, shape: Shape | None = None, **more: object
+) -> Row:
+    """Return the record of a run without interventions: with one it is none of its recipe.
+
+    Args:
+        trainee: The model and the recipe that the arm changes.
+        arm: What the run changed.
+        trial: What it left behind.
+        shape: Of the model; default what its configuration declares.
+        **more: Further columns.
+    """
+    trained, source = arm.recipe(trainee.recipe), trainee.source
+    judged = trial.final_loss if trial.untrained_loss is None else trial.held_out_loss
+    final = math.nan if judged is None else judged
+    state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
+    declared = shape_of(source.config, source.task, trained, is_trained=source.holds_trained)
+    known = shape or declared
+    if known is not None and (entropy := trainee.entropy) is not None:
+        known = replace(known, entropy=entropy)
+    name = f"{source.target} {arm.label} seed {trial.seed}"
+    return row_of(name, trained, known, final_loss=final, state=state, seed=trial.seed, **more)
 
 
 def train_arm(
@@ -80,14 +246,18 @@ def alarm_rules(recipe: Recipe) -> Rules:
 
 
 def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str, dict[str, int]]:
-    """Return the fields of a report that tell which monitor saw what.
+    """Return the fields of a report that tell which monitor saw what, and how long before `start`.
 
-    Alarms from step `since` on count as having seen the trouble. `alarms` counts episodes.
+    Alarms from step `since` on count as having seen the trouble. `alarms` counts episodes. A lead
+    is negative if the monitor came after.
     """
-    first = first_alarms(alarms, since=since)
+    first: dict[str, int] = {}
+    for alarm in alarms:
+        if alarm.step >= since:
+            first[alarm.monitor] = min(alarm.step, first.get(alarm.monitor, alarm.step))
     return {
         "first_alarms": first,
-        "leads": leads(first, start),
+        "leads": {} if start is None else {name: start - first[name] for name in sorted(first)},
         "alarms": dict(Counter(alarm.monitor for alarm in alarms if not alarm.is_escalation)),
     }
 
@@ -99,9 +269,14 @@ def sum_up(
     *,
     fault_step: int = 0,
     trivial_loss: float | None = None,
-    held_out: HeldOut | None = None,
+    held_out: tuple[float, float] | None = None,
 ) -> TrialReport:
-    """Return the report of a run; alarms from `fault_step` on count as having seen the trouble."""
+    """Return the report of a run; alarms from `fault_step` on count as having seen the trouble.
+
+    `held_out` is the mean loss, in nats, on examples that no run trained on, before the first step
+    and at the end, where it may be infinite or undefined.
+    """
+    before, after = held_out or (None, math.nan)
     policy = OutcomePolicy()
     counted = without(record.curves, record.undone)
     final = policy.final_loss(counted)
@@ -126,15 +301,9 @@ def sum_up(
         profiles=profile_curves(record.readings),
         checkpoint=record.checkpoint,
         trivial_loss=trivial_loss,
-        untrained_loss=None if held_out is None else held_out.before,
-        held_out_loss=held_out.after if held_out and math.isfinite(held_out.after) else None,
+        untrained_loss=before,
+        held_out_loss=after if math.isfinite(after) else None,
     )
-
-
-def in_precision(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """Convert the weights to the type that a `-pure` precision asks for."""
-    kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}
-    return model.to(kinds[recipe.precision]) if recipe.precision in kinds else model
 
 
 def _points(curves: Curves, name: str) -> list[tuple[int, float | None]]:
@@ -142,3 +311,57 @@ def _points(curves: Curves, name: str) -> list[tuple[int, float | None]]:
     count = min(CURVE_POINTS, len(values))
     chosen = np.unique(np.linspace(0, len(values) - 1, count).round().astype(int))
     return [(int(i), float(values[i]) if np.isfinite(values[i]) else None) for i in chosen]
+
+
+def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
+    """Return the step at which the loss first shows that the run fails; None if it never does.
+
+    It is the earlier of two steps: the first step that is not finite or exceeds the published
+    thresholds, and the step at which the smoothed loss left its running minimum by the margin for
+    good, if it later reached the spike height. The protocol of long runs (0.5 nats above the
+    minimum for 100 steps) is applied to short runs with a window of a tenth of the planned steps.
+    """
+    loss, norm = curves.loss.astype(np.float64), curves.grad_norm.astype(np.float64)
+    bad = ~np.isfinite(loss) | ~np.isfinite(norm)
+    bad |= (loss > policy.max_loss) | (norm > policy.max_grad_norm)
+    steps = np.flatnonzero(bad)[:1].tolist()
+    finite = loss[np.isfinite(loss)]
+    window = max(1, round(policy.final_share * curves.planned_steps))
+    if len(finite) >= 2 * window:
+        smooth = np.convolve(finite, np.full(window, 1 / window), "valid")
+        excess = smooth - np.minimum.accumulate(smooth)
+        left = int(np.flatnonzero(excess <= policy.margin)[-1]) + 1  # the minimum is always one
+        if (excess[left:] > policy.spike_height).any():
+            steps.append(left + window - 1)
+    return min(steps, default=None)
+
+
+def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:
+    """Return (step, value) of every quantity of `PROFILED` that was read, in the order of steps.
+
+    Of the windows of `qk_delta2_rank` it takes the shortest. Values that are not finite are left
+    out.
+    """
+    windows = [int(r.quantity.rpartition("_")[2]) for r in readings if _is_window(r.quantity)]
+    shortest = f"qk_delta2_rank_{min(windows, default=0)}"
+    found: dict[str, dict[int, list[float]]] = {}
+    for reading in readings:
+        name = "qk_delta2_rank" if reading.quantity == shortest else reading.quantity
+        is_mean = name == "near_unit_mass" and reading.layer
+        if name in PROFILED and not is_mean and math.isfinite(reading.value):
+            found.setdefault(name, {}).setdefault(reading.step, []).append(reading.value)
+    return {
+        name: [(step, _mean(name, values)) for step, values in sorted(found[name].items())]
+        for name in PROFILED
+        if name in found
+    }
+
+
+def _is_window(quantity: str) -> bool:
+    stem, _, window = quantity.rpartition("_")
+    return stem == "qk_delta2_rank" and window.isdigit()
+
+
+def _mean(name: str, values: Sequence[float]) -> float:
+    is_geometric = name == "stable_rank" and min(values) > 0
+    return statistics.geometric_mean(values) if is_geometric else statistics.fmean(values)

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 
 from rksp.confirm.trial import CURVE_POINTS, sum_up
-from rksp.documents.confirm import Curve, TrialReport
-from rksp.documents.watch import AlarmReport, ForecastReport, WatchReport
+from rksp.documents.confirm import (
+    AlarmReport,
+    Curve,
+    ForecastReport,
+    TrialReport,
+    WatchReport,
+)
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves, OutcomePolicy
@@ -90,7 +95,13 @@ def _reported(
         step_seconds=seconds / steps,
     )
     trial = sum_up(record, "the run", 0).model_copy(update={"profiles": _curves(readings)})
-    forecast = None if asked is None else ForecastReport(**_of(ForecastReport, asked))
+    forecast = (
+        None
+        if asked is None
+        else ForecastReport.model_validate(
+            {name: asked[name] for name in ForecastReport.model_fields if name in asked}
+        )
+    )
     return WatchReport(
         verdict="failed" if outcome.is_failure else "alarmed" if alarms else "quiet",
         model=run["model"],
@@ -107,10 +118,6 @@ def _reported(
         ],
         provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
     ).finite()
-
-
-def _of(kind: Any, line: dict[str, Any]) -> dict[str, Any]:
-    return {name: line[name] for name in kind.model_fields if name in line}
 
 
 def _ended(facts: dict[str, dict[str, Any]]) -> str:
@@ -165,11 +172,8 @@ def _curves(readings: Sequence[Reading]) -> dict[str, Curve]:
         if math.isfinite(one.value):
             steps = groups.setdefault(f"{one.monitor}: {one.quantity}", {})
             steps.setdefault(one.step, []).append(one)
-    return {
-        name: [(step, worst(steps[step])) for step in sorted(steps)[:: _stride(len(steps))]]
-        for name, steps in groups.items()
-    }
-
-
-def _stride(count: int) -> int:
-    return -(-count // CURVE_POINTS)
+    found = {}
+    for name, steps in groups.items():
+        every = -(-len(steps) // CURVE_POINTS)
+        found[name] = [(step, worst(steps[step])) for step in sorted(steps)[::every]]
+    return found

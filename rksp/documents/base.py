@@ -11,7 +11,6 @@ from pydantic import ConfigDict, Field
 from rksp.ground.model import Strict
 
 SCHEMA_VERSION = "4.5"
-_PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
 UNKNOWN = 4  # the exit code where rksp cannot tell and `--fail-on unknown` was given
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
@@ -145,30 +144,15 @@ def _is_finite(content: dict[str, Any]) -> bool:
 
 
 def _finite(value: Any, path: str, missing: list[str]) -> Any:
-    """Replace numbers that are not finite by None; what holds none stays as it is."""
+    """Replace numbers that are not finite by None, and note where they were."""
     if isinstance(value, dict):
-        changed = {
-            key: found
-            for key, part in value.items()
-            if not _is_plain(part)
-            and (found := _finite(part, f"{path}/{key}", missing)) is not part
-        }
-        return {**value, **changed} if changed else value
+        return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [
-            part if _is_plain(part) else _finite(part, f"{path}/{i}", missing)
-            for i, part in enumerate(value)
-        ]
+        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         missing.append(path)
         return None
     return value
-
-
-def _is_plain(value: Any) -> bool:
-    """Tell whether a value, most likely a number, is one that JSON has."""
-    kind = type(value)
-    return kind in _PLAIN or (kind is float and math.isfinite(value))
 
 
 def _by_key(value: Any) -> Any:

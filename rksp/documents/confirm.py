@@ -1,4 +1,4 @@
-"""The document of `rksp confirm`: the trained recipe, the arms, and the monitors."""
+"""The documents of runs that rksp watched: of `rksp confirm`, and of a log of `rksp watch`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rksp.documents.base import Document, Part, TargetReport
-from rksp.documents.score import LeverReport
+from rksp.documents.score import LeverReport, ScoreVerdict
 from rksp.recipe import Recipe
 
 # Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
@@ -30,13 +30,13 @@ class PredictionReport(Part):
         low, high: Ends of the interval of `probability_failed`.
     """
 
-    probability_failed: float | None
-    low: float | None
-    high: float | None
-    verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
+    probability_failed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ScoreVerdict
     reasons: list[str]
-    start_here: float | None
-    do_not_exceed: float | None
+    start_here: float | None = None
+    do_not_exceed: float | None = None
     threshold: float
     levers: list[LeverReport] = Field(default_factory=list)
 
@@ -173,3 +173,65 @@ class ConfirmReport(Document):
     trials: list[TrialReport]
     provenance: dict[str, str | int | float | bool | None]
     timings: dict[str, float]
+
+
+class ForecastReport(Part):
+    """What `rksp score` said of the run by its configuration, before its second step.
+
+    Attributes:
+        verdict, probability_failed: As in `rksp.score`.
+        rates: Name of a rate -> the rate.
+        text: The answer, a line each.
+    """
+
+    verdict: str
+    probability_failed: float | None
+    rates: dict[str, float]
+    text: list[str]
+
+
+class AlarmReport(Part):
+    """An alarm of a watched run.
+
+    Attributes:
+        step, monitor, layer, severity: When it was raised, by which monitor, of which module.
+        text: All of it in a sentence.
+        advice: The intervention that the literature uses, or empty.
+    """
+
+    step: int
+    monitor: str
+    layer: str
+    severity: Literal["warn", "critical"]
+    text: str
+    advice: str
+
+
+class WatchReport(Document):
+    """One run in the log of `rksp watch`.
+
+    Attributes:
+        model: Name of the class of the model.
+        parameters: Their number.
+        command: The command that trained.
+        ranks: Number of processes that trained together.
+        ended: How the run ended, a clause.
+        conclusions: What happened and what to do, a sentence each.
+        forecast: The answer before the run; None where the model had no configuration.
+        trial: The run in numbers, as in a report of `rksp confirm`; its profiles are those of all
+            quantities, of the worst layer where a layer has one.
+        alarms: The alarms, in order.
+    """
+
+    kind: Literal["watch"] = "watch"
+    verdict: Literal["failed", "alarmed", "quiet"]
+    model: str
+    parameters: int | None
+    command: str
+    ranks: int
+    ended: str
+    conclusions: list[str]
+    forecast: ForecastReport | None
+    trial: TrialReport
+    alarms: list[AlarmReport]
+    provenance: dict[str, str] = Field(default_factory=dict)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rksp.documents.base import Document
-from rksp.documents.confirm import ConfirmReport
+from rksp.documents.confirm import ConfirmReport, WatchReport
 from rksp.documents.grid import GridReport
 from rksp.documents.own_runs import RunsReport
 from rksp.documents.score import DiffReport, ScoreReport
-from rksp.documents.watch import WatchReport
 
 DOCUMENTS: dict[str, type[Document]] = {
     "score": ScoreReport,

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import ByteSize, Field
 
-from rksp.ground.flags import Flag, parse_size
+from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
-
-
-def _bytes(value: object) -> object:
-    return parse_size(value) if isinstance(value, str) else value
 
 
 class MeasureOptions(Finite):
@@ -84,15 +80,14 @@ class MeasureOptions(Finite):
         Flag("--stream", "Load and drop weights block by block; auto: if the model does not fit."),
     ] = "auto"
     max_memory: Annotated[
-        int | None,
-        BeforeValidator(_bytes),
+        ByteSize | None,
         Flag(
             "--max-memory",
             "Refuse what needs more, such as 8GB; default the free memory.",
             unit="size",
             is_text=True,
         ),
-    ] = None
+    ] = Field(default=None, gt=0)
     threads: Annotated[
         int | None,
         Flag("--threads", "Threads; default half of the cores.", unit="threads", from_file=True),

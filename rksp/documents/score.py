@@ -368,35 +368,30 @@ class DiffReport(ComparisonReport, Document):
     effects: list[EffectReport] = Field(default_factory=list)
 
 
-class AlternativeReport(Part):
+class AnswerReport(Part):
+    """An answer in short; every field is as in `RiskAssessment`."""
+
+    verdict: Verdict
+    probability_failed: float | None
+    start_here: float | None
+    do_not_exceed: float | None
+
+
+class AlternativeReport(AnswerReport):
     """The answer for another recipe that the same input could mean.
 
     Attributes:
         assumption: What must be true for it, such as `64 devices, so a batch of 1024`.
-        verdict, probability_failed, start_here, do_not_exceed: See `RiskAssessment`.
     """
 
     assumption: str
-    verdict: Verdict
-    probability_failed: float | None
-    start_here: float | None
-    do_not_exceed: float | None
 
 
-class ConfiguredReport(Part):
-    """What the configuration alone says of the same recipe, before anything is measured.
+class ConfiguredReport(AnswerReport):
+    """What the configuration alone says of the same recipe, before anything is measured."""
 
-    Attributes:
-        reasons, verdict, probability_failed, start_here, likely_edge, do_not_exceed: See
-            `RiskAssessment`.
-    """
-
-    verdict: Verdict
     reasons: list[str]
-    probability_failed: float | None
-    start_here: float | None
     likely_edge: float | None
-    do_not_exceed: float | None
 
 
 class SeedReport(Part):

@@ -113,8 +113,8 @@ def read_override(text: str) -> tuple[str, Axis]:
     name, value = match["name"].lstrip("+"), match["value"].strip()
     call = _CALL.match(value)
     if call is None:
-        return name, Choice(values=tuple(parse_yaml(part) for part in _split(text, value)))
-    parts = [parse_yaml(part) for part in _split(text, call["inside"])]
+        return name, Choice(values=tuple(_listed(text, value)))
+    parts = _listed(text, call["inside"])
     if call["name"] == "choice":
         return name, Choice(values=tuple(parts))
     if not all(map(_is_number, parts)):
@@ -147,26 +147,17 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
     return Choice(values=tuple(points))
 
 
-def _split(text: str, value: str) -> list[str]:
-    """Split a value at the commas outside quotes and brackets."""
-    parts, depth, quote, start = [], 0, "", 0
-    for i, c in enumerate(value):
-        if quote:
-            quote = "" if c == quote else quote
-        elif c in "'\"":
-            quote = c
-        elif c in "[{(":
-            depth += 1
-        elif c in "]})":
-            depth -= 1
-        elif c == "," and depth == 0:
-            parts.append(value[start:i])
-            start = i + 1
-    if depth or quote:
-        raise InputError(f"{text!r}: a bracket or quote is not closed.")
-    found = [part.strip() for part in (*parts, value[start:])]
-    if not all(found):
-        raise InputError(f"{text!r} has an empty value; write its values, such as lr=1e-4,3e-4.")
+def _listed(text: str, value: str) -> list[Any]:
+    """Return the values between the commas outside quotes and brackets."""
+    try:
+        found = parse_yaml(f"[{value}]") if value.count("(") == value.count(")") else None
+    except InputError:
+        found = None
+    if not isinstance(found, list) or not found or value.endswith(","):
+        raise InputError(
+            f"{text!r}: a value is empty, or a bracket or quote is not closed; write its values, "
+            "such as lr=1e-4,3e-4."
+        )
     return found
 
 
@@ -339,20 +330,14 @@ def check_names(cells: Sequence[Cell], *, allow_hub: bool = False) -> tuple[str,
             continue
         unknown = [name for name in cell.overrides if name not in known]
         if unknown:
-            refused[_sentence(cell.target, known, unknown[0])] += 1
+            name = unknown[0]
+            refused[
+                f"{name} is neither a field of the recipe nor a setting of {cell.target}"
+                f"{known.close(name)} Use --ignore {name} to leave the axis out."
+            ] += 1
         elif "dropout" in cell.overrides and known.dropouts:
             meant[f"dropout sets {', '.join(known.dropouts)} of {cell.target}."] = None
     if sum(refused.values()) == len(cells) and cells:
         raise InputError(" ".join(refused))
-    return (*meant, *(f"{_cells(n)} cannot run: {why}" for why, n in refused.items()))
-
-
-def _sentence(target: str, known: ModelSettings, name: str) -> str:
-    return (
-        f"{name} is neither a field of the recipe nor a setting of {target}{known.close(name)} "
-        f"Use --ignore {name} to leave the axis out."
-    )
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
+    stopped = (f"{n} cell{'s' * (n > 1)} cannot run: {why}" for why, n in refused.items())
+    return (*meant, *stopped)

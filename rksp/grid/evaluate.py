@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -28,16 +28,8 @@ STATED = (
 EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
-def ask(
-    target: str,
-    overrides: Mapping[str, object],
-    seed: int,
-    options: Options,
-    recipe: Recipe,
-    *,
-    starts_trained: bool = False,
-) -> tuple[Question, Evidence]:
-    """Return the question about a cell, and the evidence that the cells of its group share.
+def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, Evidence]:
+    """Return the question about one recipe of a group, and the evidence that all of them share.
 
     Raises:
         InputError: There is no such model, or it cannot be profiled.
@@ -46,6 +38,7 @@ def ask(
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 
+    target, overrides = group["target"], group["overrides"]
     source = resolve(
         target,
         overrides=overrides,
@@ -54,10 +47,11 @@ def ask(
         max_params=options.max_params,
         counts=options.evidence != "config",
     )
+    starts_trained = group["starts_trained"]
     run = Run(target=target, recipe=recipe, overrides=overrides, starts_trained=starts_trained)
     question = Question.of(run, source, threshold=options.threshold, risk=options.risk)
     store = MeasurementStore.of(options.is_cached)
-    at_seed = options.model_copy(update={"seed": seed})
+    at_seed = options.model_copy(update={"seed": group["seed"]})
     return question, gather(question.source, at_seed, store=store)
 
 
@@ -84,8 +78,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
         prior = load_edge_model(options.classifier) if options.classifier else None
-        about = (group["target"], group["overrides"], group["seed"], options, first)
-        question, evidence = ask(*about, starts_trained=group["starts_trained"])
+        question, evidence = ask(group, options, first)
         question = question.learning(options.runs, prior)
         known = Remembered(question.classifier or load_edge_model())
     except expected as error:

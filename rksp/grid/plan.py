@@ -65,41 +65,8 @@ class GridPlan:
         return {name: " or ".join(words) for name, words in found.items()}
 
 
-def make_plan(
-    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    *,
-    target: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    max_cells: int = MAX_CELLS,
-) -> GridPlan:
-    """Make a grid from Python: `make_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
-
-    Args:
-        grid: A mapping of lists (or of distributions of W&B, Optuna or Ray Tune), or a list of
-            such mappings. A list is the union of their products, so that axes may depend on each
-            other.
-        target: The model, if no axis names it.
-        overrides: Settings of the model that do not vary.
-        recipe: Fields of the recipe that do not vary.
-        samples: See `read_plan`.
-        seed: See `read_plan`.
-        max_cells: See `read_plan`.
-
-    Raises:
-        InputError: Something cannot be read.
-    """
-    base = Base(target=target, overrides=overrides or {}, recipe=recipe or {})
-    points = _points(_blocks(grid, "The grid"), samples=samples, seed=seed, max_cells=max_cells)
-    targets = {str(point["target"]) for point in points if "target" in point}
-    typed = targets | ({target} if target else set())
-    return _plan(base, points, "The grid", typed=typed, max_cells=max_cells)
-
-
 def read_plan(
-    source: str,
+    source: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
@@ -113,11 +80,13 @@ def read_plan(
     max_cells: int = MAX_CELLS,
     allow_hub: bool = False,
 ) -> GridPlan:
-    """Read a grid.
+    """Read a grid, such as `read_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
 
     Args:
         source: A sweep (W&B YAML), a grid (`grid:` or a mapping of lists, YAML or JSON), rows
-            (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name.
+            (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name. In
+            Python also a mapping of lists (or of distributions of W&B), or a list of such
+            mappings: the union of their products, so that axes may depend on each other.
         assignments: Hydra-style overrides that add axes or replace the file's.
         target: The model, if the file names none.
         overrides: Settings of the model that no cell varies; they replace those of the file.
@@ -133,12 +102,16 @@ def read_plan(
     Raises:
         InputError: Something cannot be read.
     """
-    path = Path(source)
     base, rows, notes = Base(), None, list[str]()
     blocks: list[Mapping[str, Any]] = [{}]
     sweep: Mapping[str, Any] = {}
     typed = {target} if target else set()
-    if path.suffix.lower() in ROWS:
+    named, path = ("The grid", Path()) if not isinstance(source, str) else (source, Path(source))
+    if not isinstance(source, str):
+        blocks = _blocks(source, named)
+        for block in blocks:
+            typed.update(_targets(block))
+    elif path.suffix.lower() in ROWS:
         rows = read_rows(path)
     elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
         base, blocks, notes, sweep = _file(path, samples, trainer)
@@ -156,7 +129,7 @@ def read_plan(
         recipe={**_named(base.recipe), **(recipe or {})},
     )
     extra = dict(read_override(text) for text in assignments)
-    typed.update(str(value) for value in getattr(extra.get("target"), "values", ()))
+    typed.update(_targets(extra))
     if rows is None:
         blocks = [dict(block) | extra for block in blocks]
         points = _points(blocks, samples=samples, seed=seed, max_cells=max_cells)
@@ -170,8 +143,13 @@ def read_plan(
         notes = columns.notes()
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
     _check_fixed(recipe or {}, overrides or {}, points)
-    plan = _plan(base, points, source, typed=typed, notes=notes, max_cells=max_cells)
+    plan = _plan(base, points, named, typed=typed, notes=notes, max_cells=max_cells)
     return dataclasses.replace(plan, sweep=sweep)
+
+
+def _targets(axes: Mapping[str, Axis]) -> list[str]:
+    """Return the targets that an axis lists."""
+    return [str(value) for value in getattr(axes.get("target"), "values", ())]
 
 
 def _named(recipe: Mapping[str, Any]) -> dict[str, Any]:

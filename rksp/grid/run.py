@@ -231,7 +231,7 @@ def run_grid(
     """Work through a grid, or through what an earlier call left of it.
 
     Args:
-        plan: From `rksp.grid.plan.read_plan` or `make_plan`.
+        plan: From `rksp.grid.plan.read_plan` or `read_plan`.
         path: The store; a call with the same plan and options resumes it.
         options: How cells are measured.
         engine: Where cells run; by default one process for every two cores, at most one a model.

@@ -169,21 +169,15 @@ class GridStore:
                     f"{self.path} holds another grid; write to another file, or give the same "
                     "grid and options to resume."
                 )
-            if stored is not None:
+            known = {name: json.dumps(value, default=str) for name, value in (about or {}).items()}
+            if stored is None:
+                known |= {"schema": SCHEMA, "plan": plan, "made_by": json.dumps(maker)}
+                known["options"] = options.model_dump_json()
+            else:
                 self._check_maker(maker)
-            self._base.executemany(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                [(name, json.dumps(value, default=str)) for name, value in (about or {}).items()],
-            )
+            self._base.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", known.items())
             if stored is not None:
                 return len(keys)
-            for name, value in (
-                ("schema", SCHEMA),
-                ("plan", plan),
-                ("made_by", json.dumps(maker)),
-                ("options", options.model_dump_json()),
-            ):
-                self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
             self._base.executemany(
                 "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed,"
                 " starts_trained, recipe, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

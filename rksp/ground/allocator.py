@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,43 +32,40 @@ def return_freed_memory() -> None:
 
 
 @contextlib.contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def _tuned(inside: dict[int, int], after: dict[int, int]) -> Iterator[None]:
+    """Set parameters of mallopt inside and afterwards, when the memory goes back."""
+    if (library := _glibc()) is None:
+        yield
+        return
+    for name, value in inside.items():
+        library.mallopt(name, value)
+    try:
+        yield
+    finally:
+        for name, value in after.items():
+            library.mallopt(name, value)
+        return_freed_memory()
+
+
+def freed_memory_kept() -> AbstractContextManager[None]:
     """Keep what is freed inside: fresh pages are a quarter of a forward pass.
 
     Threads that start inside share one heap, because glibc gives back a thread's own. Afterwards
     the memory goes back.
     """
-    if (library := _glibc()) is None:
-        yield
-        return
-    library.mallopt(_ARENA_MAX, 1)
-    library.mallopt(_MMAP_MAX, 0)
-    library.mallopt(_TRIM_THRESHOLD, -1)
-    try:
-        yield
-    finally:
-        library.mallopt(_MMAP_MAX, _MOST_MAPS)
-        library.mallopt(_TRIM_THRESHOLD, _TRIM_AT)
-        library.mallopt(_ARENA_MAX, _BY_CORES)
-        return_freed_memory()
+    return _tuned(
+        {_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: -1},
+        {_MMAP_MAX: _MOST_MAPS, _TRIM_THRESHOLD: _TRIM_AT, _ARENA_MAX: _BY_CORES},
+    )
 
 
-@contextlib.contextmanager
-def freed_memory_returned() -> Iterator[None]:
+def freed_memory_returned() -> AbstractContextManager[None]:
     """Give each large piece that is freed inside back to the system at once.
 
     torch asks for aligned pieces, which glibc does not place into a hole of the same size, so what
     a backward pass frees would stay beside what it makes.
     """
-    if (library := _glibc()) is None:
-        yield
-        return
-    library.mallopt(_MMAP_THRESHOLD, _LARGE)
-    try:
-        yield
-    finally:
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
-        return_freed_memory()
+    return _tuned({_MMAP_THRESHOLD: _LARGE}, {_MMAP_THRESHOLD: _LARGEST})
 
 
 @contextlib.contextmanager

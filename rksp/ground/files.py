@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.budgets import KEY_PARTS
+from rksp.ground.budgets import KEY_PARTS, MIB
 from rksp.ground.errors import Incomplete, InputError, RkspError
 
 try:
@@ -81,7 +81,7 @@ def read_limited(path: Path, limit: int) -> bytes:
     content = read_head(path, limit + 1)
     if len(content) > limit:
         raise InputError(
-            f"{path!s:.200} is larger than {_size(limit)}, the largest size that is read."
+            f"{path!s:.200} is larger than {limit // MIB} MiB, the largest size that is read."
         )
     return content
 
@@ -304,10 +304,6 @@ class ResultFolder:
             with suppress(OSError):
                 if time.time() - partial.stat().st_mtime > _STALE:
                     partial.unlink()
-
-
-def _size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
 def _real(path: Path) -> Path:

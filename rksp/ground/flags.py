@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,21 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from rksp.ground.errors import InputError, nearest
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
-_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _POWERS = {"k": "e3", "K": "e3", "M": "e6", "B": "e9"}  # the letters of `count`
-
-
-def parse_size(text: str) -> int:
-    """Read bytes from `8GB`, `500 MB` or a plain number; units are powers of ten.
-
-    Raises:
-        InputError: The text is not a size.
-    """
-    match = _SIZE.match(text)
-    if not match or not float(match[1]) > 0:
-        raise InputError(f"--max-memory {text!r} is not a size; give one such as 8GB.")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def whole(value: Any) -> Any:
@@ -169,6 +154,8 @@ def checked(
             raise InputError(f"The {noun} has no field {name!r}{known}") from None
         said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
         wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        if first["type"].startswith("byte_size"):
+            wanted = "it should be a size, such as 8GB"
         end = "" if wanted.endswith("?") else "."
         raise InputError(
             f"{said} is {first['input']!r}; {wanted}{_off(model, name)}{end}"

@@ -14,7 +14,6 @@ _CONTROL = re.compile(
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     r"\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
 )
-_DECODER = json.JSONDecoder()
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -55,19 +54,10 @@ def safe_strings(value: Any) -> Any:
 
 def safe_json(text: str) -> Any:
     """Parse JSON, and make every string in it printable and one line long, keys included."""
-    found = _parsed(text)
+    found = json.loads(text)
     if _is_plain(text) and "\\" not in text:  # then no string needs it
         return found
     return safe_strings(found)
-
-
-def _parsed(text: str) -> Any:
-    """Parse JSON; where nothing stands around the value, in half the time of `json.loads`."""
-    try:
-        found, end = _DECODER.raw_decode(text)
-    except json.JSONDecodeError:  # of what stands in front, or of damage, which `loads` names
-        return json.loads(text)
-    return found if end == len(text) else json.loads(text)
 
 
 def _safe(text: str) -> str:

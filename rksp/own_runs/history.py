@@ -117,7 +117,7 @@ def read_history(
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)
-    models: dict[object, _Model | InputError] = {}
+    models: dict[object, _Model] = {}
     ladders = []
     for members in groups.values():
         try:
@@ -147,9 +147,7 @@ def _alike(run: PastRun) -> object:
     return run.target, settings, fields, run.shape, run.apart, run.loss_name
 
 
-def _declared(
-    run: PastRun, source: ModelSource | None, known: dict[object, _Model | InputError]
-) -> _Model:
+def _declared(run: PastRun, source: ModelSource | None, known: dict[object, _Model]) -> _Model:
     """Return what the configuration of a run's model declares; each model is read once.
 
     There is none if nobody names a model.
@@ -161,14 +159,8 @@ def _declared(
         return None, False
     key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
     if key not in known:
-        try:
-            known[key] = _read_model(run, source)
-        except InputError as error:
-            known[key] = error
-    found = known[key]
-    if isinstance(found, InputError):
-        raise found
-    return found
+        known[key] = _read_model(run, source)
+    return known[key]
 
 
 def _read_model(run: PastRun, source: ModelSource | None) -> _Model:

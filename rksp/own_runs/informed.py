@@ -55,58 +55,39 @@ _LONE_MISTAKEN = 0.2  # chance that a run without another to compare with says n
 _MOST_TUNED = 200  # ladders that are learned from; each costs 5 ms
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Response:
     """What every ladder says of one response, the edge or the best rate, read for every target.
 
-    Attributes:
+    Args:
         seen: The ladders.
-        centers: What the prior says of each, `[ladders]`.
-        values: Likelihoods of an offset from there, `[ladders, grid]`.
-        usual, within: Spreads of the prior for each, `[ladders]`.
-        effects: Standard deviations of `_EFFECTS` in each, `[ladders, effects]`.
+        said: What the prior says of each.
+        rates_of: The response in that.
         likelihood: Of a ladder, at a center.
         design: Coordinates of inputs, along which a team has slopes of its own.
         carried: Share of what differs between sources that carries from one model to another.
     """
 
-    seen: Sequence[Observed]
-    centers: np.ndarray
-    values: np.ndarray
-    usual: np.ndarray
-    within: np.ndarray
-    effects: np.ndarray
-    likelihood: Callable[[Observed, float], np.ndarray]
-    design: Callable[[EdgeInputs], tuple[float, float]]
-    carried: float
-
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         seen: Sequence[Observed],
         said: Mapping[EdgeInputs, EdgeEstimate],
         rates_of: Callable[[EdgeEstimate], RateMixture],
         likelihood: Callable[[Observed, float], np.ndarray],
         design: Callable[[EdgeInputs], tuple[float, float]],
         carried: float,
-    ) -> _Response:
-        """Return the likelihoods of ladders around what the prior says of each."""
+    ) -> None:
+        self.seen, self.likelihood, self.design, self.carried = seen, likelihood, design, carried
         rates = {inputs: rates_of(one) for inputs, one in said.items()}
         spreads = {inputs: Spreads.of(one, "adamw", 1.0) for inputs, one in rates.items()}
-        centers = [rates[one.inputs].location for one in seen]
-        values = [likelihood(one, center) for one, center in zip(seen, centers, strict=True)]
+        # Of each ladder: what the prior says, the likelihoods of an offset from there, the spreads
+        # of the prior between and within sources, and standard deviations of `_EFFECTS`.
+        self.centers = np.array([rates[one.inputs].location for one in seen])
+        values = [likelihood(one, center) for one, center in zip(seen, self.centers, strict=True)]
+        self.values = np.array(values).reshape(len(seen), len(GRID))
+        self.usual = np.array([spreads[one.inputs].usual for one in seen])
+        self.within = np.array([spreads[one.inputs].noise for one in seen])
         effects = [_effects_of(said[one.inputs]) for one in seen]
-        return cls(
-            seen=seen,
-            centers=np.array(centers),
-            values=np.array(values).reshape(len(seen), len(GRID)),
-            usual=np.array([spreads[one.inputs].usual for one in seen]),
-            within=np.array([spreads[one.inputs].noise for one in seen]),
-            effects=np.array(effects).reshape(len(seen), len(_EFFECTS)),
-            likelihood=likelihood,
-            design=design,
-            carried=carried,
-        )
+        self.effects = np.array(effects).reshape(len(seen), len(_EFFECTS))
 
     def posterior(
         self,
@@ -187,13 +168,13 @@ class InformedModel(Asking):
     @cached_property
     def _edges(self) -> _Response:
         of, design = Observed.edge_likelihood, edge_design
-        return _Response.make(self.seen, self._said, lambda x: x.edge, of, design, EDGE_CARRIED)
+        return _Response(self.seen, self._said, lambda x: x.edge, of, design, EDGE_CARRIED)
 
     @cached_property
     def _bests(self) -> _Response:
         of, design = Observed.best_likelihood, best_design
         ladders = [one for one in self.seen if one.is_ladder]
-        return _Response.make(ladders, self._said, lambda x: x.best, of, design, BEST_CARRIED)
+        return _Response(ladders, self._said, lambda x: x.best, of, design, BEST_CARRIED)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None

@@ -179,8 +179,8 @@ def _edge(
 
 
 Ended = Literal["finished", "unfinished", "diverged"]
-Label = Literal["diverged", "failed", "spiked", "undertrained", "healthy", "unfinished", "unknown"]
 
+_LABELS = frozenset(outcome.value for outcome in Outcome)
 _FINISHED = words("finished complete completed success succeeded done terminated ok")
 _DIVERGED = words("diverged nan inf exploded non-finite overflow")
 _FAR = 1.0  # nats above the best, four times the margin: no full disk brings a loss there
@@ -210,10 +210,13 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The label of one run, and the nats by which it ended above the best; NaN if unknown."""
+    """The label of one run, and the nats by which it ended above the best; NaN if unknown.
 
-    label: Label
-    excess: float
+    The label is one of `Outcome`, unfinished or unknown.
+    """
+
+    label: str
+    excess: float = math.nan
 
     @property
     def failed(self) -> float:
@@ -262,16 +265,16 @@ def judge(
         entropy: Of the labels of a classifier, in nats; see `OutcomePolicy.of_labels`.
     """
     whole = [n for n, run in enumerate(runs) if run.ended != "unfinished"]
-    labels: list[Judged] = [Judged(label="unfinished", excess=math.nan)] * len(runs)
+    labels = [Judged(label="unfinished")] * len(runs)
     for n, found in zip(whole, _by_policy([runs[n] for n in whole], entropy), strict=True):
         labels[n] = found
     if len({run.rate for run in runs}) == 1:
         return [_alone(run, one, guess) for run, one in zip(runs, labels, strict=True)]
     for n, run in enumerate(runs):
         if run.ended == "unfinished" and _lags(run, [runs[i] for i in whole]):
-            labels[n] = Judged(label="failed", excess=math.nan)
-        elif run.outcome in {outcome.value for outcome in Outcome}:
-            labels[n] = Judged(label=_label(Outcome(run.outcome)), excess=labels[n].excess)
+            labels[n] = Judged(label="failed")
+        elif run.outcome in _LABELS:
+            labels[n] = replace(labels[n], label=run.outcome)
     return labels
 
 
@@ -297,13 +300,9 @@ def _by_policy(runs: Sequence[Trained], entropy: float | None) -> list[Judged]:
     curves = [_curves(run, points) if is_dense else _end(run) for run in runs]
     ladder = OutcomePolicy().of_labels(entropy).judge([run.rate for run in runs], curves)
     return [
-        Judged(label=_label(outcome), excess=excess)
+        Judged(label=outcome.value, excess=excess)
         for outcome, excess in zip(ladder.outcomes, ladder.excess, strict=True)
     ]
-
-
-def _label(outcome: Outcome) -> Label:
-    return outcome.value
 
 
 def _curves(run: Trained, points: int) -> Curves:
@@ -322,18 +321,15 @@ def _end(run: Trained) -> Curves:
 
 def _alone(run: Trained, found: Judged, guess: float | None) -> Judged:
     """Label a run without others: only a divergence, or that it learned, can be seen."""
-    if run.ended == "diverged":
-        return Judged(label="diverged", excess=math.nan)
-    if run.ended == "unfinished":
-        return Judged(label="unfinished", excess=math.nan)
-    if run.outcome in {outcome.value for outcome in Outcome}:
-        return Judged(label=_label(Outcome(run.outcome)), excess=math.nan)
+    if run.ended != "finished":
+        return Judged(label=run.ended)
+    if run.outcome in _LABELS:
+        return Judged(label=run.outcome)
     margin = OutcomePolicy().margin
     start = run.loss.values[0] if run.loss is not None and len(run.loss.values) > 1 else guess
     has_learned = start is not None and run.final < start - margin
     is_lost = run.loss is not None and found.label == "failed"
-    label: Label = "healthy" if has_learned and not is_lost else "unknown"
-    return Judged(label=label, excess=math.nan)
+    return Judged(label="healthy" if has_learned and not is_lost else "unknown")
 
 
 def _lags(run: Trained, others: Sequence[Trained]) -> bool:

@@ -8,18 +8,13 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers.logs import LIGHTNING, TABLES, TEXT_LOGS, TRAINER_STATE
-from rksp.own_runs.readers.trackers import TENSORBOARD, WANDB
+from rksp.own_runs.readers import logs
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    WANDB,
-    TENSORBOARD,
-    TRAINER_STATE,
-    LIGHTNING,
-    TABLES,
-    TEXT_LOGS,
+    *(logs.WANDB, logs.TENSORBOARD, logs.TRAINER_STATE),
+    *(logs.LIGHTNING, logs.TABLES, logs.TEXT_LOGS),
 )
 _TITLES = (
     "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "

@@ -15,16 +15,6 @@ from rksp.ground.budgets import LOGGED
 from rksp.ground.text import words
 from rksp.recipe_files.columns import without_unit
 
-# Words for numbers that JSON and CSV cannot write otherwise.
-_SPELLED = {
-    "nan": math.nan,
-    "inf": math.inf,
-    "+inf": math.inf,
-    "-inf": -math.inf,
-    "infinity": math.inf,
-    "-infinity": -math.inf,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
@@ -108,15 +98,16 @@ def step_of(value: object) -> int | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number, spelled out or not; None for everything else."""
-    if isinstance(value, bool) or value is None:
+    """Return a number; None for all else, and for text but that of what is not finite (`nan`)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    return _SPELLED.get(value.strip().lower()) if isinstance(value, str) else None
+    try:
+        found = float(value)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return None
+    return None if isinstance(value, str) and math.isfinite(found) else found
 
 
 # The first that a run has counts. Hugging Face's `train_loss` is a mean over the whole run, and

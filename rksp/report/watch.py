@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rksp.documents.watch import WatchReport
+from rksp.documents.confirm import WatchReport
 from rksp.ground.flags import count
 from rksp.report.blocks import (
     Block,

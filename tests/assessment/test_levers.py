@@ -13,7 +13,7 @@ from support.levers import lever_size, lever_table
 
 import rksp
 from rksp.grid.cell import Options
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.report import words
@@ -105,7 +105,8 @@ def test_nothing_is_named_where_rksp_cannot_tell() -> None:
 
 
 def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
-    plan = make_plan({"lr": [1e-3, 6e-3]}, target="gpt2", recipe={**RECIPE, "learning_rate": None})
+    rest = {name: value for name, value in RECIPE.items() if name != "learning_rate"}
+    plan = read_plan({"lr": [1e-3, 6e-3]}, target="gpt2", recipe=rest)
     with GridStore(tmp_path / "grid.db") as store:
         store.fill(plan.cells, Options(evidence="config"))
         run_here(store)

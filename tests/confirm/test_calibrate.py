@@ -19,8 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rksp.assessment.fine_tuning import fine_tuning_inputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm import calibrate as module
-from rksp.confirm.calibrate import calibrate, make_ladder
-from rksp.confirm.ranks import Ranks
+from rksp.confirm.calibrate import Ranks, calibrate, make_ladder
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import read_history

@@ -11,10 +11,10 @@ import torch
 from support.commands import left_with
 
 from rksp.cli.progress import sparse
-from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
-from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.confirm.options import TrialOptions
+from rksp.confirm.trial import onset, seen
 from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.options import MeasureOptions
@@ -60,10 +60,10 @@ def test_first_alarms_after_the_fault_and_their_lead() -> None:
         )  # fmt: skip
 
     alarms = [alarm("a", 5), alarm("a", 12), alarm("b", 30)]
-    assert first_alarms(alarms) == {"a": 5, "b": 30}
-    assert first_alarms(alarms, since=10) == {"a": 12, "b": 30}
-    assert leads({"a": 12, "b": 30}, 25) == {"a": 13, "b": -5}
-    assert leads({"a": 12}, None) == {}
+    assert seen(alarms, None, since=0)["first_alarms"] == {"a": 5, "b": 30}
+    found = seen(alarms, 25, since=10)
+    assert (found["first_alarms"], found["leads"]) == ({"a": 12, "b": 30}, {"a": 13, "b": -5})
+    assert seen(alarms, None, since=10)["leads"] == {}
 
 
 def test_the_trivial_loss_is_the_entropy_of_the_labels_that_count() -> None:
@@ -122,10 +122,12 @@ def report() -> ConfirmReport:
     found = confirm(
         resolve_tiny("gpt2"),
         recipe,
-        parse_arms(["rate=0.001"]),
-        steps=20,
-        seeds=(0,),
-        monitors=("loss", "gradient-norm", "non-finite"),
+        TrialOptions(
+            arms=["rate=0.001"],
+            steps=20,
+            seeds=1,
+            monitors=["loss", "gradient-norm", "non-finite"],
+        ),
         progress=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
     )
     assert any("run 2 of 2, rate=0.001 seed 0: step 20/20" in line for line in said)
@@ -157,11 +159,8 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
         return confirm(
             resolve_tiny("gpt2"),
             recipe,
-            parse_arms(["rate=0.3"]),
-            seeds=(0,),
-            options=MeasureOptions(evidence="forward"),
-            monitors=("loss",),
-            folder=folder,
+            TrialOptions(arms=["rate=0.3"], seeds=1, monitors=["loss"], keep=folder),
+            measure=MeasureOptions(evidence="forward"),
             progress=listen,
         )
 

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data
+from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
@@ -102,10 +102,8 @@ def test_a_language_model_is_not_given_a_fresh_head(checkpoint):
 def test_a_run_that_moves_nothing_ends_where_not_training_ends(checkpoint, peft):
     recipe = trained(peft, optimizer="sgd", weight_decay=0.0)
     still = recipe.model_copy(update={"learning_rate": 1e-30})
-    arms = parse_arms(["rate=1e33"])
-    report = confirm(
-        resolve(checkpoint), still, arms, steps=3, seeds=(0,), monitors=("loss",), options=CONFIG
-    )
+    runs = TrialOptions(arms=["rate=1e33"], steps=3, seeds=1, monitors=["loss"])
+    report = confirm(resolve(checkpoint), still, runs, measure=CONFIG)
     baseline, wild = report.trials
     assert baseline.untrained_loss == wild.untrained_loss
     assert baseline.held_out_loss == pytest.approx(baseline.untrained_loss, abs=1e-6)
@@ -119,9 +117,8 @@ def test_random_weights_hold_nothing_out():
     recipe = Recipe(learning_rate=1e-3, **SHORT)
     source = module_source(classifier(), DataLoader(rows(8), batch_size=2), is_pretrained=False)
     forward = MeasureOptions(evidence="forward")
-    (trial,) = confirm(
-        source, recipe, parse_arms([]), seeds=(0,), monitors=("loss",), options=forward
-    ).trials
+    runs = TrialOptions(arms=["baseline"], seeds=1, monitors=["loss"])
+    (trial,) = confirm(source, recipe, runs, measure=forward).trials
     assert trial.untrained_loss is trial.held_out_loss is None
 
 
@@ -192,15 +189,8 @@ def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tm
     path = tmp_path / "runs.jsonl"
     recipe = trained("none")
     source = resolve(checkpoint)
-    report = confirm(
-        source,
-        recipe,
-        steps=3,
-        seeds=[0],
-        arms=parse_arms(["baseline"]),
-        options=CONFIG,
-        record=path,
-    )
+    runs = TrialOptions(arms=["baseline"], steps=3, seeds=1, record=path)
+    report = confirm(source, recipe, runs, measure=CONFIG)
     (row,) = read_record(path)
     (trial,) = report.trials
     assert row["final_loss"] == trial.held_out_loss != trial.final_loss
@@ -208,4 +198,4 @@ def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tm
     assert found.ladders[0].runs[0].shape.is_trained and not found.seen
     with pytest.raises(InputError, match="leave out --record"):
         random = resolve_tiny("gpt2")
-        confirm(random, trained("lora"), steps=3, seeds=[0], options=CONFIG, record=path)
+        confirm(random, trained("lora"), runs, measure=CONFIG)

@@ -229,7 +229,8 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
 def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     options = Options(data=path, evidence="forward")
-    measurement = ask(checkpoint, {}, 0, options, Recipe())[1].measurement
+    group = {"target": checkpoint, "overrides": {}, "seed": 0, "starts_trained": False}
+    measurement = ask(group, options, Recipe())[1].measurement
     assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
     cell = Cell(target=checkpoint, recipe=Recipe())
     before = cell.key(options)

@@ -26,7 +26,7 @@ from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.evaluate import summarize
-from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row, made_by
 from rksp.grid.table import export, heat_map
@@ -348,7 +348,7 @@ def test_an_unfinished_store_is_no_answer(tmp_path, capsys):
 
 def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
-    plan = make_plan({"lr": [1e-4, 0.7]}, target="gpt2", recipe={"warmup": 3})
+    plan = read_plan({"lr": [1e-4, 0.7]}, target="gpt2", recipe={"warmup": 3})
     engine = LocalEngine(1, evaluator="grid_faults:evaluate")
     result = run_grid(plan, tmp_path / "g.db", options=STATES, engine=engine)
     assert [record["verdict"] for record in result.records()] == ["ok", "risk"]

@@ -13,7 +13,7 @@ from support.grid_runs import fill_done
 from rksp.grid.axes import check_names
 from rksp.grid.cell import Options
 from rksp.grid.engines.base import End
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.run import drive, run_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
@@ -34,23 +34,23 @@ def test_a_dry_run_finds_an_axis_that_no_model_has():
 
 
 def test_a_grid_that_cannot_run_stops_before_its_store_is_made(tmp_path):
-    plan = make_plan({"colour": [1, 2], "lr": [1e-3]}, target="gpt2")
+    plan = read_plan({"colour": [1, 2], "lr": [1e-3]}, target="gpt2")
     with pytest.raises(InputError, match="colour is neither"):
         run_grid(plan, tmp_path / "g.db", engine=object())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cells_that_cannot_run_are_counted_beside_others():
-    plan = make_plan({"target": ["gpt2", "llama"], "n_embd": [32, 64], "lr": [1, 2]})
+    plan = read_plan({"target": ["gpt2", "llama"], "n_embd": [32, 64], "lr": [1, 2]})
     [note] = check_names(plan.cells)
     assert note.startswith("4 cells cannot run: n_embd is neither")
     assert "of llama" in note
-    assert check_names(make_plan({"hidden_size": [32]}, target="gpt2").cells) == ()
-    assert check_names(make_plan({"x": [1]}, target="own:factory").cells) == ()
+    assert check_names(read_plan({"hidden_size": [32]}, target="gpt2").cells) == ()
+    assert check_names(read_plan({"x": [1]}, target="own:factory").cells) == ()
 
 
 def test_dropout_means_every_dropout_of_the_type():
-    [note] = check_names(make_plan({"dropout": [0.3]}, target="gpt2").cells)
+    [note] = check_names(read_plan({"dropout": [0.3]}, target="gpt2").cells)
     assert note == "dropout sets attn_pdrop, embd_pdrop, resid_pdrop of gpt2."
     source = resolve("gpt2", overrides={"dropout": "0.3", "embd_pdrop": "0.2"}, counts=False)
     assert source.config.attn_pdrop == source.config.resid_pdrop == 0.3
@@ -91,7 +91,7 @@ class Refusing:
 
 
 def test_a_failure_of_many_cells_is_told_twice_at_most(tmp_path):
-    plan = make_plan({"n_layer": list(range(1, 41)), "lr": [1e-3]}, target="gpt2")
+    plan = read_plan({"n_layer": list(range(1, 41)), "lr": [1e-3]}, target="gpt2")
     said: list[str] = []
     with GridStore(tmp_path / "g.db") as store:
         store.fill(plan.cells, Options())
@@ -101,7 +101,7 @@ def test_a_failure_of_many_cells_is_told_twice_at_most(tmp_path):
 
 
 def test_the_page_folds_failures_of_one_kind(tmp_path):
-    plan = make_plan({"n_layer": list(range(1, 41)), "lr": [1e-3, 1e-2]}, target="gpt2")
+    plan = read_plan({"n_layer": list(range(1, 41)), "lr": [1e-3, 1e-2]}, target="gpt2")
     lost = lambda recipe: "It cannot be built." if recipe["learning_rate"] > 5e-3 else {}
     fill_done(tmp_path / "g.db", plan, lost)
     said = run_rksp("grid", str(tmp_path / "g.db"))

@@ -15,7 +15,7 @@ import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
 from rksp.assessment.risk import Terms
 from rksp.grid.evaluate import summarize
-from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe
 from rksp.report.formats import render
@@ -27,7 +27,7 @@ FAULTY = [{"code": "RKSP304", "level": "error"}]
 
 
 def filled(tmp_path: Path, grid: dict, answer) -> Path:
-    fill_done(tmp_path / "g.db", make_plan(grid, target="gpt2"), answer)
+    fill_done(tmp_path / "g.db", read_plan(grid, target="gpt2"), answer)
     return tmp_path / "g.db"
 
 

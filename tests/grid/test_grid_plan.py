@@ -11,7 +11,7 @@ from support.places import RUN_CONFIGS as CONFIGS
 
 from rksp.grid.axes import Choice, Range, read_override, sweep_axis
 from rksp.grid.cell import Options
-from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.plan import read_plan
 from rksp.ground.errors import InputError
 from rksp.recipe_files.columns import canonical
 
@@ -169,19 +169,19 @@ def test_a_list_is_a_union_so_axes_can_depend_on_each_other(tmp_path):
 
 def test_draws_choose_among_conditional_blocks(tmp_path):
     grid = [{"optimizer": "adamw", "beta2": [0.9, 0.99]}, {"optimizer": "sgd", "momentum": [0.0]}]
-    plan = make_plan([*grid], target="gpt2", samples=60, seed=1)
+    plan = read_plan([*grid], target="gpt2", samples=60, seed=1)
     kinds = [cell.recipe.optimizer for cell in plan.cells]
     assert {"adamw", "sgd"} == set(kinds)
     assert len(kinds) == 3  # sixty draws of three different cells
     assert "57 cells are left out" in plan.notes[-1]
     assert all(c.recipe.momentum == 0.9 for c in plan.cells if c.recipe.optimizer == "adamw")
     with pytest.raises(InputError, match="60 cells"):
-        make_plan(grid, target="gpt2", samples=60, max_cells=59)
+        read_plan(grid, target="gpt2", samples=60, max_cells=59)
 
 
 def test_a_warm_up_below_one_is_a_share_of_the_run():
     grid = {"warmup_ratio": [0.0, 0.1], "max_steps": [200, 1000]}
-    plan = make_plan(grid, target="gpt2")
+    plan = read_plan(grid, target="gpt2")
     assert [cell.recipe.warmup_steps for cell in plan.cells] == [0, 0, 20, 100]
 
 

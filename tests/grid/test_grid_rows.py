@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support.grid_runs import fill_done
 
 from rksp.grid.cell import Options
-from rksp.grid.plan import GridPlan, make_plan, read_plan
+from rksp.grid.plan import GridPlan, read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import export
 from rksp.ground.errors import InputError
@@ -45,7 +45,7 @@ def test_a_column_that_names_weights_is_fine_tuning(column, is_trained, tmp_path
     path = tmp_path / "runs.csv"
     path.write_text(f"Name,learning_rate,{column}\na,2e-5,gpt2\n")
     assert [cell.starts_trained for cell in read_plan(str(path)).cells] == [is_trained]
-    sweep = make_plan({"lr": [2e-5], column: ["gpt2"]})
+    sweep = read_plan({"lr": [2e-5], column: ["gpt2"]})
     assert [(c.target, c.starts_trained) for c in sweep.cells] == [("gpt2", is_trained)]
 
 
@@ -74,7 +74,7 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
          "decay_milestones": ["100,200"], "batch_ramp": ["0:16,100:32"], "dropout": [0.1]},
         {"lr": [2e-5], "model_name_or_path": ["gpt2"]},
     ]  # fmt: skip
-    plan = make_plan(grids, target="gpt2", overrides={"activation_function": "relu"})
+    plan = read_plan(grids, target="gpt2", overrides={"activation_function": "relu"})
     fill_done(
         tmp_path / "g.db",
         plan,
@@ -90,7 +90,7 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
 
 
 def test_findings_are_a_list_in_a_document_and_a_text_in_a_table(tmp_path):
-    plan = make_plan({"lr": [1e-4]}, target="gpt2")
+    plan = read_plan({"lr": [1e-4]}, target="gpt2")
     found = [{"code": "RKSP501", "level": "error"}, {"code": "RKSP503", "level": "warning"}]
     fill_done(tmp_path / "g.db", plan, lambda recipe: {"findings": found})
     [record] = read_grid(tmp_path / "g.db").records()

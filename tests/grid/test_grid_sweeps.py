@@ -14,7 +14,7 @@ from support.grid_readme import example
 from support.grid_runs import fill_done
 
 from rksp.grid.axes import read_override
-from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.table import SUFFIXES, check_export, export_sweep
 from rksp.ground.errors import InputError
 
@@ -33,7 +33,7 @@ parameters:
 
 def _cells(*dropped: object, **axes: list) -> list[dict]:
     """The labels of a grid without the cells that have one of these values."""
-    plan = make_plan(axes or AXES, target="gpt2")
+    plan = read_plan(axes or AXES, target="gpt2")
     return [dict(c.labels) for c in plan.cells if not set(c.labels.values()) & set(dropped)]
 
 

@@ -18,7 +18,7 @@ from support.grid_runs import (
 
 from rksp.grid.cell import Options
 from rksp.grid.evaluate import EVALUATOR
-from rksp.grid.plan import GridPlan, make_plan
+from rksp.grid.plan import GridPlan, read_plan
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
 from rksp.grid.table import Record
@@ -28,7 +28,7 @@ STATES = Options(states=256)
 
 @pytest.fixture(scope="module")
 def plan() -> GridPlan:
-    return make_plan(
+    return read_plan(
         {
             "seed": list(range(10)),
             "lr": [10 ** (-5 + i / 5) for i in range(20)],

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from rksp.grid.cell import Cell, Options
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import Incomplete
@@ -73,6 +73,6 @@ class _NoRoom(sqlite3.Connection):
 def test_a_new_grid_on_a_full_disk_is_not_called_damaged(tmp_path, monkeypatch):
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **m: connect(*a, **m, factory=_NoRoom))
-    plan = make_plan({"lr": [1e-4]}, target="gpt2")
+    plan = read_plan({"lr": [1e-4]}, target="gpt2")
     with pytest.raises(Incomplete, match=r"cannot be written or read .*disk is full"):
         run_grid(plan, tmp_path / "g.db", engine=object())

@@ -15,7 +15,7 @@ from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.flags import Flag, flags_of, whole
+from rksp.ground.flags import Flag, checked, flags_of, whole
 from rksp.models.streaming.memory import Streaming
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
@@ -98,8 +98,15 @@ def test_choices_agree_with_what_they_choose_among():
 
 def test_sizes_of_memory_are_read():
     assert MeasureOptions(max_memory="8GB").max_memory == 8 * 10**9
-    with pytest.raises(InputError, match="--max-memory 'much'"):
-        MeasureOptions(max_memory="much")
+    for text in ("500 MB", "1.5G", "7"):
+        assert MeasureOptions(max_memory=text).max_memory in (5 * 10**8, 15 * 10**8, 7)
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "8 GBB"])
+def test_what_is_no_size_of_memory_is_refused(text):
+    flags = {"max_memory": "--max-memory"}
+    with pytest.raises(InputError, match=r"--max-memory is .* such as 8GB"):
+        checked(MeasureOptions, {"max_memory": text}, noun="command", sources=flags)
 
 
 @pytest.mark.parametrize(

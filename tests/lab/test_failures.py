@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lab.experiments.failures import FAILURES, Failures, has_failed
-from lab.experiments.rows import TrialRow
-from rksp.confirm.onset import departure
+from lab.experiments.rows import TrialRow, departure
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.kernels.cross_entropy import IGNORED

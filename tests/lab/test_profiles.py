@@ -10,7 +10,7 @@ import pytest
 from lab.experiments import run
 from lab.experiments.__main__ import main
 from lab.experiments.profiles import PRESETS, PROFILES, ProfileRow
-from rksp.confirm.profiles import profile_curves
+from rksp.confirm.trial import profile_curves
 from rksp.watch.monitors.base import Reading
 
 

@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 
 from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import _Runs
-from rksp.confirm.trainee import Trainee
+from rksp.confirm.options import TrialOptions
+from rksp.confirm.trial import Trainee
 from rksp.grid.cell import Cell, Options
-from rksp.grid.plan import make_plan
+from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.models.names import identity
@@ -97,7 +98,7 @@ def test_a_hub_model_is_its_files_in_the_cache(folder, monkeypatch):
 
 
 def test_a_resumed_grid_sees_other_weights(folder, tmp_path):
-    cells = make_plan({"lr": [1e-3]}, target=str(folder)).cells
+    cells = read_plan({"lr": [1e-3]}, target=str(folder)).cells
     with GridStore(tmp_path / "grid.db") as store:
         assert [store.fill(cells, Options()) for _ in range(2)] == [0, 1]
         rewrite(folder / "model.safetensors", torch.ones(4))
@@ -109,8 +110,8 @@ def test_a_resumed_confirmation_sees_other_weights(folder):
     def settings() -> dict:
         runs = _Runs(
             trainee=Trainee(source=resolve(str(folder)), recipe=Recipe(learning_rate=1e-3)),
-            arms=parse_arms([]), seeds=[0], faults=[], monitors=[],
-            record=None, progress=lambda *told: None,
+            arms=parse_arms([]), seeds=[0], options=TrialOptions(),
+            progress=lambda *told: None,
         )  # fmt: skip
         return runs.settings()
 

@@ -12,7 +12,6 @@ from torch import nn
 from rksp.assessment.pipeline import evaluate
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.ground.flags import parse_size
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
@@ -114,19 +113,6 @@ def test_a_limit_that_holds_is_no_obstacle():
         profile(stream.model, batch_for(source))
         assert stream.plan.weights >= max(unit.size for unit in stream.units)
         assert stream.plan.peak < 10**11
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("8GB", 8 * 10**9), ("500 MB", 5 * 10**8), ("1.5G", 1.5e9), ("7", 7)]
-)
-def test_sizes_are_read(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "big", "-1GB", "0", "8 GBB"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(InputError, match="such as 8GB"):
-        parse_size(text)
 
 
 def test_when_a_model_is_streamed(monkeypatch):

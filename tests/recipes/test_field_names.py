@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.plan import read_plan
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
@@ -20,7 +20,7 @@ def test_a_name_means_the_same_field_everywhere(name, field):
     value = 7 if field in ("max_steps", "batch_size", "sequence_length") else value
     said = Recipe.parse({name: value})
     assert said.model_fields_set == {field}
-    (cell,) = make_plan({name: [value]}, target="gpt2").cells
+    (cell,) = read_plan({name: [value]}, target="gpt2").cells
     assert getattr(cell.recipe, field) == getattr(said, field)
 
 

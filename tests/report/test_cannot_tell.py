@@ -11,7 +11,7 @@ from support.commands import run_rksp
 
 import rksp
 from rksp.assessment.pipeline import evaluate
-from rksp.confirm.prediction import mean_prediction
+from rksp.confirm.confirm import mean_prediction
 from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import RiskAssessment

@@ -14,7 +14,7 @@ from support.attacks import refused
 from support.commands import left_with
 
 from rksp.cli.streams import Stream, own_streams
-from rksp.confirm.ranks import Ranks
+from rksp.confirm.calibrate import Ranks
 from rksp.ground.errors import Incomplete, InputError, foreign, summary
 
 INSTALLED = str(Path(sys.executable).with_name("rksp"))

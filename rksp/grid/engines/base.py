@@ -63,6 +63,7 @@ class Job:
 
     def __init__(self, known: Iterable[Event] = ()) -> None:
         self._events = list(known)
+        self._is_done = False  # it said so itself
 
     def poll(self) -> list[Event]:
         """Return the events since the last call, without waiting."""
@@ -72,6 +73,14 @@ class Job:
 
     def end(self) -> End | None:
         """Return None while the job works; after that every event must have been polled."""
+        self._drain()
+        end = End() if self._is_done else self._cause()
+        if end is not None:
+            self._drain()  # what came in between
+        return End() if self._is_done else end
+
+    def _cause(self) -> End | None:
+        """Return how a job ended that did not say so itself; None while it works."""
         return End()
 
     def stop(self) -> None:

@@ -102,7 +102,6 @@ class LocalJob(Job):
     def __init__(self, worker: _Worker, group: CellGroup, idle: list[_Worker]) -> None:
         super().__init__()
         self._worker, self._idle = worker, idle
-        self._is_done = False
         worker.send(group)
 
     def _drain(self) -> None:
@@ -117,17 +116,12 @@ class LocalJob(Job):
             else:
                 self._events.append(event)
 
-    def end(self) -> End | None:
-        """Return how the job ended, by the worker's last message or by its exit code."""
-        self._drain()
-        if self._is_done:
-            return End()
+    def _cause(self) -> End | None:
         code = self._worker.process.poll()
         if code is None:
             return None
         self._worker.reader.join(timeout=5)
-        self._drain()
-        return End() if self._is_done else _cause(code, self._worker.last_words())
+        return _cause(code, self._worker.last_words())
 
     def stop(self) -> None:
         """Kill the process."""

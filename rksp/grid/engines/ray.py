@@ -121,8 +121,7 @@ class RayJob(Job):
             while True:
                 self._events.append(self._arrived.get_nowait())
 
-    def end(self) -> End | None:
-        """Return how the stream ended, or None while it runs."""
+    def _cause(self) -> End | None:
         return self._end
 
     def stop(self) -> None:

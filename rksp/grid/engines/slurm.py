@@ -143,7 +143,6 @@ class SlurmJob(Job):
         self._job, self._file = job, file
         self._patience, self._grace = patience, grace
         self._position = 0
-        self._is_done = False
         self._next_look = time.monotonic() + patience
         self._over_since: float | None = None
 
@@ -153,20 +152,13 @@ class SlurmJob(Job):
         self._is_done |= None in events
         self._events += [event for event in events if event is not None]
 
-    def end(self) -> End | None:
-        """Return how the job ended, by its own last line or else by the queue; None before that."""
-        self._drain()
-        if self._is_done:
-            return End()
+    def _cause(self) -> End | None:
         if self._over_since is None:
             if not self._asked_the_queue():
                 return None
             self._over_since = time.monotonic()
         if time.monotonic() - self._over_since < self._grace:
             return None
-        self._drain()
-        if self._is_done:
-            return End()
         return End(failure="killed", message=f"the job ended early: {self._last_words()}")
 
     def _asked_the_queue(self) -> bool:

@@ -1,0 +1,110 @@
+"""The options of runs that rksp trains: which of them, on what, where, and what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from rksp.ground.budgets import SEEDS
+from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
+
+
+class TrainingOptions(Finite):
+    """Options of every command that trains."""
+
+    shrink: Annotated[
+        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
+    ] = False
+    text: Annotated[
+        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
+    ] = None
+    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
+
+
+class LadderOptions(TrainingOptions):
+    """Options of the runs to train."""
+
+    record: Annotated[
+        Path | None,
+        Flag(
+            "--record",
+            "File of runs to append to; runs that it holds are not trained again. The default is a "
+            "new runs.jsonl.",
+            unit="file",
+        ),
+    ] = None
+    steps: Annotated[
+        int,
+        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
+    ] = Field(default=100, ge=2)
+
+
+class TrialOptions(TrainingOptions):
+    """Options of the runs to train and compare."""
+
+    arms: Annotated[
+        list[str],
+        Flag(
+            "--arm",
+            (
+                "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60, "
+                "optimizer=muon), or an intervention (qk_norm, clip=0.5, zclip+clip=1); "
+                "repeatable. The default is baseline, the predicted learning rate to start with "
+                "(rate=0.3 where there is none below), and step_clip."
+            ),
+            unit="arm",
+        ),
+    ] = []
+    steps: Annotated[
+        int,
+        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
+    ] = Field(default=200, ge=1)  # the longest horizon that the shipped classifier knows
+    seeds: Annotated[
+        int,
+        Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),
+    ] = Field(default=3, ge=1, le=SEEDS)
+    faults: Annotated[
+        list[str],
+        Flag(
+            "--fault",
+            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
+            unit="fault",
+        ),
+    ] = []
+    monitors: Annotated[
+        list[str],
+        Flag(
+            "--monitor",
+            "Use only these monitors (name or name:every=5); repeatable.",
+            unit="monitor",
+        ),
+    ] = []
+    keep: Annotated[
+        Path | None,
+        Flag(
+            "--keep",
+            (
+                "Folder for finished runs, readings and checkpoints from before a failure; the "
+                "same command resumes from it."
+            ),
+        ),
+    ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
+    record: Annotated[
+        Path | None,
+        Flag("--record", "File of runs to append these runs to, for --runs of a later command."),
+    ] = None
+    bar: Annotated[
+        float,
+        Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
+    ] = Field(default=0.5, gt=0, le=1)
