@@ -7,6 +7,9 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -28,7 +31,7 @@ from rksp.spectra.dmd import fit
 from rksp.spectra.spectrum import LayerSpectrum
 from rksp.spectra.status import Status
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen
 _SEQUENCES = 2
@@ -45,18 +48,17 @@ class AttentionWatcher(Monitor):
         """Find the attention layers, or the blocks if no layer has a known layout."""
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
-        self._clear()
         self._has_attended = False
-        self.reset()
+        super().bind(model)
         if not anatomy.attention and not _may_attend(model):
             return "no attention layer was found"
         return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Watch the attention calls of the next forward pass."""
-        self._clear()
+        self.forget()
         handles = [
-            model.get_submodule(path).register_forward_pre_hook(self._enter_layer(path))
+            model.get_submodule(path).register_forward_pre_hook(partial(self._enter_layer, path))
             for path in self._places
         ]
         enter = model.register_forward_pre_hook(self._enter)
@@ -72,7 +74,8 @@ class AttentionWatcher(Monitor):
         """Process the pass after it ended."""
         return None
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
         self._layer, self._is_done, self._calls_seen = "", False, 0
         self._open: ExitStack | None = None
 
@@ -107,11 +110,8 @@ class AttentionWatcher(Monitor):
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of a pass in which attention was seen."""
 
-    def _enter_layer(self, path: str):
-        def before(module: nn.Module, args: tuple) -> None:
-            self._layer = path
-
-        return before
+    def _enter_layer(self, path: str, module: nn.Module, args: tuple) -> None:
+        self._layer = path
 
     def _enter(self, module: nn.Module, args: tuple) -> None:
         if self._open is None and not self._is_done:
@@ -132,9 +132,6 @@ def _may_attend(model: nn.Module) -> bool:
 
 class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
-
-    _calls: list[tuple[str, AttentionCall]]
-    _measured: dict[str, Mapping[str, Tensor]]
 
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
@@ -173,10 +170,11 @@ class LogitMonitor(AttentionWatcher):
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
         """Return the readings of one layer."""
 
-    def _clear(self) -> None:
-        super()._clear()
-        self._calls = []
-        self._measured = {}
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
+        super().forget()
+        self._calls: list[tuple[str, AttentionCall]] = []
+        self._measured: dict[str, Mapping[str, Tensor]] = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:
@@ -198,7 +196,18 @@ class AttentionLogits(LogitMonitor):
 
     name = "attention-logits"
     default_every = 20
-    quantities = ("attention_max_logit", "worst_head_logit_std")
+    quantities: ClassVar = {
+        # Kimi K2 clips at 100; its run without clipping passed 1,000 before it became unstable.
+        "attention_max_logit": Rule(
+            transform="log",
+            floor=0.15,
+            harmless=5.0,
+            warn=100.0,
+            critical=1000.0,
+            advice="qk_clip",
+        ),
+        "worst_head_logit_std": Rule(transform="log", floor=0.2, harmless=1.0, advice="qk_clip"),
+    }
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
@@ -230,7 +239,9 @@ class AttentionEntropy(LogitMonitor):
 
     name = "attention-entropy"
     default_every = 20
-    quantities = ("attention_entropy",)
+    quantities: ClassVar = {
+        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip"),
+    }
     source = "arXiv 2303.06296"
 
     def reset(self) -> None:
@@ -276,7 +287,8 @@ class MultiMaximum(LogitMonitor):
 
     name = "multi-maximum"
     default_every = 20
-    quantities = ("multi_max_share",)
+    # No limit: repeated tokens tie in healthy small models, at up to 60 % of a head's rows.
+    quantities: ClassVar = {"multi_max_share": Rule(floor=0.05, advice="backoff")}
     source = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
@@ -291,10 +303,7 @@ class MultiMaximum(LogitMonitor):
         return [self.worst_head("multi_max_share", step, layer, by_head["share"])]
 
 
-STATES = 512
-RANK = 32
-
-
+@dataclass(eq=False)
 class NearUnitMass(Monitor):
     """RKSP (arXiv 2602.22988) on the states of the sampled step's own forward pass.
 
@@ -309,33 +318,24 @@ class NearUnitMass(Monitor):
 
     name = "near-unit-mass"
     default_every = 100
-    quantities = ("near_unit_mass", "expansive_mass")
+    quantities: ClassVar = {
+        "near_unit_mass": Rule(direction="both", floor=0.05),
+        "expansive_mass": Rule(floor=0.05),
+    }
     source = "RKSP, arXiv 2602.22988"
+    find, missing = block_paths, "no list of blocks was found"
 
-    def __init__(
-        self,
-        *,
-        every: PositiveInt | None = None,
-        states: PositiveInt = STATES,
-        rank: PositiveInt = RANK,
-    ) -> None:
-        super().__init__(every=every)
-        self.states, self.rank = states, rank
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the blocks."""
-        self._blocks = block_paths(model)
-        self._clear()
-        return None if self._blocks else "no list of blocks was found"
+    states: PositiveInt = 512
+    rank: PositiveInt = 32
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the blocks."""
-        self._clear()
+        self.forget()
         handles = []
-        for path in self._blocks:
+        for path in self.found:
             block = model.get_submodule(path)
             handles.append(block.register_forward_pre_hook(self._before, with_kwargs=True))
-            handles.append(block.register_forward_hook(self._hook(path)))
+            handles.append(block.register_forward_hook(partial(self._after, path)))
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -358,24 +358,21 @@ class NearUnitMass(Monitor):
             for layer, value in {"": mean, **values}.items():
                 detail = {"blocks": float(len(spectra))} if not layer else {}
                 readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
-        self._clear()
+        self.forget()
         return readings
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the spectra of the last sampled step."""
         self._entering: Tensor | None = None
         self._spectra: list[LayerSpectrum] = []
 
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         self._entering = self._rows((args, kwargs))
 
-    def _hook(self, path: str):
-        def after(module: nn.Module, args: tuple, output: object) -> None:
-            x, y, self._entering = self._entering, self._rows(output), None
-            if x is not None and y is not None and x.shape == y.shape:
-                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), name=path)
-                self._spectra.append(spectrum)
-
-        return after
+    def _after(self, path: str, module: nn.Module, args: tuple, output: object) -> None:
+        x, y, self._entering = self._entering, self._rows(output), None
+        if x is not None and y is not None and x.shape == y.shape:
+            self._spectra.append(fit(x, y, rank=min(self.rank, x.shape[1]), name=path))
 
     def _rows(self, value: object) -> Tensor | None:
         """Copy evenly spread states `[states, width]`, because the next block may add in place."""
@@ -402,10 +399,15 @@ class KeyNullSum(AttentionWatcher):
 
     name = "key-null-sum"
     default_every = 10
-    quantities = ("key_null_sum", "key_null_drift")
+    quantities: ClassVar = {
+        # Low precision gives 4e-3 and more; below 1e-3 saturated attention leaves float32's
+        # rounding.
+        "key_null_sum": Rule(
+            transform="log", floor=0.3, harmless=1e-3, ratio=5.0, advice="backoff"
+        ),
+        "key_null_drift": Rule(direction=None, warn=4.0, advice="backoff"),
+    }
     source = "rksp, for the fault of arXiv 2510.04212"
-
-    _sums: dict[str, tuple[Tensor, Tensor]]
 
     def reset(self) -> None:
         """Forget the signed sums."""
@@ -456,7 +458,8 @@ class KeyNullSum(AttentionWatcher):
         self._drift[layer] = (total, energy)
         return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
 
-    def _clear(self) -> None:
-        super()._clear()
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
+        super().forget()
         self._is_covered = False
-        self._sums = {}
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}

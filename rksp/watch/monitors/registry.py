@@ -1,8 +1,8 @@
-"""All monitors by name: one explicit table."""
+"""All monitors by name, one explicit table, and the rules of their quantities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rksp.ground.option_lines import build, known_name, split_line
 from rksp.watch.monitors.attention import (
@@ -12,7 +12,7 @@ from rksp.watch.monitors.attention import (
     MultiMaximum,
     NearUnitMass,
 )
-from rksp.watch.monitors.base import Monitor
+from rksp.watch.monitors.base import NO_RULE, Monitor, Rule
 from rksp.watch.monitors.routers import (
     RouterConditioning,
     RouterEntropy,
@@ -55,6 +55,9 @@ MONITORS: dict[str, type[Monitor]] = {
         SilentCorruption,
     )
 }
+RULES: dict[str, Rule] = {
+    quantity: rule for kind in MONITORS.values() for quantity, rule in kind.quantities.items()
+}
 # Only where they are named: `output-change` also alarmed in 4 of 13 runs that learn.
 ON_REQUEST = frozenset({"output-change"})
 
@@ -75,3 +78,10 @@ def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
         else:
             chosen[known_name(MONITORS, typed, noun="monitor")] = line
     return [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]
+
+
+def rule_of(quantity: str, table: Mapping[str, Rule]) -> Rule:
+    """Return the rule of a quantity; with a window as suffix (`..._50`), the rule of its stem."""
+    stem, _, window = quantity.rpartition("_")
+    known = quantity in table or not window.isdecimal()
+    return table.get(quantity if known else stem, NO_RULE)

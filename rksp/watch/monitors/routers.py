@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,31 +16,32 @@ from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 
-class _OfRouters(Monitor):
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the routers."""
-        self._routers: tuple[Router, ...] = find_anatomy(model).routers
-        self._seen: dict[str, object] = {}
-        self.reset()
-        return None if self._routers else "the model has no router"
+def _routers(model: nn.Module) -> tuple[Router, ...]:
+    return find_anatomy(model).routers
 
 
-class RouterMonitor(_OfRouters):
+class RouterMonitor(Monitor):
     """A monitor of router logits, recomputed in float32 from the inputs of the layer of experts.
 
     The return values of routers differ between models and releases, and fused expert kernels bypass
     them. Padding tokens count like others.
     """
 
+    find, missing = _routers, "the model has no router"
+
+    def forget(self) -> None:
+        """Forget what was measured at the last sampled step."""
+        self._seen: dict[str, Any] = {}
+
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs of the layers of experts."""
-        self._seen = {}
+        self.forget()
         return [
-            router.block.register_forward_pre_hook(self._hook(router), with_kwargs=True)
-            for router in self._routers
+            router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
+            for router in self.found
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -47,7 +49,7 @@ class RouterMonitor(_OfRouters):
         seen, self._seen = self._seen, {}
         return [
             reading
-            for router in self._routers
+            for router in self.found
             if router.path in seen
             for reading in self.readings_of(router, seen[router.path], moment.step)
         ]
@@ -60,15 +62,12 @@ class RouterMonitor(_OfRouters):
     def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
         """Return the readings of one router."""
 
-    def _hook(self, router: Router):
-        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            states = first_tensor((args, kwargs))
-            if states is None or router.path in self._seen:
-                return  # a second pass: another micro-batch, or a recomputed one
-            with torch.no_grad():
-                self._seen[router.path] = self.measure(router, router.logits(states))
-
-        return before
+    def _before(self, router: Router, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        states = first_tensor((args, kwargs))
+        if states is None or router.path in self._seen:
+            return  # a second pass: another micro-batch, or a recomputed one
+        with torch.no_grad():
+            self._seen[router.path] = self.measure(router, router.logits(states))
 
 
 _TOKENS = 8192  # evenly chosen of the first micro-batch
@@ -85,7 +84,10 @@ class RouterEntropy(RouterMonitor):
 
     name = "router-entropy"
     default_every = 10
-    quantities = ("router_entropy", "router_entropy_sigmoid")
+    quantities: ClassVar = dict.fromkeys(
+        ("router_entropy", "router_entropy_sigmoid"),
+        Rule(direction="down", floor=0.05, advice="backoff"),
+    )
     source = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
@@ -124,7 +126,10 @@ class RouterLoad(RouterMonitor):
 
     name = "router-load"
     default_every = 10
-    quantities = ("router_max_vio", "router_dead_experts")
+    quantities: ClassVar = {
+        "router_max_vio": Rule(floor=0.3),
+        "router_dead_experts": Rule(direction=None, warn=1.0, from_start=True),
+    }
     source = "arXiv 2408.15664"
 
     def reset(self) -> None:
@@ -176,7 +181,7 @@ class RouterLoad(RouterMonitor):
         return int(torch.stack(windows).all(0).sum())
 
 
-class RouterSimilarity(_OfRouters):
+class RouterSimilarity(Monitor):
     """Mean cosine between pairs of router rows: `router_similarity` (arXiv 2606.28116, eq. 7).
 
     The value is in [−1/(E−1), 1] and near 0 at the start; it rises when a few directions win. A
@@ -187,14 +192,17 @@ class RouterSimilarity(_OfRouters):
     name = "router-similarity"
     phase = Phase.UPDATE
     default_every = 10
-    quantities = ("router_similarity",)
+    quantities: ClassVar = {
+        "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff"),
+    }
     source = "arXiv 2606.28116"
+    find, missing = _routers, "the model has no router"
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the similarity of every router."""
         readings = []
-        for router in self._routers:
+        for router in self.found:
             rows = router.rows()
             if len(rows) > 1 and bool((rows.norm(dim=-1) > 0).all()):
                 value = float(mean_cosine(rows))
@@ -211,7 +219,7 @@ def mean_cosine(rows: Tensor) -> Tensor:
     return (count * units.mean(0).square().sum() - 1) / (count - 1)
 
 
-class RouterConditioning(_OfRouters):
+class RouterConditioning(Monitor):
     """What remains of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
 
     Two definitions are in use, and both are read. `router_cond_ratio` is max ‖w_i − w̄‖ / ‖w̄‖. It
@@ -223,14 +231,18 @@ class RouterConditioning(_OfRouters):
     name = "router-conditioning"
     phase = Phase.UPDATE
     default_every = 10
-    quantities = ("router_cond_ratio", "router_centered_energy")
+    quantities: ClassVar = {
+        "router_cond_ratio": Rule(direction="down", transform="log", floor=0.2, advice="backoff"),
+        "router_centered_energy": Rule(transform="log", floor=0.3, advice="backoff"),
+    }
     source = "arXiv 2606.28116"
+    find, missing = _routers, "the model has no router"
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the two quantities of every router."""
         readings = []
-        for router in self._routers:
+        for router in self.found:
             rows = router.rows()
             mean = rows.mean(0)
             centered = (rows - mean).square().sum(-1)

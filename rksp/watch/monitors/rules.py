@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from rksp.ground.model import definite
-from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.rule_table import RULES, Rule, rule_of
+from rksp.watch.monitors.base import Alarm, Reading, Rule, Severity
+from rksp.watch.monitors.registry import RULES, rule_of
 
 _LAST_RESORT = "backoff"
 TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations

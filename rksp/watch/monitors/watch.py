@@ -194,7 +194,7 @@ class Watch:
         return (monitor for monitor in self.monitors if monitor.name not in self.silent)
 
     def _sampled(self, step: int) -> list[Monitor]:
-        return [monitor for monitor in self._active() if step % monitor.every == 0]
+        return [monitor for monitor in self._active() if step % definite(monitor.every) == 0]
 
     def _read(self, moment: Moment, phase: Phase) -> list[Alarm]:
         if moment.step != self._step:
