@@ -1,4 +1,4 @@
-"""Group parameters by block, and sum over them in a way that works for sharded tensors too."""
+"""Group parameters by block, sum over shards, and gather from the processes of a run."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ def local(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this rank holds, without its graph."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def world_size() -> int:
+    """Return the number of processes of the run, 1 without `torch.distributed`."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
+
+
+def of_all_ranks(own: Tensor) -> Tensor:
+    """Gather a tensor of the same shape from every rank, `[ranks, ...]`; every rank must join."""
+    parts = [torch.empty_like(own) for _ in range(world_size())]
+    torch.distributed.all_gather(parts, own.contiguous())
+    return torch.stack(parts)
 
 
 def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from rksp.ground.model import definite
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float, gathered
-from rksp.watch.groups import local
+from rksp.watch.groups import local, world_size
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
@@ -147,7 +147,7 @@ class OutputChange:
     def _capture(
         self, use: Use, module: nn.Module, args: tuple, kwargs: dict, output: object
     ) -> None:
-        x, y = _input(args, kwargs), first_tensor(output)
+        x, y = next(_tensors((args, kwargs)), None), first_tensor(output)
         left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
         width: tuple[int, ...] = ()
         shape: tuple[int, ...] = (-1,)
@@ -183,7 +183,8 @@ class OutputChange:
     ) -> None:
         """Sample a stack of experts: every expert gets its routed tokens."""
         first, last = uses
-        x, chosen = first_tensor((args, kwargs)), _indices(args, kwargs)
+        whole = (t for t in _tensors((args, kwargs)) if not t.is_floating_point() and t.dim() >= 2)
+        x, chosen = first_tensor((args, kwargs)), next(whole, None)  # experts, [tokens, k]
         if x is None or chosen is None or first.sampled:
             return
         x, chosen = x.reshape(-1, x.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
@@ -206,7 +207,7 @@ class OutputChange:
         sums = [self._sums(use) for use in self.uses]
         kind = max((part.dtype for part in sums), key=lambda dtype: dtype.itemsize)
         total = torch.cat([part.to(kind) for part in sums], dim=1)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if world_size() > 1:
             torch.distributed.all_reduce(total)
         self._total = total
 
@@ -297,16 +298,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _input(args: tuple, kwargs: dict) -> Tensor | None:
-    return next(_tensors((args, kwargs)), None)
-
-
-def _indices(args: tuple, kwargs: dict) -> Tensor | None:
-    """Return the chosen experts `[tokens, k]` in the arguments of a stack of experts."""
-    whole = (t for t in _tensors((args, kwargs)) if not t.is_floating_point() and t.dim() >= 2)
-    return next(whole, None)
-
-
 def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:
     """Return a sample whose last dimension tensor parallelism may have split, gathered."""
     if isinstance(sample, DTensor):
@@ -357,11 +348,8 @@ class OutputChangeMonitor(Monitor):
             self._outputs.measure()
             moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
         names, shares = moment.shared[SHARES]
-        found = {
-            name: share
-            for name, share in zip(names, shares.tolist(), strict=True)
-            if not math.isnan(share)
-        }
+        pairs = zip(names, shares.tolist(), strict=True)
+        found = {name: share for name, share in pairs if not math.isnan(share)}
         if not found:
             return []
         middle = sorted(found.values())[len(found) // 2]

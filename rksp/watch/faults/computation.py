@@ -25,7 +25,7 @@ from rksp.models.anatomy.attention_calls import (
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.faults.base import Fault
-from rksp.watch.groups import local
+from rksp.watch.groups import local, world_size
 from rksp.watch.moment import Moment
 
 Bit = Annotated[int, Field(ge=0, lt=64)]
@@ -312,15 +312,13 @@ class ReplicaCorruption(_Struck):
         Raises:
             NotCovered: The run has no such rank, or no path contains `name`.
         """
-        group = torch.distributed
-        is_parallel = group.is_available() and group.is_initialized()
-        size = group.get_world_size() if is_parallel else 1
+        size = world_size()
         if size < 2 or self.rank >= size:
             raise NotCovered(
                 f"Fault 'replica' corrupts rank {self.rank}, and the run has {size} of them; "
                 "start it under torchrun with more processes."
             )
-        self._is_faulty = group.get_rank() == self.rank
+        self._is_faulty = torch.distributed.get_rank() == self.rank
         self._generator.manual_seed(seed)
         self.path = self.places(model)[0]
 
@@ -422,7 +420,6 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, call, fault):
-        """Compute the output and save the inputs."""
         output = fused_attention(replace(call, query=query, key=key, value=value))
         ctx.save_for_backward(query, key, value, call.mask, output)
         ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
@@ -430,7 +427,6 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """Compute the gradients with a corrupted δ."""
         query, key, value, mask, output = ctx.saved_tensors
         q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, vis
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
+from rksp.watch.groups import world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 
@@ -79,15 +81,12 @@ class QKClip(Intervention):
             return ()
         handles: list[Any] = [AttentionTap(self._look).open()]
         for layer in self._layers:
-            handles.append(layer.module.register_forward_pre_hook(self._enter(layer)))
+            handles.append(layer.module.register_forward_pre_hook(partial(self._enter, layer)))
             handles.append(layer.module.register_forward_hook(self._leave))
         return handles
 
-    def _enter(self, layer: AttentionLayer):
-        def hook(module: nn.Module, args: Any) -> None:
-            self._running = layer
-
-        return hook
+    def _enter(self, layer: AttentionLayer, module: nn.Module, args: Any) -> None:
+        self._running = layer
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._running = None
@@ -108,7 +107,7 @@ class QKClip(Intervention):
         layers = [layer for layer in self._layers if layer.path in self._largest]
         found = torch.cat([self._largest[layer.path] for layer in layers])
         self._largest.clear()
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if world_size() > 1:
             torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
         heads = int((found > self.tau).sum())
         if not heads or not bool(found.isfinite().all()):

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.chains import block_paths, first_tensor
+from rksp.watch.groups import of_all_ranks, world_size
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
@@ -60,14 +60,14 @@ class SilentCorruption(Monitor):
 
     def bind(self, model: nn.Module) -> str | None:
         """Choose the blocks, and check that there are replicas to compare."""
-        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        if world_size() < 2:
             return "the run has one process, so there is no replica to compare with"
         paths = block_paths(model)
         count = min(self.blocks, len(paths))
         self._blocks = [paths[i * len(paths) // count] for i in range(count)]
         self._params = list(model.named_parameters())
         self._is_sharded = any(isinstance(p, DTensor) for _, p in self._params)
-        if dist.get_world_size() < MIN_RANKS and self._is_sharded:
+        if world_size() < MIN_RANKS and self._is_sharded:
             return f"the weights are sharded, and a comparison of gains needs {MIN_RANKS} ranks"
         return super().bind(model)
 
@@ -116,7 +116,7 @@ class SilentCorruption(Monitor):
         missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
         own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
         self.forget()
-        return _gathered(own).T.tolist()
+        return of_all_ranks(own).T.tolist()
 
     def _outlier(self, path: str, gains: list[float]) -> tuple[float, int] | None:
         """Return (value, rank) of one block; None while the history is too short."""
@@ -140,8 +140,7 @@ class SilentCorruption(Monitor):
 
     def _checksums(self, step: int) -> Reading:
         own = torch.stack([_checksum(p) for _, p in self._params])
-        sums = _gathered(own)
-        rows = [tuple(row) for row in sums.tolist()]
+        rows = [tuple(row) for row in of_all_ranks(own).tolist()]
         usual = statistics.mode(rows)
         wrong = [rank for rank, row in enumerate(rows) if row != usual]
         is_split = len(rows) == 2 and bool(wrong)
@@ -167,13 +166,6 @@ def _robust_score(error: float, past: Sequence[float]) -> float:
         return math.inf
     spread = 1.4826 * statistics.median([abs(e - statistics.median(past)) for e in past])
     return abs(error) / max(spread, FLOOR)
-
-
-def _gathered(own: Tensor) -> Tensor:
-    """Gather `own` of every rank, `[ranks, ...]`."""
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, own.contiguous())
-    return torch.stack(parts)
 
 
 def _checksum(tensor: Tensor) -> Tensor:

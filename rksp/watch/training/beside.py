@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
+from rksp.watch.groups import world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
@@ -168,8 +169,14 @@ class Beside(Companion):
             self._heeded[place] = len(intervention.actions)
 
     def _agreed(self, alarms: list[Alarm]) -> list[Alarm]:
-        """Return the alarms of all ranks, each once, if something may act on them."""
-        return of_all_ranks(alarms) if self.must_agree else alarms
+        """Return the alarms of all ranks in rank order, each once, if something may act on them."""
+        # In nearly every step there is nothing to gather.
+        is_alone = not self.must_agree or world_size() == 1
+        if is_alone or not mean_over_ranks(float(len(alarms))):
+            return alarms
+        parts: list[list[Alarm]] = [[] for _ in range(world_size())]
+        torch.distributed.all_gather_object(parts, alarms)
+        return list(dict.fromkeys(alarm for part in parts for alarm in part))
 
     def _disarm(self) -> None:
         for handle in self._handles:
@@ -181,18 +188,3 @@ def _trim(entries: list, keep: int | None) -> None:
     """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
-
-
-def of_all_ranks(alarms: list[Alarm]) -> list[Alarm]:
-    """Return the alarms of every rank in rank order, without repetitions.
-
-    With a single process the given list is returned.
-    """
-    group = torch.distributed
-    if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
-        return alarms
-    if not mean_over_ranks(float(len(alarms))):  # nothing to gather, as in nearly every step
-        return alarms
-    parts: list[list[Alarm]] = [[] for _ in range(group.get_world_size())]
-    group.all_gather_object(parts, alarms)
-    return list(dict.fromkeys(alarm for part in parts for alarm in part))

@@ -18,6 +18,7 @@ from rksp.ground.model import definite
 from rksp.own_runs.outcome import Curves
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
+from rksp.watch.groups import world_size
 from rksp.watch.moment import Moment, Repeat
 
 Stop = Callable[[list[float], list[float]], bool]
@@ -221,14 +222,13 @@ def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
 
 def is_first_rank() -> bool:
     """Tell whether this is the first of all processes, or the only one."""
-    group = torch.distributed
-    return not (group.is_available() and group.is_initialized()) or group.get_rank() == 0
+    return world_size() == 1 or torch.distributed.get_rank() == 0
 
 
 def mean_over_ranks(value: float) -> float:
     """Return the mean over all processes, so that every rank takes the same decisions."""
     group = torch.distributed
-    if not (group.is_available() and group.is_initialized()):
+    if world_size() == 1:
         return value
     device = "cuda" if group.get_backend() == "nccl" else "cpu"
     total = torch.tensor(value, dtype=torch.float64, device=device)
