@@ -38,6 +38,21 @@ def world_size() -> int:
     return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
+def is_first_rank() -> bool:
+    """Tell whether this is the first of all processes, or the only one."""
+    return world_size() == 1 or torch.distributed.get_rank() == 0
+
+
+def mean_over_ranks(value: float) -> float:
+    """Return the mean over all processes, so that every rank takes the same decisions."""
+    if world_size() == 1:
+        return value
+    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(total)
+    return float(total) / world_size()
+
+
 def of_all_ranks(own: Tensor) -> Tensor:
     """Gather a tensor of the same shape from every rank, `[ranks, ...]`; every rank must join."""
     parts = [torch.empty_like(own) for _ in range(world_size())]

@@ -144,7 +144,7 @@ class QKSpectralEntropy(Monitor):
     source = "arXiv 2606.28116"
     find, missing = _attention, "no attention layer of a known layout was found"
 
-    windows: Sequence[PositiveInt] | None = None
+    windows: Sequence[PositiveInt] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,7 +159,7 @@ class QKSpectralEntropy(Monitor):
         """Return the readings of the windows that end at this step."""
         due = [
             window
-            for window in definite(self.windows)
+            for window in self.windows
             if window not in self._starts or moment.step - self._starts[window][0] >= window
         ]
         if not due:

@@ -15,19 +15,20 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
-from rksp.watch.groups import world_size
+from rksp.watch.groups import mean_over_ranks, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints
-from rksp.watch.training.loop import Companion, mean_over_ranks
 
 _LOG = logging.getLogger("rksp")
 
 
-class Beside(Companion):
+class Beside:
     """Calls faults, monitors and interventions at their moments, in that order.
+
+    Without any of them it does nothing.
 
     Under `torch.distributed` the interventions of every rank receive the alarms of all ranks, so
     that all ranks take the same decisions.
@@ -44,16 +45,16 @@ class Beside(Companion):
 
     def __init__(
         self,
-        watch: Watch,
-        interventions: Sequence[Intervention],
+        watch: Watch | None = None,
+        interventions: Sequence[Intervention] = (),
         faults: Sequence[Fault] = (),
         checkpoints: Checkpoints | None = None,
         *,
         must_agree: bool = False,
         keep: int | None = None,
     ) -> None:
-        self.watch, self.interventions, self.faults = watch, interventions, faults
-        self.checkpoints = checkpoints
+        self.watch = watch or Watch([])
+        self.interventions, self.faults, self.checkpoints = interventions, faults, checkpoints
         self.keep = keep
         self.must_agree = must_agree or bool(self.interventions)
         self.undone: list[tuple[int, int]] = []
@@ -67,7 +68,7 @@ class Beside(Companion):
         self._handles: list[RemovableHandle] = []
 
     @property
-    def rate_scale(self) -> float:  # type: ignore[override]  # a plain run's is a constant
+    def rate_scale(self) -> float:
         """The product of the interventions' factors on the learning rate."""
         return math.prod(intervention.rate_scale for intervention in self.interventions)
 
