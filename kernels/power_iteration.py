@@ -112,11 +112,7 @@ class _Addressed:
 
         from rksp.kernels import programs
 
-        kinds = {
-            torch.float32: tl.float32,
-            torch.bfloat16: tl.bfloat16,
-            torch.float16: tl.float16,
-        }
+        kinds = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
         first = self._weights[0]
         m, n = first.shape
         count, _, width = basis.shape

@@ -123,9 +123,7 @@ def power_pass(
         ).to(tl.float32)
         share = tl.dot(tl.trans(rows), product, input_precision="tf32x3")
         tl.store(
-            partial + at_n[:, None] * BLOCK + at_b[None, :],
-            share,
-            mask=(at_n[:, None] < n) & in_b,
+            partial + at_n[:, None] * BLOCK + at_b[None, :], share, mask=(at_n[:, None] < n) & in_b
         )
 
 

@@ -69,13 +69,13 @@ def test_logits_entropy_and_ties_are_those_of_every_row(name: str) -> None:
             [-(p * p.log()).sum() / math.log(len(p)) for p in (row.softmax(0) for row in rows)]
             for rows in heads
         ]
-        expected["entropy"][path] = min(float(sum(head) / len(head)) for head in entropies)
+        expected["attention_entropy"][path] = min(float(sum(head) / len(head)) for head in entropies)
         ties = [sum(int((row > row.max() - 1e-3).sum() > 1) for row in rows) for rows in heads]
-        expected["share"][path] = max(ties) / len(heads[0])
+        expected["multi_max_share"][path] = max(ties) / len(heads[0])
     assert values_of(readings, "attention_max_logit") == pytest.approx(expected["max"], rel=1e-9)
     assert values_of(readings, "worst_head_logit_std") == pytest.approx(expected["std"], rel=1e-9)
-    assert values_of(readings, "attention_entropy") == pytest.approx(expected["entropy"], rel=1e-9)
-    assert values_of(readings, "multi_max_share") == pytest.approx(expected["share"], rel=1e-6)
+    assert values_of(readings, "attention_entropy") == pytest.approx(expected["attention_entropy"], rel=1e-9)
+    assert values_of(readings, "multi_max_share") == pytest.approx(expected["multi_max_share"], rel=1e-6)
 
 
 def test_attention_that_is_written_out_reads_as_fused_attention() -> None:
@@ -263,7 +263,7 @@ def test_exact_ties_are_counted_and_near_misses_are_not() -> None:
     logits[0, 1, 2, 0], logits[0, 1, 2, 1] = 3.0, 3.0 - 9e-4
     logits[0, 1, 3, 0], logits[0, 1, 3, 1] = 3.0, 3.0 - 1.1e-3
     logits[0, 1, [0, 4], 7] = 1.0
-    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))["share"]
+    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))["multi_max_share"]
     assert share.tolist() == pytest.approx([0.0, 2 / 5])
 
 
@@ -271,7 +271,7 @@ def test_heads_that_collapsed_since_the_first_reading_are_counted() -> None:
     monitor = AttentionEntropy()
     monitor.bind(tiny("llama"))
     first, second = (
-        monitor.readings_of("a", {"entropy": torch.tensor(values)}, step)[0]
+        monitor.readings_of("a", {"attention_entropy": torch.tensor(values)}, step)[0]
         for step, values in enumerate(([0.5, 0.001], [0.001, 0.001]))
     )
     assert (first.detail["collapsed"], first.detail["new_collapsed"]) == (1, 0)

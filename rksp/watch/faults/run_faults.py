@@ -157,18 +157,12 @@ def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
     return replace(batch, labels=labels)
 
 
-def _repeated(batch: Batch, generator: torch.Generator) -> Batch:
+def _repeated(batch: Batch) -> Batch:
     inputs: Any = batch.inputs
     token = inputs.flatten()[0]
     labels = definite(batch.labels)
     labels = labels.where(labels == IGNORED, token)
     return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
-
-
-_CHANGES: dict[str, Callable[[Batch, torch.Generator], Batch]] = {
-    "labels": _permuted,
-    "repeated": _repeated,
-}
 
 
 def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
@@ -178,4 +172,4 @@ def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
             "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold "
             "others; choose another fault."
         )
-    return _CHANGES[kind](batch, generator)
+    return _permuted(batch, generator) if kind == "labels" else _repeated(batch)

@@ -159,16 +159,17 @@ class LogitMonitor(AttentionWatcher):
 
     @abstractmethod
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return values for each head, `[heads]`.
+        """Return values for each head by quantity, `[heads]`.
 
         Args:
             logits: `[batch, heads, queries, keys]`; hidden keys are −inf.
             visible: Bool of the same shape: the visible keys.
         """
 
-    @abstractmethod
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the readings of one layer."""
+        """Return the readings of one layer: the worst heads' values that are finite."""
+        readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
+        return [reading for reading in readings if math.isfinite(reading.value)]
 
     def forget(self) -> None:
         """Forget the last sampled pass."""
@@ -199,12 +200,7 @@ class AttentionLogits(LogitMonitor):
     quantities: ClassVar = {
         # Kimi K2 clips at 100; its run without clipping passed 1,000 before it became unstable.
         "attention_max_logit": Rule(
-            transform="log",
-            floor=0.15,
-            harmless=5.0,
-            warn=100.0,
-            critical=1000.0,
-            advice="qk_clip",
+            transform="log", floor=0.15, harmless=5.0, warn=100.0, critical=1000.0, advice="qk_clip"
         ),
         "worst_head_logit_std": Rule(transform="log", floor=0.2, harmless=1.0, advice="qk_clip"),
     }
@@ -212,17 +208,11 @@ class AttentionLogits(LogitMonitor):
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         """Return the largest logit and the mean spread of each head."""
-        deviations = logit_deviations(logits, visible)
-        usable = visible.sum(-1) > 1
+        deviations, usable = logit_deviations(logits, visible), visible.sum(-1) > 1
         return {
             "attention_max_logit": logits.amax((0, 2, 3)),
             "worst_head_logit_std": torch.where(usable, deviations, torch.nan).nanmean((0, 2)),
         }
-
-    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the worst heads' values."""
-        readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
-        return [reading for reading in readings if math.isfinite(reading.value)]
 
 
 _COLLAPSED = 0.01
@@ -240,7 +230,7 @@ class AttentionEntropy(LogitMonitor):
     name = "attention-entropy"
     default_every = 20
     quantities: ClassVar = {
-        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip"),
+        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip")
     }
     source = "arXiv 2303.06296"
 
@@ -252,11 +242,11 @@ class AttentionEntropy(LogitMonitor):
         """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
         usable = visible.sum(-1) > 1
-        return {"entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
+        return {"attention_entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
         """Return the lowest head's entropy and the counts of collapsed heads."""
-        values = by_head["entropy"]
+        values = by_head["attention_entropy"]
         if not bool(torch.isfinite(values).all()):
             return []
         collapsed = (values < _COLLAPSED).cpu()
@@ -296,11 +286,7 @@ class MultiMaximum(LogitMonitor):
         usable = visible.sum(-1) > 1
         near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
         tied = (near.sum(-1) > 1) & usable
-        return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
-
-    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the worst head's share."""
-        return [self.worst_head("multi_max_share", step, layer, by_head["share"])]
+        return {"multi_max_share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
 
 
 @dataclass(eq=False)

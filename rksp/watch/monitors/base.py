@@ -227,10 +227,5 @@ class Monitor(Options, ABC):
     ) -> Reading:
         """Make a reading of this monitor; `layer` and `detail` as in `Reading`."""
         return Reading(
-            monitor=self.name,
-            quantity=quantity,
-            step=step,
-            layer=layer,
-            value=value,
-            detail=detail,
+            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
         )

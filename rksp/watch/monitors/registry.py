@@ -5,54 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rksp.ground.option_lines import build, known_name, split_line
-from rksp.watch.monitors.attention import (
-    AttentionEntropy,
-    AttentionLogits,
-    KeyNullSum,
-    MultiMaximum,
-    NearUnitMass,
-)
+from rksp.watch.monitors import attention, routers, scalars, silent_corruption, weights
 from rksp.watch.monitors.base import NO_RULE, Monitor, Rule
-from rksp.watch.monitors.routers import (
-    RouterConditioning,
-    RouterEntropy,
-    RouterLoad,
-    RouterSimilarity,
-)
-from rksp.watch.monitors.scalars import (
-    ActivationRange,
-    GradientNorm,
-    LossSpike,
-    NonFinite,
-    OutputLogZ,
-)
-from rksp.watch.monitors.silent_corruption import SilentCorruption
-from rksp.watch.monitors.weights import QKSpectralEntropy, SpectralAlignment, StableRank, UpdateRMS
 from rksp.watch.output_change import OutputChangeMonitor
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor
     for monitor in (
-        LossSpike,
-        GradientNorm,
+        scalars.LossSpike,
+        scalars.GradientNorm,
         OutputChangeMonitor,
-        NonFinite,
-        UpdateRMS,
-        OutputLogZ,
-        ActivationRange,
-        NearUnitMass,
-        QKSpectralEntropy,
-        KeyNullSum,
-        MultiMaximum,
-        AttentionLogits,
-        AttentionEntropy,
-        SpectralAlignment,
-        StableRank,
-        RouterSimilarity,
-        RouterConditioning,
-        RouterEntropy,
-        RouterLoad,
-        SilentCorruption,
+        scalars.NonFinite,
+        weights.UpdateRMS,
+        scalars.OutputLogZ,
+        scalars.ActivationRange,
+        attention.NearUnitMass,
+        weights.QKSpectralEntropy,
+        attention.KeyNullSum,
+        attention.MultiMaximum,
+        attention.AttentionLogits,
+        attention.AttentionEntropy,
+        weights.SpectralAlignment,
+        weights.StableRank,
+        routers.RouterSimilarity,
+        routers.RouterConditioning,
+        routers.RouterEntropy,
+        routers.RouterLoad,
+        silent_corruption.SilentCorruption,
     )
 }
 RULES: dict[str, Rule] = {

@@ -193,7 +193,7 @@ class RouterSimilarity(Monitor):
     phase = Phase.UPDATE
     default_every = 10
     quantities: ClassVar = {
-        "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff"),
+        "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff")
     }
     source = "arXiv 2606.28116"
     find, missing = _routers, "the model has no router"

@@ -138,8 +138,7 @@ class QKSpectralEntropy(Monitor):
     phase = Phase.UPDATE
     default_every = 50
     quantities: ClassVar = dict.fromkeys(
-        ("qk_delta2_rank", "qk_delta3_rank", "query_update_rank", "key_update_rank"),
-        _FALLING_RANK,
+        ("qk_delta2_rank", "qk_delta3_rank", "query_update_rank", "key_update_rank"), _FALLING_RANK
     )
     source = "arXiv 2606.28116"
     find, missing = _attention, "no attention layer of a known layout was found"
@@ -388,9 +387,7 @@ class UpdateRMS(Monitor):
         return flat[::stride].float()
 
 
-def _adam_settings(
-    optimizer: Optimizer | None,
-) -> dict[nn.Parameter, tuple[float, float, float]]:
+def _adam_settings(optimizer: Optimizer | None) -> dict[nn.Parameter, tuple[float, float, float]]:
     """Return (β1, β2, ε) of every parameter that an Adam-like optimizer updates."""
     groups = [] if optimizer is None else optimizer.param_groups
     settings = {
@@ -429,9 +426,7 @@ class SpectralAlignment(Monitor):
 
     name = "spectral-alignment"
     default_every = 40
-    quantities: ClassVar = {
-        "sign_majority": Rule(floor=0.03, harmless=0.85, advice="qk_clip"),
-    }
+    quantities: ClassVar = {"sign_majority": Rule(floor=0.03, harmless=0.85, advice="qk_clip")}
     source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:

@@ -3,12 +3,4 @@
 from rksp.watch.training.loop import gradient_norm, hopeless, train
 from rksp.watch.training.runner import RunRecord, judge_alone, run, without
 
-__all__ = [
-    "RunRecord",
-    "gradient_norm",
-    "hopeless",
-    "judge_alone",
-    "run",
-    "train",
-    "without",
-]
+__all__ = ["RunRecord", "gradient_norm", "hopeless", "judge_alone", "run", "train", "without"]

@@ -106,10 +106,7 @@ class WatchCallback(OfTrainer, lightning.Callback):
         self.running.end_micro_batch()
 
     def on_before_optimizer_step(
-        self,
-        trainer: lightning.Trainer,
-        module: lightning.LightningModule,
-        optimizer: Optimizer,
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, optimizer: Optimizer
     ) -> None:
         """Read the gradients and let interventions change them."""
         self.running.after_backward(sum(self._losses))
