@@ -69,13 +69,13 @@ def test_logits_entropy_and_ties_are_those_of_every_row(name: str) -> None:
             [-(p * p.log()).sum() / math.log(len(p)) for p in (row.softmax(0) for row in rows)]
             for rows in heads
         ]
-        expected["attention_entropy"][path] = min(float(sum(head) / len(head)) for head in entropies)
+        expected["entropy"][path] = min(float(sum(head) / len(head)) for head in entropies)
         ties = [sum(int((row > row.max() - 1e-3).sum() > 1) for row in rows) for rows in heads]
-        expected["multi_max_share"][path] = max(ties) / len(heads[0])
+        expected["share"][path] = max(ties) / len(heads[0])
     assert values_of(readings, "attention_max_logit") == pytest.approx(expected["max"], rel=1e-9)
     assert values_of(readings, "worst_head_logit_std") == pytest.approx(expected["std"], rel=1e-9)
-    assert values_of(readings, "attention_entropy") == pytest.approx(expected["attention_entropy"], rel=1e-9)
-    assert values_of(readings, "multi_max_share") == pytest.approx(expected["multi_max_share"], rel=1e-6)
+    assert values_of(readings, "attention_entropy") == pytest.approx(expected["entropy"], rel=1e-9)
+    assert values_of(readings, "multi_max_share") == pytest.approx(expected["share"], rel=1e-6)
 
 
 def test_attention_that_is_written_out_reads_as_fused_attention() -> None:
