@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from rksp.models.anatomy.chains import block_paths
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.moment import Moment
 
 _NORMS = "gradient norms"
@@ -24,6 +26,12 @@ def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
             owner = next((path for path in blocks if name.startswith(path + ".")), None)
             groups.setdefault(owner or name.rpartition(".")[0], []).append(parameter)
     return groups
+
+
+def block_matrices(model: nn.Module) -> tuple[Matrix, ...]:
+    """Return the matrices of attention and of feed-forward layers, with fused projections split."""
+    anatomy = find_anatomy(model)
+    return (*anatomy.attention_matrices(), *anatomy.feed_forward)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -263,7 +263,9 @@ def test_exact_ties_are_counted_and_near_misses_are_not() -> None:
     logits[0, 1, 2, 0], logits[0, 1, 2, 1] = 3.0, 3.0 - 9e-4
     logits[0, 1, 3, 0], logits[0, 1, 3, 1] = 3.0, 3.0 - 1.1e-3
     logits[0, 1, [0, 4], 7] = 1.0
-    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))["multi_max_share"]
+    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))[
+        "multi_max_share"
+    ]
     assert share.tolist() == pytest.approx([0.0, 2 / 5])
 
 

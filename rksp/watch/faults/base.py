@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from rksp.recipe import Recipe
 from rksp.watch.moment import Moment
 
 
-class Fault(ABC):
+class Fault:
     """Plants one defect, reproducibly: the same seed, model and data give the same run.
 
     The loop calls `recipe` and `batches` once before anything is built, and `bind` once. At every
@@ -42,7 +41,6 @@ class Fault(ABC):
         Raises:
             NotCovered: The model has no such place.
         """
-        return None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return hooks for this step's forward and backward passes; the loop removes them."""
@@ -50,8 +48,6 @@ class Fault(ABC):
 
     def after_backward(self, moment: Moment) -> None:
         """Corrupt gradients, or do nothing."""
-        return None
 
     def after_update(self, moment: Moment) -> None:
         """Corrupt weights, or do nothing."""
-        return None

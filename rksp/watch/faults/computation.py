@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ Bit = Annotated[int, Field(ge=0, lt=64)]
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class _Struck(Fault):
+class _Struck(Fault, ABC):
     """Strikes one tensor of a run: the output of a module, a gradient, or a weight.
 
     Attributes:
@@ -184,11 +185,7 @@ def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
             f"A tensor of {tensor.numel()} elements of {bits} bits has no bit {bit} of element "
             f"{index}."
         )
-    position = []
-    for size in reversed(tensor.shape):
-        index, rest = divmod(index, size)
-        position.append(rest)
-    place = tensor[tuple(reversed(position))].view(1)
+    place = tensor[np.unravel_index(index, tensor.shape)].view(1)
     integer = INTEGERS[tensor.element_size()]
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))
@@ -229,11 +226,7 @@ class MatmulCorruption(_Struck):
         self._draw = 0.0
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the layer and the column.
-
-        Raises:
-            NotCovered: No linear layer has `name` in its path.
-        """
+        """Draw the layer and the column."""
         layers = (path for path, m in model.named_modules() if isinstance(m, nn.Linear))
         found = self._containing(layers, "linear layer")
         generator = torch.Generator().manual_seed(seed)
@@ -307,11 +300,7 @@ class ReplicaCorruption(_Struck):
         self._generator = torch.Generator()
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the place to strike on the faulty rank.
-
-        Raises:
-            NotCovered: The run has no such rank, or no path contains `name`.
-        """
+        """Find the place to strike on the faulty rank."""
         size = world_size()
         if size < 2 or self.rank >= size:
             raise NotCovered(
@@ -361,11 +350,7 @@ class LowPrecisionAttention(Fault):
     _calls: int | None = field(init=False, default=None)  # of the step; None before `step`
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Check that the model calls `scaled_dot_product_attention`.
-
-        Raises:
-            NotCovered: The model uses another attention function.
-        """
+        """Check that the model calls `scaled_dot_product_attention`."""
         config = getattr(model, "config", None)
         written = getattr(config, "_attn_implementation", None)
         if written not in (None, "sdpa"):

@@ -81,11 +81,7 @@ class AuxOff(Fault):
     _switches: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the coefficients that the model reads.
-
-        Raises:
-            NotCovered: The model has no auxiliary loss.
-        """
+        """Find the coefficients that the model reads."""
         self._switches = [switch for module in model.modules() for switch in _switches(module)]
         if not self._switches:
             raise NotCovered(

@@ -267,11 +267,7 @@ class KSS(Intervention):
         self._noted: list[Mapping[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the model's blocks.
-
-        Raises:
-            NotCovered: The model has no list of blocks.
-        """
+        """Find the model's blocks."""
         self._blocks = [model.get_submodule(path) for path in block_paths(model)]
         if not self._blocks:
             raise NotCovered(
@@ -410,11 +406,7 @@ class ZLoss(Intervention):
         self._noted: list[dict[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the routers.
-
-        Raises:
-            NotCovered: The output has no coefficient, and no router has one.
-        """
+        """Find the routers."""
         routers = find_anatomy(model).routers if self.router else ()
         self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:

@@ -23,7 +23,7 @@ from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, vis
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix, at_least_float
-from rksp.watch.groups import world_size
+from rksp.watch.groups import block_matrices, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm
@@ -65,11 +65,7 @@ class QKClip(Intervention):
         self._largest: dict[str, Tensor] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the attention layers without QK-norm.
-
-        Raises:
-            NotCovered: The model has no such layer, or another attention function.
-        """
+        """Find the attention layers without QK-norm."""
         layers = find_anatomy(model).attention
         self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
@@ -234,7 +230,7 @@ class _OnWeights(Intervention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._matrices: list[Matrix] = []
+        self._matrices: Sequence[Matrix] = ()
         self._last = -math.inf
 
     @abstractmethod
@@ -287,11 +283,7 @@ class MSign(_OnWeights):
     steps: PositiveInt = 10
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the projections of the scope.
-
-        Raises:
-            NotCovered: The model has no projection of a known layout in the scope.
-        """
+        """Find the projections of the scope."""
         anatomy = find_anatomy(model)
         parts = {"attention": anatomy.attention_matrices(), "mlp": anatomy.feed_forward}
         self._matrices = [m for part in parts if self.scope in (part, "all") for m in parts[part]]
@@ -359,13 +351,8 @@ class SpectralSmoothing(_OnWeights):
         self._states: dict[int, tuple[Tensor, ...]] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the matrices of the blocks.
-
-        Raises:
-            NotCovered: The model has no matrices in a list of blocks.
-        """
-        anatomy = find_anatomy(model)
-        self._matrices = [*anatomy.attention_matrices(), *anatomy.feed_forward]
+        """Find the matrices of the blocks."""
+        self._matrices = block_matrices(model)
         if not self._matrices:
             raise NotCovered(
                 "Spectral smoothing needs matrices in a list of blocks, and this model has none; "

@@ -72,7 +72,6 @@ class AttentionWatcher(Monitor):
 
     def leave(self) -> None:
         """Process the pass after it ended."""
-        return None
 
     def forget(self) -> None:
         """Forget the last sampled pass."""

@@ -208,11 +208,9 @@ class Monitor(Options, ABC):
 
     def forget(self) -> None:
         """Forget what the hooks of the last sampled step saw."""
-        return None
 
     def reset(self) -> None:
         """Forget earlier weights and values, after something else has moved the weights."""
-        return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Register the hooks of one sampled step; none by default."""

@@ -116,12 +116,11 @@ _DEAD_WINDOWS = 3
 class RouterLoad(RouterMonitor):
     """Imbalance of the shares f_i of routed tokens in the first micro-batch.
 
-    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1].
-    The detail gives Gini index, coefficient of variation and entropy of the load over ln E.
-    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, each
-    of at least 1,000 routed tokens per expert; it is read from the third window on. Choices follow
-    the logits and the router's correction, if it has one. Limits of groups or capacity are not
-    modeled.
+    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1];
+    `smallest` is the least load over the mean. `router_dead_experts` counts experts below 2 % of
+    the mean load in three windows in a row, each of at least 1,000 routed tokens per expert; it is
+    read from the third window on. Choices follow the logits and the router's correction, if it has
+    one. Limits of groups or capacity are not modeled.
     """
 
     name = "router-load"
@@ -150,15 +149,7 @@ class RouterLoad(RouterMonitor):
         if len(load) < 2 or not float(load.sum()):
             return []
         share = load / load.sum()
-        entropy = torch.special.entr(share).sum() / torch.tensor(len(share)).log()
-        ranks = torch.arange(1, len(share) + 1, dtype=share.dtype)
-        gini = (2 * (ranks * share.sort().values).sum() - (len(share) + 1)) / len(share)
-        detail = {
-            "gini": float(gini),
-            "variation": float(share.std(correction=0) / share.mean()),
-            "load_entropy": float(entropy),
-            "smallest": float(share.min() * len(share)),
-        }
+        detail = {"smallest": float(share.min() * len(share))}
         values = {"router_max_vio": float(share.max() * len(share) - 1)}
         dead = self._dead(router.path, load)
         if dead is not None:
@@ -181,7 +172,33 @@ class RouterLoad(RouterMonitor):
         return int(torch.stack(windows).all(0).sum())
 
 
-class RouterSimilarity(Monitor):
+class RowMonitor(Monitor):
+    """A monitor of the rows of a router's weight, one an expert, after the update."""
+
+    phase = Phase.UPDATE
+    default_every = 10
+    source = "arXiv 2606.28116"
+    find, missing = _routers, "the model has no router"
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the finite quantities of every router."""
+        readings = []
+        for router in self.found:
+            values, detail = self.values(router.rows())
+            readings += [
+                self.reading(quantity, moment.step, value, layer=router.path, **detail)
+                for quantity, value in values.items()
+                if math.isfinite(value)
+            ]
+        return readings
+
+    @abstractmethod
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the quantities of rows `[experts, width]`, and their detail."""
+
+
+class RouterSimilarity(RowMonitor):
     """Mean cosine between pairs of router rows: `router_similarity` (arXiv 2606.28116, eq. 7).
 
     The value is in [−1/(E−1), 1] and near 0 at the start; it rises when a few directions win. A
@@ -190,26 +207,15 @@ class RouterSimilarity(Monitor):
     """
 
     name = "router-similarity"
-    phase = Phase.UPDATE
-    default_every = 10
     quantities: ClassVar = {
         "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff")
     }
-    source = "arXiv 2606.28116"
-    find, missing = _routers, "the model has no router"
 
-    @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
-        """Return the similarity of every router."""
-        readings = []
-        for router in self.found:
-            rows = router.rows()
-            if len(rows) > 1 and bool((rows.norm(dim=-1) > 0).all()):
-                value = float(mean_cosine(rows))
-                readings.append(
-                    self.reading("router_similarity", moment.step, value, layer=router.path)
-                )
-        return readings
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the similarity of rows that are not zero."""
+        if len(rows) < 2 or not bool((rows.norm(dim=-1) > 0).all()):
+            return {}, {}
+        return {"router_similarity": float(mean_cosine(rows))}, {}
 
 
 def mean_cosine(rows: Tensor) -> Tensor:
@@ -219,7 +225,7 @@ def mean_cosine(rows: Tensor) -> Tensor:
     return (count * units.mean(0).square().sum() - 1) / (count - 1)
 
 
-class RouterConditioning(Monitor):
+class RouterConditioning(RowMonitor):
     """What remains of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
 
     Two definitions are in use, and both are read. `router_cond_ratio` is max ‖w_i − w̄‖ / ‖w̄‖. It
@@ -229,31 +235,17 @@ class RouterConditioning(Monitor):
     """
 
     name = "router-conditioning"
-    phase = Phase.UPDATE
-    default_every = 10
     quantities: ClassVar = {
         "router_cond_ratio": Rule(direction="down", transform="log", floor=0.2, advice="backoff"),
         "router_centered_energy": Rule(transform="log", floor=0.3, advice="backoff"),
     }
-    source = "arXiv 2606.28116"
-    find, missing = _routers, "the model has no router"
 
-    @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
-        """Return the two quantities of every router."""
-        readings = []
-        for router in self.found:
-            rows = router.rows()
-            mean = rows.mean(0)
-            centered = (rows - mean).square().sum(-1)
-            energy, largest = float(centered.sum()), float(centered.max().sqrt())
-            values = {"router_centered_energy": energy}
-            if float(mean.norm()) > 0:
-                values["router_cond_ratio"] = largest / float(mean.norm())
-            detail = {"concentration": energy / (2 * len(rows))}
-            readings += [
-                self.reading(quantity, moment.step, value, layer=router.path, **detail)
-                for quantity, value in values.items()
-                if math.isfinite(value)
-            ]
-        return readings
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the two quantities, without the ratio to a mean of zero."""
+        mean = rows.mean(0)
+        centered = (rows - mean).square().sum(-1)
+        energy, size = float(centered.sum()), float(mean.norm())
+        values = {"router_centered_energy": energy}
+        if size > 0:
+            values["router_cond_ratio"] = float(centered.max().sqrt()) / size
+        return values, {"concentration": energy / (2 * len(rows))}

@@ -155,17 +155,13 @@ class OutputLogZ(Monitor):
         self._log_z = rows[::stride].float().logsumexp(-1)
 
 
-FP16_MAX = torch.finfo(torch.float16).max
-FP8_MAX = 448.0  # of float8_e4m3fn, without a scale
-
-
 class ActivationRange(Monitor):
     """Largest magnitude among the outputs of a block and of its linear layers, per block.
 
-    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima.
-    `activation_share` is its share of the maximum of the type in use (of the worst one, since
-    autocast mixes types). `activation_growth` of the whole model is λ = ln(rms last / rms first) /
-    blocks over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
+    `activation_max` is that magnitude, and `activation_share` its share of the maximum of the type
+    in use (of the worst one, since autocast mixes types). `activation_growth` of the whole model is
+    λ = ln(rms last / rms first) / blocks over the outputs of the blocks (OLMo 2, 2025: near zero in
+    stable models).
     """
 
     name = "activation-range"
@@ -195,13 +191,7 @@ class ActivationRange(Monitor):
         for path, seen in self._seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
             share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
-            top = max(values)
-            detail = {
-                "fp16_share": top / FP16_MAX,
-                "bf16_share": top / torch.finfo(torch.bfloat16).max,
-                "fp8_share": top / FP8_MAX,
-            }
-            readings.append(self.reading("activation_max", step, top, layer=path, **detail))
+            readings.append(self.reading("activation_max", step, max(values), layer=path))
             readings.append(self.reading("activation_share", step, share, layer=path))
         if len(self._energies) > 1:
             energies = torch.stack(self._energies).tolist()

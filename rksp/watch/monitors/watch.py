@@ -37,17 +37,10 @@ _EXPECTED = (
 class Watch:
     """A set of monitors over one run.
 
-    A plain loop (with gradient accumulation, only the first micro-batch is looked at):
-
-        watch = Watch(make_monitors(), Rules(warmup_steps=100), sinks=[JsonLines(path)])
-        unmeasured = watch.bind(model)                              # {name: reason}
-        for step, batch in enumerate(batches):
-            watch.begin_step(step)                                  # before the forward pass
-            loss = model(**batch).loss; loss.backward()
-            alarms = watch.after_backward(Moment(step=step, model=model, loss=loss.item()))
-            optimizer.step()                                        # clip, or skip the step, first
-            alarms += watch.after_update(Moment(step=step, model=model, optimizer=optimizer))
-            optimizer.zero_grad()
+    Call `bind` once, and in every step `begin_step` before the forward pass, `after_backward`
+    before clipping, and `after_update` after the optimizer's step while the gradients are still
+    there, as `LoopWatch` of `rksp.watch.training.callbacks.plain` does. With gradient accumulation,
+    only the first micro-batch is looked at.
 
     The watch keeps monitors from changing the run. Their hooks run without a graph and outside of
     autocast (whose cache would otherwise keep weights without a gradient), in the first forward

@@ -22,7 +22,7 @@ from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.watch.groups import local, parameter_groups
+from rksp.watch.groups import block_matrices, local, parameter_groups
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
@@ -33,7 +33,6 @@ _STABLE_RANK = Rule(direction="down", transform="log", floor=0.1, advice="msign"
 # Passes over the weights at a warm start. On a small model that trained at 1e-3, 8 every 100 steps
 # kept σ_1 within 1.1 % at step 100 and 0.04 % at step 200; 4 within 14 % and 1.1 %.
 _PASSES = 8
-_NO_MATRIX = "no matrix of a known layout was found in the blocks"
 
 
 class StableRank(Monitor):
@@ -51,15 +50,14 @@ class StableRank(Monitor):
     default_every = 100
     quantities: ClassVar = {"stable_rank": _STABLE_RANK, "early_stable_rank": _STABLE_RANK}
     source = "MSign, arXiv 2602.01734"
+    find, missing = block_matrices, "no matrix of a known layout was found in the blocks"
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the matrices of the blocks."""
-        anatomy = find_anatomy(model)
-        self._matrices = anatomy.attention_matrices() + anatomy.feed_forward
-        early = anatomy.attention[: -(-len(anatomy.attention) // 3)]
+        """Find the matrices of the blocks, and those of the early attention layers."""
+        layers = find_anatomy(model).attention
+        early = layers[: -(-len(layers) // 3)]
         self._early = {matrix.name for layer in early for matrix in layer.matrices()}
-        self.reset()
-        return None if self._matrices else _NO_MATRIX
+        return super().bind(model)
 
     def reset(self) -> None:
         """Forget the singular vectors of the last reading."""
@@ -68,7 +66,7 @@ class StableRank(Monitor):
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the stable rank of every matrix, and the mean of the early layers."""
-        weights = [matrix.read() for matrix in self._matrices]
+        weights = [matrix.read() for matrix in self.found]
         passes = None if self._state is None else _PASSES
         top = top_singular(weights, self._state, iterations=passes)
         self._state = top.state
@@ -76,7 +74,7 @@ class StableRank(Monitor):
         ranks, sigmas = (norms / top.sigma.square()).tolist(), top.sigma.tolist()
         residuals = top.residual.tolist()
         groups: dict[str, list[int]] = {}
-        for index, matrix in enumerate(self._matrices):
+        for index, matrix in enumerate(self.found):
             if math.isfinite(ranks[index]):  # a zero matrix has no stable rank
                 groups.setdefault(_layer(matrix), []).append(index)
         readings = []
@@ -84,7 +82,7 @@ class StableRank(Monitor):
             members.sort(key=ranks.__getitem__)
             worst = members[0]
             detail = {"sigma": sigmas[worst], "residual": residuals[worst]}
-            detail |= {"full": float(min(self._matrices[worst].shape))}
+            detail |= {"full": float(min(self.found[worst].shape))}
             if len(members) > 1:
                 detail |= {"median": ranks[members[len(members) // 2]], "count": len(members)}
             value = ranks[worst]
@@ -431,16 +429,15 @@ class SpectralAlignment(Monitor):
 
     def bind(self, model: nn.Module) -> str | None:
         """Find the matrices of the blocks."""
-        anatomy = find_anatomy(model)
         modules = dict(model.named_modules())
         self._groups: dict[str, list[Matrix]] = {}
-        for matrix in anatomy.attention_matrices() + anatomy.feed_forward:
+        for matrix in block_matrices(model):
             path = matrix.name.partition(":")[0]
             if matrix.expert is None and path in modules:
                 self._groups.setdefault(path, []).append(matrix)
         self._seen: dict[str, RowCosine] = {}
         self.reset()
-        return None if self._groups else _NO_MATRIX
+        return None if self._groups else StableRank.missing
 
     def reset(self) -> None:
         """Forget the singular vectors of the last reading."""

@@ -34,10 +34,7 @@ class Beside:
     that all ranks take the same decisions.
 
     Args:
-        watch: See `rksp.watch.training.run`.
-        interventions: See `rksp.watch.training.run`.
-        faults: See `rksp.watch.training.run`.
-        checkpoints: See `rksp.watch.training.run`.
+        watch, interventions, faults, checkpoints: As for `rksp.watch.training.run`.
         must_agree: Share alarms between ranks even without interventions.
         keep: How many of each intervention's newest actions and of the newest step times stay in
             memory at least; None keeps all.
