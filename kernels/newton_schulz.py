@@ -122,9 +122,10 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
     # The matrices to multiply have the smaller dimension first.
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
-    if dispatch.takes_triton("symmetric_product", wide):
-        return polar_by(x, steps, symmetric_product_triton)
-    return polar_by(x, steps, symmetric_product_reference)
+    is_triton = dispatch.takes_triton("symmetric_product", wide)
+    return polar_by(
+        x, steps, symmetric_product_triton if is_triton else symmetric_product_reference
+    )
 
 
 def polar_by(x: Tensor, steps: int, product: Product) -> Tensor:

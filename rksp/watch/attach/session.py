@@ -29,7 +29,6 @@ from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
 from rksp.watch.attach.log import TRACKERS, Careful, RunLog
 from rksp.watch.attach.recipe import found_recipe, sizes_of
-from rksp.watch.groups import mean_over_ranks
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
@@ -40,6 +39,7 @@ from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.callbacks.plain import unscaled
 from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.training.loop import mean_over_ranks
 from rksp.watch.training.recorded import Recorded
 
 _KEEP = 10_000  # readings in memory; the log has all of them

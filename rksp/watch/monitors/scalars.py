@@ -92,21 +92,16 @@ class GradientNorm(Monitor):
         if not groups:
             return []
         squares = sums_of_squares(list(groups.values()), gradient_norms(moment)).tolist()
-        total = sum(squares)
+        total, step = sum(squares), moment.step
         top = max(squares) / total if 0 < total < math.inf else 1.0
-        step = moment.step
         readings = [
-            self.reading("gradient_norm", step, _root(total), top_share=top),
+            self.reading("gradient_norm", step, math.sqrt(total), top_share=top),
             *(
-                self.reading("block_gradient_norm", step, _root(square), layer=name)
+                self.reading("block_gradient_norm", step, math.sqrt(square), layer=name)
                 for name, square in zip(groups, squares, strict=True)
             ),
         ]
         return [reading for reading in readings if math.isfinite(reading.value)]
-
-
-def _root(square: float) -> float:
-    return math.sqrt(square) if square >= 0 else math.nan
 
 
 @dataclass(eq=False)

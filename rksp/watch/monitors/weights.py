@@ -25,6 +25,7 @@ from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.groups import block_matrices, local, parameter_groups
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading, Rule
+from rksp.watch.run_state import optimizer_parts
 
 _FALLING_RANK = Rule(direction="down", transform="log", floor=0.2, advice="backoff")
 # No ratio: in 300 healthy steps of small models a matrix's rank fell to a quarter and the mean of
@@ -316,9 +317,9 @@ class UpdateRMS(Monitor):
             NotCovered: The optimizer keeps no second moment.
         """
         settings = _adam_settings(moment.optimizer)
-        state: dict[Any, Any] = definite(moment.optimizer).state
-        for part in getattr(moment.optimizer, "parts", ()):
-            state = {**state, **part.state}
+        state: dict[Any, Any] = {}
+        for part in optimizer_parts(moment.optimizer):
+            state |= part.state
         owners, tensors = [], []
         for name, params in self.found.items():
             for p in params:
