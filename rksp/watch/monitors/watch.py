@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -209,21 +209,23 @@ class Watch:
             sink.write(found, alarms)
         return alarms
 
-    def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
-        """Call a monitor, timed and with restored generators; return None if it raised."""
+    @contextmanager
+    def _guarded(self, monitor: Monitor) -> Iterator[None]:
+        """Time a monitor's code, and switch the monitor off if it raises."""
         started = self._clock()
         try:
-            with torch.random.fork_rng(devices=self._devices):
-                return call()
+            yield
         except _EXPECTED as error:
-            self._switch_off(monitor, error)
-            return None
+            where = "before the first step" if self._step < 0 else f"at step {self._step}"
+            self.silent[monitor.name] = f"switched off {where}: {summary(error)}"
         finally:
             self.seconds[monitor.name] += self._clock() - started
 
-    def _switch_off(self, monitor: Monitor, error: Exception) -> None:
-        where = "before the first step" if self._step < 0 else f"at step {self._step}"
-        self.silent[monitor.name] = f"switched off {where}: {summary(error)}"
+    def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
+        """Call a monitor, with restored generators; return None if it raised."""
+        with self._guarded(monitor), torch.random.fork_rng(devices=self._devices):
+            return call()
+        return None
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
         """Put a guard around one of the monitor's hooks, where it is registered."""
@@ -233,14 +235,8 @@ class Watch:
         def guarded(*args: object) -> None:
             if monitor.name in self.silent or (is_forward and not self._is_live):
                 return
-            started = self._clock()
-            try:
-                with torch.no_grad(), self._without_autocast():
-                    hook(*args)
-            except _EXPECTED as error:
-                self._switch_off(monitor, error)
-            finally:
-                self.seconds[monitor.name] += self._clock() - started
+            with self._guarded(monitor), torch.no_grad(), self._without_autocast():
+                hook(*args)
 
         hooks[handle.id] = guarded
 
