@@ -502,12 +502,10 @@ def gathered(monkeypatch: pytest.MonkeyPatch):
 
     def play(gains: np.ndarray, sums: Tensor | None = None) -> list[Reading]:
         module = "rksp.watch.monitors.silent_corruption"
-        monkeypatch.setattr(f"{module}.dist.is_initialized", lambda: True)
-        monkeypatch.setattr(f"{module}.dist.get_world_size", lambda: RANKS)
+        monkeypatch.setattr(f"{module}.world_size", lambda: RANKS)
         rows = iter(torch.tensor(gains)[..., None])
-        monkeypatch.setattr(
-            f"{module}._gathered", lambda own: next(rows) if own.dtype.is_floating_point else sums
-        )
+        found = lambda own: next(rows) if own.dtype.is_floating_point else sums
+        monkeypatch.setattr(f"{module}.of_all_ranks", found)
         monitor = SilentCorruption(blocks=1, checksum_every=1 if sums is not None else 10**9)
         assert monitor.bind(_model()) is None
         monitor._samples = 1 if sums is None else 0

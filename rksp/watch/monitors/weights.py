@@ -142,7 +142,7 @@ class QKSpectralEntropy(Monitor):
     source = "arXiv 2606.28116"
     find, missing = _attention, "no attention layer of a known layout was found"
 
-    windows: Sequence[PositiveInt] = ()
+    windows: tuple[PositiveInt, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
