@@ -132,6 +132,9 @@ def _may_attend(model: nn.Module) -> bool:
 class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
+    _calls: list[tuple[str, AttentionCall]]
+    _measured: dict[str, Mapping[str, Tensor]]
+
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
         self._calls.append((layer, call.kept(_SEQUENCES)))
@@ -173,8 +176,8 @@ class LogitMonitor(AttentionWatcher):
     def forget(self) -> None:
         """Forget the last sampled pass."""
         super().forget()
-        self._calls: list[tuple[str, AttentionCall]] = []
-        self._measured: dict[str, Mapping[str, Tensor]] = {}
+        self._calls = []
+        self._measured = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:
@@ -394,6 +397,8 @@ class KeyNullSum(AttentionWatcher):
     }
     source = "rksp, for the fault of arXiv 2510.04212"
 
+    _sums: dict[str, tuple[Tensor, Tensor]]
+
     def reset(self) -> None:
         """Forget the signed sums."""
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
@@ -447,4 +452,4 @@ class KeyNullSum(AttentionWatcher):
         """Forget the last sampled pass."""
         super().forget()
         self._is_covered = False
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._sums = {}

@@ -94,7 +94,8 @@ class Judge:
 
     def feed(self, readings: Sequence[Reading]) -> list[Alarm]:
         """Return the new alarms for the readings of one step."""
-        alarms, groups = [], {}
+        alarms = []
+        groups: dict[tuple[str, str], list[Reading]] = {}
         for reading in readings:
             groups.setdefault((reading.monitor, reading.quantity), []).append(reading)
         for key, group in groups.items():

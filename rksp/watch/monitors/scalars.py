@@ -41,6 +41,11 @@ class LossSpike(Monitor):
     }
     source = "rksp"
 
+    def reset(self) -> None:
+        """Forget the mean and the minimum."""
+        self._mean: float | None = None
+        self._lowest = math.inf
+
     def read(self, moment: Moment) -> list[Reading]:
         """Return the loss and its excess."""
         loss = moment.loss
@@ -52,11 +57,6 @@ class LossSpike(Monitor):
             self.reading("loss", moment.step, loss),
             self.reading("loss_excess", moment.step, mean - self._lowest, mean=mean),
         ]
-
-    def reset(self) -> None:
-        """Forget the mean and the minimum."""
-        self._mean: float | None = None
-        self._lowest = math.inf
 
 
 class GradientNorm(Monitor):

@@ -154,7 +154,8 @@ class LoopWatch:
         self._adds_to_loss = [
             i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
         ]
-        self._rate_scale, self._handles = 1.0, ()
+        self._rate_scale = 1.0
+        self._handles: Sequence[RemovableHandle] = ()
         if self._interventions:
             self._handles = scale_rates(definite(self.optimizer), lambda: self._rate_scale)
         self._recorded = None
