@@ -188,14 +188,13 @@ def _options() -> Iterator[Entry]:
 
 def _monitors() -> Iterator[Entry]:
     from rksp.watch.monitors.registry import MONITORS
-    from rksp.watch.monitors.rule_table import RULES
 
     for monitor in MONITORS.values():
         title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
         alarms = {}
-        for name in monitor.quantities:
-            advice = f"; try {RULES[name].advice}" if RULES[name].advice else ""
-            alarms[name] = (name, f"alarm: {RULES[name]}{advice}")
+        for name, rule in monitor.quantities.items():
+            advice = f"; try {rule.advice}" if rule.advice else ""
+            alarms[name] = (name, f"alarm: {rule}{advice}")
         measures, source = ("Measures", _summary(monitor)), ("Source", monitor.source)
         yield (monitor.name,), partial(_told, title, [measures, *alarms.values(), source])
         for name, alarm in alarms.items():

@@ -11,16 +11,6 @@
 Each module is imported by its own name, so this file costs nothing and cannot fail.
 """
 
-__all__ = [
-    "cross_entropy",
-    "dispatch",
-    "newton_schulz",
-    "power_iteration",
-    "router_statistics",
-    "row_cosine",
-    "wide_output",
-]
-
 if __name__ == "kernels":  # imported in the root of the checkout: Hugging Face's is meant
     from rksp.ground.giving_way import give_way
 

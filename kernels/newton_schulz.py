@@ -58,12 +58,8 @@ def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
         return out.to(a.dtype)
     if n == 0:
         return out.zero_().to(a.dtype)
-    stack = a.reshape(-1, m, n)
-
-    def grid(sizes: dict[str, int]) -> tuple[int]:
-        return (stack.shape[0] * -(-m // sizes["BLOCK_M"]) * -(-m // sizes["BLOCK_N"]),)
-
-    programs.symmetric_product[grid](
+    stack, tile = a.reshape(-1, m, n), 32 if dispatch.interpreting() else 64
+    programs.symmetric_product[(len(stack) * (-(-m // tile)) ** 2,)](
         stack,
         out,
         m,
@@ -73,6 +69,9 @@ def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
         *stack.stride(),
         ADD=alpha != 0.0,
         INTERPRET=dispatch.interpreting(),
+        BLOCK_M=tile,
+        BLOCK_N=tile,
+        BLOCK_K=32,
     )
     return out.to(a.dtype)
 
@@ -123,9 +122,10 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
     # The matrices to multiply have the smaller dimension first.
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
-    if dispatch.takes_triton("symmetric_product", wide):
-        return polar_by(x, steps, symmetric_product_triton)
-    return polar_by(x, steps, symmetric_product_reference)
+    is_triton = dispatch.takes_triton("symmetric_product", wide)
+    return polar_by(
+        x, steps, symmetric_product_triton if is_triton else symmetric_product_reference
+    )
 
 
 def polar_by(x: Tensor, steps: int, product: Product) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,49 +74,19 @@ def top_singular(
         InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
     _check(weights, state, iterations, block)
-    if not weights:
-        return top_singular_reference(weights, state, iterations=iterations, block=block)
     with torch.no_grad():  # trainable weights are fine: no gradient is ever returned
-        is_triton = dispatch.takes_triton("top_singular", *weights)
-    if is_triton:
-        return top_singular_triton(weights, state, iterations=iterations, block=block)
-    return top_singular_reference(weights, state, iterations=iterations, block=block)
-
-
-@torch.no_grad()
-def top_singular_reference(
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
-    *,
-    iterations: int | None = None,
-    block: int = 4,
-) -> TopSingular:
-    """Compute `top_singular` in plain torch, on any device; float64 weights stay in float64."""
-    return _grouped(weights, state, iterations, block, _Stacked)
-
-
-@torch.no_grad()
-def top_singular_triton(
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
-    *,
-    iterations: int | None = None,
-    block: int = 4,
-) -> TopSingular:
-    """Compute `top_singular` in Triton: one launch per group; weights are read in place."""
-    return _grouped(weights, state, iterations, block, _Addressed)
+        is_triton = bool(weights) and dispatch.takes_triton("top_singular", *weights)
+    compute = top_singular_triton if is_triton else top_singular_reference
+    return compute(weights, state, iterations=iterations, block=block)
 
 
 class _Stacked:
     """Products with a group of weights that are copied to one float32 stack."""
 
     def __init__(self, weights: list[Tensor]) -> None:
-        double = weights[0].dtype == torch.float64
-        dtype = torch.float64 if double else torch.float32
-        if len(weights) == 1:
-            self._stack = weights[0].to(dtype)[None]
-        else:
-            self._stack = torch.stack([weight.to(dtype) for weight in weights])
+        dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
+        wide = [weight.to(dtype) for weight in weights]
+        self._stack = torch.stack(wide) if len(wide) > 1 else wide[0][None]
 
     def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         left = self._stack @ basis.to(self._stack.dtype)
@@ -141,11 +112,7 @@ class _Addressed:
 
         from rksp.kernels import programs
 
-        kinds = {
-            torch.float32: tl.float32,
-            torch.bfloat16: tl.bfloat16,
-            torch.float16: tl.float16,
-        }
+        kinds = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
         first = self._weights[0]
         m, n = first.shape
         count, _, width = basis.shape
@@ -171,16 +138,24 @@ class _Addressed:
         return left, partial.sum(1)
 
 
-def _grouped(weights, state, iterations, block, products) -> TopSingular:
+@torch.no_grad()
+def _grouped(
+    products: type[_Stacked] | type[_Addressed],
+    weights: Sequence[Tensor],
+    state: Sequence[Tensor] | None = None,
+    *,
+    iterations: int | None = None,
+    block: int = 4,
+) -> TopSingular:
+    """Compute `top_singular` with products of one of the two kinds."""
     passes = iterations or (COLD_ITERATIONS if state is None else WARM_ITERATIONS)
     results: list[tuple[Tensor, ...] | None] = [None] * len(weights)
     for members in _groups(weights):
         group = [weights[index] for index in members]
-        basis = (
-            _first_basis(group, block)
-            if state is None
-            else torch.stack([state[index] for index in members])
-        )
+        if state is None:
+            basis = _first_basis(group, block)
+        else:
+            basis = torch.stack([state[index] for index in members])
         for index, result in zip(members, _iterate(products(group), basis, passes), strict=True):
             results[index] = result
     _rescale(weights, results, state, passes, block, products)
@@ -199,6 +174,12 @@ def _grouped(weights, state, iterations, block, products) -> TopSingular:
         is_finite=torch.stack(is_finite),
         state=bases,
     )
+
+
+# In plain torch, on any device; float64 weights stay in float64.
+top_singular_reference = partial(_grouped, _Stacked)
+# In Triton, one launch for a group of weights, which are read in place.
+top_singular_triton = partial(_grouped, _Addressed)
 
 
 def _rescale(weights, results, state, passes, block, products) -> None:

@@ -8,34 +8,10 @@ bits as integers.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-from rksp.kernels import dispatch
 
-
-def _tiles(*shapes: tuple[int, int, int, int, int]) -> list[triton.Config]:
-    """Make configurations from `(rows, columns, depth, warps, stages)`.
-
-    Without a driver, or in the interpreter, two configurations would start a benchmark and fail.
-    """
-    if dispatch.interpreting() or not torch.cuda.is_available():
-        return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, num_warps=4)]
-    return [
-        triton.Config(
-            {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages
-        )
-        for m, n, k, warps, stages in shapes
-    ]
-
-
-@triton.autotune(
-    configs=_tiles(
-        (64, 64, 64, 4, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)
-    ),
-    key=["m", "n"],
-)
 @triton.jit
 def symmetric_product(
     a,
@@ -147,9 +123,7 @@ def power_pass(
         ).to(tl.float32)
         share = tl.dot(tl.trans(rows), product, input_precision="tf32x3")
         tl.store(
-            partial + at_n[:, None] * BLOCK + at_b[None, :],
-            share,
-            mask=(at_n[:, None] < n) & in_b,
+            partial + at_n[:, None] * BLOCK + at_b[None, :], share, mask=(at_n[:, None] < n) & in_b
         )
 
 

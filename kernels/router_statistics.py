@@ -88,50 +88,30 @@ def router_statistics_reference(
     return RouterStatistics(entropy=entropy, load=load)
 
 
-def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor]:
+def router_statistics_triton(
+    logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
+) -> RouterStatistics:
+    """Compute `router_statistics` in Triton with one read of the logits, for up to 2048 experts."""
     from rksp.kernels import programs  # triton is loaded only where it runs
 
-    tokens, experts = logits.shape
+    flat = logits.reshape(-1, logits.shape[-1])
+    tokens, experts = flat.shape
     pad = max(2, 1 << (experts - 1).bit_length())
     rows = max(1, min(64, 4096 // pad))
-    programs_run = -(-tokens // rows)
+    blocks = -(-tokens // rows)
     entropy = torch.empty(tokens, dtype=torch.float32, device=logits.device)
-    load = torch.empty(programs_run, experts, dtype=torch.int32, device=logits.device)
+    load = torch.empty(blocks, experts, dtype=torch.int32, device=logits.device)
     if tokens:
-        programs.router_statistics[(programs_run,)](
-            logits,
+        programs.router_statistics[(blocks,)](
+            flat,
             entropy,
             load,
             tokens,
             experts,
-            *logits.stride(),
+            *flat.stride(),
             TOP_K=top_k,
             SIGMOID=is_sigmoid,
             PAD=pad,
             BLOCK_M=rows,
         )
-    return entropy, load.sum(0)
-
-
-# A custom operator lets a compiled training step keep its single graph.
-_operator = torch.library.custom_op(
-    "rksp::router_statistics",
-    _launch,
-    mutates_args=(),
-    schema="(Tensor logits, int top_k, bool is_sigmoid) -> (Tensor, Tensor)",
-)
-
-
-@_operator.register_fake
-def _(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor]:
-    tokens, experts = logits.shape
-    entropy = logits.new_empty(tokens, dtype=torch.float32)
-    return entropy, logits.new_empty(experts, dtype=torch.int64)
-
-
-def router_statistics_triton(
-    logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
-) -> RouterStatistics:
-    """Compute `router_statistics` in Triton with one read of the logits, for up to 2048 experts."""
-    entropy, load = _operator(logits.reshape(-1, logits.shape[-1]), top_k, is_sigmoid)
-    return RouterStatistics(entropy=entropy.reshape(logits.shape[:-1]), load=load)
+    return RouterStatistics(entropy=entropy.reshape(logits.shape[:-1]), load=load.sum(0))

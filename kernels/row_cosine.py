@@ -97,26 +97,25 @@ def row_cosine_reference(x: Tensor, vectors: Tensor) -> RowCosine:
     )
 
 
-def _launch(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
+    """Compute `row_cosine` in Triton with one read of the rows for all vectors and statistics."""
     from rksp.kernels import programs  # triton is loaded only where it runs
 
-    rows, width = x.shape
-    k = units.shape[0]
-    block = 32
-    blocks = -(-rows // block)
+    rows, units = x.reshape(-1, x.shape[-1]), _units(vectors).float().contiguous()
+    k, block = len(units), 32
+    blocks = -(-len(rows) // block)
     moments = torch.empty(blocks, 2, k, dtype=torch.float32, device=x.device)
     counts = torch.empty(blocks, 3, k, dtype=torch.int32, device=x.device)
     histogram = torch.empty(blocks, k, BINS, dtype=torch.int32, device=x.device)
-    if rows:
+    if len(rows):
         programs.row_cosine[(blocks,)](
-            x,
+            rows,
             units,
             moments,
             counts,
             histogram,
-            rows,
-            width,
-            *x.stride(),
+            *rows.shape,
+            *rows.stride(),
             _NORM_LIMITS[0] ** 2,
             _NORM_LIMITS[1] ** 2,
             VECTORS=k,
@@ -124,40 +123,15 @@ def _launch(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             BLOCK_M=block,
             BLOCK_K=64,
         )
-    sums = moments.sum(0, dtype=torch.float64).float()
-    return sums, counts.sum(0), histogram.sum(0)
-
-
-# A custom operator lets a compiled training step keep its single graph.
-_operator = torch.library.custom_op(
-    "rksp::row_cosine",
-    _launch,
-    mutates_args=(),
-    schema="(Tensor x, Tensor units) -> (Tensor, Tensor, Tensor)",
-)
-
-
-@_operator.register_fake
-def _(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    k = units.shape[0]
-    return (
-        x.new_empty(2, k, dtype=torch.float32),
-        x.new_empty(3, k, dtype=torch.int64),
-        x.new_empty(k, BINS, dtype=torch.int64),
-    )
-
-
-def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
-    """Compute `row_cosine` in Triton with one read of the rows for all vectors and statistics."""
-    units = _units(vectors).float().contiguous()
-    moments, counts, histogram = _operator(x.reshape(-1, x.shape[-1]), units)
+    total, total_squares = moments.sum(0, dtype=torch.float64).float()
+    positive, negative, counted = counts.sum(0)
     return RowCosine(
-        rows=counts[2],
-        positive=counts[0],
-        negative=counts[1],
-        total=moments[0],
-        total_squares=moments[1],
-        histogram=histogram,
+        rows=counted,
+        positive=positive,
+        negative=negative,
+        total=total,
+        total_squares=total_squares,
+        histogram=histogram.sum(0),
     )
 
 

@@ -21,7 +21,7 @@ from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.monitors.weights import QKSpectralEntropy
-from rksp.watch.training import Companion, train
+from rksp.watch.training import train
 from rksp.watch.training.beside import Beside
 
 # 25.5 million parameters. Monitors of weights cost the same for any batch, so with 1,024 tokens a
@@ -55,7 +55,7 @@ class _Case:
     name: str
     kind: str
     every: int
-    companion: Companion
+    companion: Beside
     reason: str | None = None
     seconds: float = 0.0
 
@@ -109,7 +109,7 @@ def monitor_cost(
     for monitor in watch.monitors:
         if isinstance(monitor, QKSpectralEntropy):
             monitor.windows = monitor.windows[:1]  # the other runs at every tenth reading
-    bare = _Case(name="bare step", kind="step", every=1, companion=Companion())
+    bare = _Case(name="bare step", kind="step", every=1, companion=Beside())
     sampled = _Sampled(watch)
     watched = _Case(name="all monitors in one step", kind="whole", every=1, companion=sampled)
     acted = [
@@ -181,7 +181,7 @@ def fixed_cost(steps: int = 80) -> dict[str, object]:
     mean = {}
     for name, monitors in (("warm-up", []), ("bare", []), ("watched", make_monitors())):
         model = build_member("zoo_pre_ln", shape, seed=0)
-        beside = Beside(Watch(monitors), []) if monitors else Companion()
+        beside = Beside(Watch(monitors))
         started = time.process_time()
         train(model, batches, recipe, companion=beside)
         mean[name] = 1e3 * (time.process_time() - started) / steps

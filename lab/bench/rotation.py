@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import NotCovered
 from rksp.watch.moment import Moment
-from rksp.watch.training.loop import Companion
+from rksp.watch.training.beside import Beside
 
 
-class Rotation(Companion):
+class Rotation(Beside):
     """Gives every step to the next companion in turn, so that a slow minute slows all equally.
 
     Attributes:
@@ -23,7 +23,8 @@ class Rotation(Companion):
             warm-up.
     """
 
-    def __init__(self, companions: Sequence[Companion]) -> None:
+    def __init__(self, companions: Sequence[Beside]) -> None:
+        super().__init__()
         self.companions = tuple(companions)
         self.missing: dict[int, str] = {}
         self.seconds: list[list[float]] = [[] for _ in self.companions]

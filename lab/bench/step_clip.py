@@ -14,7 +14,7 @@ from lab.zoo import build_member
 from rksp.recipe import Recipe
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training import Companion, train
+from rksp.watch.training import train
 from rksp.watch.training.beside import Beside
 
 GPT2 = {
@@ -39,7 +39,7 @@ def cost(
     """
     shape = (shape or GPT2) | {"max_position_embeddings": length}
     clips = {name: StepClip(delta=delta) for name, delta in CASES.items()}
-    companions = [Companion(), *(Beside(Watch([]), [clip]) for clip in clips.values())]
+    companions = [Beside(), *(Beside(Watch([]), [clip]) for clip in clips.values())]
     recipe = Recipe(
         learning_rate=1e-4,
         max_steps=len(companions) * (rounds + 1),

@@ -19,7 +19,7 @@ from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training import Companion, train
+from rksp.watch.training import train
 from rksp.watch.training.beside import Beside
 
 ROUNDS = 40
@@ -58,7 +58,7 @@ def measure(*, rounds: int = ROUNDS) -> list[Cost]:
 
 def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: int) -> list[Cost]:
     acted = [Beside(Watch([]), [make_intervention(line)], [], None) for line, _ in lines.values()]
-    rotation = Rotation([Companion(), *acted])
+    rotation = Rotation([Beside(), *acted])
     steps = rounds * len(rotation.companions)
     # The low rate keeps the states those of a run that trains.
     recipe = trial.recipe.model_copy(

@@ -1,4 +1,4 @@
-"""Group parameters by block, and sum over them in a way that works for sharded tensors too."""
+"""Group parameters by block, sum over shards, and gather from the processes of a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from rksp.models.anatomy.chains import block_paths
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.moment import Moment
 
 _NORMS = "gradient norms"
@@ -26,10 +28,44 @@ def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     return groups
 
 
+def block_matrices(model: nn.Module) -> tuple[Matrix, ...]:
+    """Return the matrices of attention and of feed-forward layers, with fused projections split."""
+    anatomy = find_anatomy(model)
+    return (*anatomy.attention_matrices(), *anatomy.feed_forward)
+
+
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this rank holds, without its graph."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def world_size() -> int:
+    """Return the number of processes of the run, 1 without `torch.distributed`."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
+
+
+def is_first_rank() -> bool:
+    """Tell whether this is the first of all processes, or the only one."""
+    return world_size() == 1 or torch.distributed.get_rank() == 0
+
+
+def mean_over_ranks(value: float) -> float:
+    """Return the mean over all processes, so that every rank takes the same decisions."""
+    if world_size() == 1:
+        return value
+    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(total)
+    return float(total) / world_size()
+
+
+def of_all_ranks(own: Tensor) -> Tensor:
+    """Gather a tensor of the same shape from every rank, `[ranks, ...]`; every rank must join."""
+    parts = [torch.empty_like(own) for _ in range(world_size())]
+    torch.distributed.all_gather(parts, own.contiguous())
+    return torch.stack(parts)
 
 
 def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:

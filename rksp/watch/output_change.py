@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -18,9 +19,9 @@ from rksp.ground.model import definite
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float, gathered
-from rksp.watch.groups import local
+from rksp.watch.groups import local, world_size
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 SHARES = "shares of outputs"  # the key of the last measurement in a moment
 FLOOR = 0.01  # of the size at which features are learned: less counts as that much in the monitor
@@ -131,8 +132,10 @@ class OutputChange:
             use.sampled.clear()
             owners.setdefault(use.module, []).append(use)
         for module, uses in owners.items():
-            hook = self._experts(uses) if len(uses) > 1 else self._capture(uses[0])
-            handles.append(module.register_forward_hook(hook, with_kwargs=True))
+            sample = (
+                partial(self._experts, uses) if len(uses) > 1 else partial(self._capture, uses[0])
+            )
+            handles.append(module.register_forward_hook(sample, with_kwargs=True))
         return handles
 
     def _spaced(self, rows: Tensor, count: int) -> Tensor:
@@ -140,65 +143,63 @@ class OutputChange:
         stride = max(1, len(rows) // count)
         return rows[self._step % stride :: stride][:count].clone()
 
-    def _capture(self, use: Use) -> Callable[..., None]:
-        @torch.no_grad()
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-            x, y = _input(args, kwargs), first_tensor(output)
-            left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
-            width: tuple[int, ...] = ()
-            shape: tuple[int, ...] = (-1,)
-            if x is None or y is None or left <= 0 or x.numel() == 0:
+    @torch.no_grad()
+    def _capture(
+        self, use: Use, module: nn.Module, args: tuple, kwargs: dict, output: object
+    ) -> None:
+        x, y = next(_tensors((args, kwargs)), None), first_tensor(output)
+        left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
+        width: tuple[int, ...] = ()
+        shape: tuple[int, ...] = (-1,)
+        if x is None or y is None or left <= 0 or x.numel() == 0:
+            return
+        if isinstance(module, _CONVOLUTIONS):
+            examples = -(-left // max(1, y[0, 0].numel()))
+            x, y = self._spaced(x, examples), self._spaced(y, examples)
+            x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
+        else:
+            width = () if isinstance(module, nn.Embedding) else tuple(x.shape[-1:])
+            x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
+            if len(x) != len(y) and type(module).forward in _NATIVE:
                 return
-            if isinstance(module, _CONVOLUTIONS):
-                examples = -(-left // max(1, y[0, 0].numel()))
-                x, y = self._spaced(x, examples), self._spaced(y, examples)
-                x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
-            else:
-                width = () if isinstance(module, nn.Embedding) else tuple(x.shape[-1:])
-                x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
-                if len(x) != len(y) and type(module).forward in _NATIVE:
-                    return
-                x, y = self._spaced(x, left), self._spaced(y, left)
-            if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
-                y = at_least_float(y)
-                if (bias := getattr(module, "bias", None)) is not None:
-                    whole = gathered(bias)
-                    split = len(whole) != y.shape[-1] and not isinstance(module, _CONVOLUTIONS)
-                    y = y - (local(bias) if split else whole).to(y).view(shape)
-            else:
-                with torch.autocast(x.device.type, enabled=False):
-                    weight = at_least_float(gathered(use.parameter))
-                    if width and width[0] != weight.shape[-2 if use.is_transposed else -1]:
-                        return
-                    y = use.product(weight, x)
-            use.sampled.append((None, x, y))
-
-        return hook
-
-    def _experts(self, uses: Sequence[Use]) -> Callable[..., None]:
-        """Return the hook of a stack of experts: every expert gets its routed tokens."""
-
-        @torch.no_grad()
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-            first, last = uses
-            x, chosen = first_tensor((args, kwargs)), _indices(args, kwargs)
-            if x is None or chosen is None or first.sampled:
-                return
-            x, chosen = x.reshape(-1, x.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
-            x, chosen = self._spaced(x, self.tokens), self._spaced(chosen, self.tokens)
+            x, y = self._spaced(x, left), self._spaced(y, left)
+        if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
+            y = at_least_float(y)
+            if (bias := getattr(module, "bias", None)) is not None:
+                whole = gathered(bias)
+                split = len(whole) != y.shape[-1] and not isinstance(module, _CONVOLUTIONS)
+                y = y - (local(bias) if split else whole).to(y).view(shape)
+        else:
             with torch.autocast(x.device.type, enabled=False):
-                wide = [at_least_float(gathered(use.parameter)) for use in uses]
-                for expert in chosen.unique().tolist()[: len(wide[0])]:
-                    routed = at_least_float(x[(chosen == expert).any(-1)])
-                    inner = first.product(wide[0][expert], routed)
-                    first.sampled.append((expert, routed, inner))
-                    gate, up = inner.chunk(2, -1)
-                    act = getattr(module, "act_fn", F.silu)
-                    own = getattr(module, "_apply_gate", None)
-                    inner = act(gate) * up if own is None else own(inner)
-                    last.sampled.append((expert, inner, last.product(wide[1][expert], inner)))
+                weight = at_least_float(gathered(use.parameter))
+                if width and width[0] != weight.shape[-2 if use.is_transposed else -1]:
+                    return
+                y = use.product(weight, x)
+        use.sampled.append((None, x, y))
 
-        return hook
+    @torch.no_grad()
+    def _experts(
+        self, uses: Sequence[Use], module: nn.Module, args: tuple, kwargs: dict, output: object
+    ) -> None:
+        """Sample a stack of experts: every expert gets its routed tokens."""
+        first, last = uses
+        whole = (t for t in _tensors((args, kwargs)) if not t.is_floating_point() and t.dim() >= 2)
+        x, chosen = first_tensor((args, kwargs)), next(whole, None)  # experts, [tokens, k]
+        if x is None or chosen is None or first.sampled:
+            return
+        x, chosen = x.reshape(-1, x.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
+        x, chosen = self._spaced(x, self.tokens), self._spaced(chosen, self.tokens)
+        with torch.autocast(x.device.type, enabled=False):
+            wide = [at_least_float(gathered(use.parameter)) for use in uses]
+            for expert in chosen.unique().tolist()[: len(wide[0])]:
+                routed = at_least_float(x[(chosen == expert).any(-1)])
+                inner = first.product(wide[0][expert], routed)
+                first.sampled.append((expert, routed, inner))
+                gate, up = inner.chunk(2, -1)
+                act = getattr(module, "act_fn", F.silu)
+                own = getattr(module, "_apply_gate", None)
+                inner = act(gate) * up if own is None else own(inner)
+                last.sampled.append((expert, inner, last.product(wide[1][expert], inner)))
 
     @torch.no_grad()
     def measure(self) -> None:
@@ -206,7 +207,7 @@ class OutputChange:
         sums = [self._sums(use) for use in self.uses]
         kind = max((part.dtype for part in sums), key=lambda dtype: dtype.itemsize)
         total = torch.cat([part.to(kind) for part in sums], dim=1)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if world_size() > 1:
             torch.distributed.all_reduce(total)
         self._total = total
 
@@ -297,16 +298,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _input(args: tuple, kwargs: dict) -> Tensor | None:
-    return next(_tensors((args, kwargs)), None)
-
-
-def _indices(args: tuple, kwargs: dict) -> Tensor | None:
-    """Return the chosen experts `[tokens, k]` in the arguments of a stack of experts."""
-    whole = (t for t in _tensors((args, kwargs)) if not t.is_floating_point() and t.dim() >= 2)
-    return next(whole, None)
-
-
 def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:
     """Return a sample whose last dimension tensor parallelism may have split, gathered."""
     if isinstance(sample, DTensor):
@@ -318,6 +309,7 @@ def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:
     return DTensor.from_local(sample, weight.device_mesh, [Shard(1)]).full_tensor()
 
 
+@dataclass(eq=False)
 class OutputChangeMonitor(Monitor):
     """‖ΔW x‖ / ‖W x‖ of the step, on `tokens` inputs x of every matrix (`OutputChange`).
 
@@ -329,23 +321,25 @@ class OutputChangeMonitor(Monitor):
     name = "output-change"
     phase = Phase.UPDATE
     default_every = 1
-    quantities = ("output_change", "median_output_change")
+    # Runs that learn move the median matrix's outputs by 0.1 to 0.5 in single early steps.
+    quantities: ClassVar = {
+        name: Rule(direction=None, warn=limit, from_start=True, patience=2, advice="step_clip")
+        for name, limit in (("output_change", 1.0), ("median_output_change", 0.4))
+    }
     source = "rksp's own"
 
-    def __init__(self, *, every: PositiveInt | None = None, tokens: PositiveInt = 64) -> None:
-        super().__init__(every=every)
-        self._tokens = tokens
+    tokens: PositiveInt = 64
 
     def bind(self, model: nn.Module) -> str | None:
         """Find the weights that multiply."""
-        self._outputs = OutputChange(self._tokens)
+        self._outputs = OutputChange(self.tokens)
         self._outputs.bind(model)
         self._step = -1
         return None if self._outputs.uses else "no matrix is trained"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Sample inputs and outputs of the forward pass."""
-        self._step += self.every
+        self._step += definite(self.every)
         return self._outputs.arm(self._step)
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -354,11 +348,8 @@ class OutputChangeMonitor(Monitor):
             self._outputs.measure()
             moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
         names, shares = moment.shared[SHARES]
-        found = {
-            name: share
-            for name, share in zip(names, shares.tolist(), strict=True)
-            if not math.isnan(share)
-        }
+        pairs = zip(names, shares.tolist(), strict=True)
+        found = {name: share for name, share in pairs if not math.isnan(share)}
         if not found:
             return []
         middle = sorted(found.values())[len(found) // 2]

@@ -7,7 +7,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-import torch
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -52,7 +51,6 @@ def test_program_compiles(name, generation, monkeypatch, tmp_path):
     from rksp.kernels import programs
 
     program = getattr(programs, name)
-    program = program.fn if isinstance(program, triton.runtime.Autotuner) else program
     constants = dict(CONSTANTS[name])
     if name == "power_pass":
         constants["DTYPE"] = triton.language.bfloat16
@@ -72,9 +70,3 @@ def test_program_compiles(name, generation, monkeypatch, tmp_path):
     assert len(compiled.asm["cubin"]) > 0
     # The shared memory of one block: 163 KiB on an A100, 227 KiB on an H100.
     assert compiled.metadata.shared <= {80: 163, 90: 227}[generation] * 1024
-
-
-def test_the_launchers_module_needs_no_device():
-    from rksp.kernels import programs
-
-    assert len(programs.symmetric_product.configs) == 1 or torch.cuda.is_available()

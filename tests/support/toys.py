@@ -32,11 +32,12 @@ found = json.loads(rksp("confirm", "gpt2", "--shrink", "--steps", "2", "--seeds"
 _MONITOR = '''
 """A toy."""
 from rksp.watch.moment import Phase
-from rksp.watch.monitors.base import Monitor
+from rksp.watch.monitors.base import Monitor, Rule
 
 class Toy(Monitor):
     """Read the step itself."""
-    name, phase, default_every, quantities, source = "toy", Phase.UPDATE, 1, ("toy_step",), "none"
+    name, phase, default_every, source = "toy", Phase.UPDATE, 1, "none"
+    quantities = {"toy_step": Rule(critical=1.0)}
     def bind(self, model):
         return None
     def read(self, moment):
@@ -155,8 +156,7 @@ TOYS = {
         {
             "rksp/watch/monitors/toy.py": _MONITOR,
             "rksp/watch/monitors/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
-            "MONITORS['toy'] = Toy\n",
-            "rksp/watch/monitors/rule_table.py": "\nRULES['toy_step'] = Rule(critical=1.0)\n",
+            "MONITORS['toy'] = Toy\nRULES |= Toy.quantities\n",
         },
         _RUN
         + "TYPED = '--arm', 'baseline', '--monitor', 'toy'"

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Reading
 from rksp.watch.monitors.registry import MONITORS
-from rksp.watch.monitors.rule_table import RULES
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.watch import Watch
 
@@ -56,8 +55,7 @@ def markdown_table() -> str:
         "|---|---|---:|---|---|---|",
     ]
     for monitor in MONITORS.values():
-        for quantity in monitor.quantities:
-            rule = RULES[quantity]
+        for quantity, rule in monitor.quantities.items():
             cells = (monitor.name, f"`{quantity}`", monitor.default_every, rule, rule.advice)
             lines.append("| " + " | ".join(map(str, (*cells, monitor.source))) + " |")
     return "\n".join(lines) + "\n"

@@ -253,8 +253,9 @@ def test_only_the_faulty_replica_is_corrupted(second_of_two, where):
 
 def test_replica_corruption_ends_and_needs_its_rank(second_of_two):
     fault = ReplicaCorruption(rank=1, step=1, steps=2)
-    fault.bind(small_member(), seed=0)
-    armed = [bool(fault.arm(Moment(step=step, model=nn.Module()))) for step in range(4)]
+    model = small_member()
+    fault.bind(model, seed=0)
+    armed = [bool(fault.arm(Moment(step=step, model=model))) for step in range(4)]
     assert armed == [False, True, True, False]
     with pytest.raises(NotCovered, match="torchrun"):
         ReplicaCorruption(rank=2).bind(small_member(), seed=0)

@@ -263,7 +263,9 @@ def test_exact_ties_are_counted_and_near_misses_are_not() -> None:
     logits[0, 1, 2, 0], logits[0, 1, 2, 1] = 3.0, 3.0 - 9e-4
     logits[0, 1, 3, 0], logits[0, 1, 3, 1] = 3.0, 3.0 - 1.1e-3
     logits[0, 1, [0, 4], 7] = 1.0
-    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))["share"]
+    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))[
+        "multi_max_share"
+    ]
     assert share.tolist() == pytest.approx([0.0, 2 / 5])
 
 
@@ -271,7 +273,7 @@ def test_heads_that_collapsed_since_the_first_reading_are_counted() -> None:
     monitor = AttentionEntropy()
     monitor.bind(tiny("llama"))
     first, second = (
-        monitor.readings_of("a", {"entropy": torch.tensor(values)}, step)[0]
+        monitor.readings_of("a", {"attention_entropy": torch.tensor(values)}, step)[0]
         for step, values in enumerate(([0.5, 0.001], [0.001, 0.001]))
     )
     assert (first.detail["collapsed"], first.detail["new_collapsed"]) == (1, 0)

@@ -156,17 +156,16 @@ def test_load_is_that_of_counted_choices(name: str) -> None:
             router.correction.copy_(torch.tensor([0.3, 0.0, -0.2, 0.0]))
     states = _states(model)
     readings = observe(model, RouterLoad(), TOKENS)
-    expected, gini = {}, {}
+    expected, smallest = {}, {}
     for router in find_anatomy(model).routers:
         scores = states[router.path] @ router.weight.detach().T
         if router.correction is not None:
             scores = scores.sigmoid() + router.correction
         counts = np.bincount(scores.topk(2).indices.flatten().numpy(), minlength=4)
         expected[router.path] = counts.max() / counts.mean() - 1
-        gaps = np.abs(counts[:, None] - counts[None]).mean()
-        gini[router.path] = gaps / (2 * counts.mean())
+        smallest[router.path] = counts.min() / counts.mean()
     assert values_of(readings, "router_max_vio") == pytest.approx(expected, rel=1e-6)
-    assert {r.layer: r.detail["gini"] for r in readings} == pytest.approx(gini, abs=1e-6)
+    assert {r.layer: r.detail["smallest"] for r in readings} == pytest.approx(smallest)
 
 
 def test_even_and_one_sided_loads() -> None:
@@ -177,11 +176,8 @@ def test_even_and_one_sided_loads() -> None:
         monitor.readings_of(router, torch.tensor(load), 0)[0]
         for load in ([10, 10, 10, 10], [40, 0, 0, 0])
     )
-    assert (even.value, even.detail["gini"], even.detail["load_entropy"]) == pytest.approx(
-        (0, 0, 1)
-    )
-    assert (single.value, single.detail["load_entropy"]) == pytest.approx((3, 0))
-    assert single.detail["gini"] == pytest.approx(0.75)
+    assert (even.value, even.detail["smallest"]) == pytest.approx((0, 1))
+    assert (single.value, single.detail["smallest"]) == pytest.approx((3, 0))
 
 
 def test_an_expert_is_dead_after_three_windows() -> None:

@@ -9,7 +9,7 @@ from support.small_zoo import small_member
 from torch import nn
 
 from rksp.ground.errors import InputError, NotCovered
-from rksp.watch.interventions.singular_values import MSign
+from rksp.watch.interventions.weights import MSign
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 

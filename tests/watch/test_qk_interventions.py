@@ -13,7 +13,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import watching_attention
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.interventions.queries_keys import QKClip, QKNorm
+from rksp.watch.interventions.weights import QKClip, QKNorm
 from rksp.watch.moment import Moment
 
 

@@ -41,7 +41,7 @@ from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.training import run
-from rksp.watch.training.callbacks.plain import LoopWatch, RateScale
+from rksp.watch.training.callbacks.plain import LoopWatch, scale_rates
 
 pytestmark = [
     # The libraries' own imports and advice; nothing of ours.
@@ -273,11 +273,11 @@ def test_a_loss_that_is_not_finite_moves_no_weight_if_something_responds() -> No
 def test_a_schedule_does_not_see_the_scaled_rate() -> None:
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
-    scale = RateScale(optimizer)
-    scale.factor = 0.25
+    handles = scale_rates(optimizer, lambda: 0.25)
     weight.grad = torch.ones(1)
     optimizer.step()
     assert weight.item() == -0.25 and optimizer.param_groups[0]["lr"] == 1.0
-    scale.close()
+    for handle in handles:
+        handle.remove()
     optimizer.step()
     assert weight.item() == -1.25

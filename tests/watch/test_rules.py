@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from rksp.watch.monitors.base import Reading, Severity
-from rksp.watch.monitors.rule_table import NO_RULE, RULES, Rule, rule_of
+from rksp.watch.monitors.base import NO_RULE, Reading, Rule, Severity
+from rksp.watch.monitors.registry import RULES, rule_of
 from rksp.watch.monitors.rules import (
     MAD_EFFICIENCY,
     SINGLE_TAIL,

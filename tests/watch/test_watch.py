@@ -24,8 +24,7 @@ from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, make_monitors
-from rksp.watch.monitors.rule_table import RULES
+from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, RULES, make_monitors
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.sinks import (
     JsonLines,

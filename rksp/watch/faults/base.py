@@ -1,22 +1,19 @@
-"""The base class of faults, defects planted to test what monitors see, and where they strike."""
+"""The base class of faults, defects planted to test what monitors see."""
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch
-from rksp.ground.errors import NotCovered
-from rksp.models.anatomy.chains import first_tensor
 from rksp.recipe import Recipe
 from rksp.watch.moment import Moment
 
 
-class Fault(ABC):
+class Fault:
     """Plants one defect, reproducibly: the same seed, model and data give the same run.
 
     The loop calls `recipe` and `batches` once before anything is built, and `bind` once. At every
@@ -44,7 +41,6 @@ class Fault(ABC):
         Raises:
             NotCovered: The model has no such place.
         """
-        return None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return hooks for this step's forward and backward passes; the loop removes them."""
@@ -52,40 +48,6 @@ class Fault(ABC):
 
     def after_backward(self, moment: Moment) -> None:
         """Corrupt gradients, or do nothing."""
-        return None
 
     def after_update(self, moment: Moment) -> None:
         """Corrupt weights, or do nothing."""
-        return None
-
-
-def striking_places(model: nn.Module, fault: str, where: str, part: str) -> list[str]:
-    """Return the paths that contain `part`.
-
-    These are paths of trainable parameters or, for activations, of modules that own parameters.
-
-    Raises:
-        NotCovered: No path contains `part`.
-    """
-    if where == "activations":
-        named = [(p, m) for p, m in model.named_modules() if list(m.parameters(recurse=False))]
-    else:
-        named = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
-    found = [path for path, _ in named if part in path]
-    if not found:
-        raise NotCovered(
-            f"Fault {fault!r} found no {where} whose path contains {part!r}; "
-            "give a part of a path that the model has."
-        )
-    return found
-
-
-def with_first_tensor(output: object, change: Callable[[Tensor], Tensor]) -> object:
-    """Return a module's output with its first floating tensor changed; None if it has none."""
-    found = first_tensor(output)
-    if found is None:
-        return None
-    changed = change(found)
-    if isinstance(output, tuple):
-        return tuple(changed if item is found else item for item in output)
-    return changed

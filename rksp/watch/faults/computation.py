@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
@@ -21,16 +23,94 @@ from rksp.models.anatomy.attention_calls import (
     fused_attention,
     visible_logits,
 )
+from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.watch.faults.base import Fault, striking_places, with_first_tensor
-from rksp.watch.groups import local
+from rksp.watch.faults.base import Fault
+from rksp.watch.groups import local, world_size
 from rksp.watch.moment import Moment
 
 Bit = Annotated[int, Field(ge=0, lt=64)]
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class BitFlip(Fault):
+class _Struck(Fault, ABC):
+    """Strikes one tensor of a run: the output of a module, a gradient, or a weight.
+
+    Attributes:
+        where: `activations`, `gradients` or `weights`.
+        part: Part of the path of the module or parameter.
+        path: The path that was found.
+    """
+
+    where: str
+    part: str
+    path: str = ""
+
+    @abstractmethod
+    def _is_on(self, step: int) -> bool:
+        """Return whether the fault strikes at a step."""
+
+    @abstractmethod
+    def _changed(self, tensor: Tensor) -> Tensor:
+        """Return the tensor as the fault makes it; the gradient of an output passes through."""
+
+    def places(self, model: nn.Module) -> list[str]:
+        """Return the paths that contain `part`.
+
+        These are paths of trainable parameters or, for activations, of modules that own parameters.
+
+        Raises:
+            NotCovered: No path contains `part`.
+        """
+        paths = [path for path, p in model.named_parameters() if p.requires_grad]
+        if self.where == "activations":
+            paths = [p for p, m in model.named_modules() if list(m.parameters(recurse=False))]
+        return self._containing(paths, self.where)
+
+    def _containing(self, paths: Iterable[str], noun: str) -> list[str]:
+        found = [path for path in paths if self.part in path]
+        if not found:
+            raise NotCovered(
+                f"Fault {self.name!r} found no {noun} whose path contains {self.part!r}; "
+                "give a part of a path that the model has."
+            )
+        return found
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the module whose output is struck."""
+        if self.where != "activations" or not self._is_on(moment.step):
+            return ()
+        module = moment.model.get_submodule(self.path)
+        return [module.register_forward_hook(self._after)]
+
+    def _after(self, module: nn.Module, args: tuple, output: object) -> object:
+        found = first_tensor(output)
+        if found is None:
+            return None
+        changed = self._changed(found)
+        if isinstance(output, tuple):
+            return tuple(changed if item is found else item for item in output)
+        return changed
+
+    def after_backward(self, moment: Moment) -> None:
+        """Strike the gradient of the parameter."""
+        if self.where == "gradients" and self._is_on(moment.step):
+            gradient = moment.model.get_parameter(self.path).grad
+            if gradient is not None:
+                self._strike(gradient)
+
+    def after_update(self, moment: Moment) -> None:
+        """Strike the weight."""
+        if self.where == "weights" and self._is_on(moment.step):
+            self._strike(moment.model.get_parameter(self.path))
+
+    @torch.no_grad()
+    def _strike(self, tensor: Tensor) -> None:
+        held = local(tensor)
+        held.copy_(self._changed(held))
+
+
+class BitFlip(_Struck):
     """Flips one bit of one number at one step, as a faulty multiplier or memory cell does.
 
     Tensor, element and bit are drawn from the seed, unless given. Weights flip after the update of
@@ -59,56 +139,27 @@ class BitFlip(Fault):
     ) -> None:
         self.step, self.where, self.bit, self.part, self.element = step, where, bit, name, element
         self.struck = ""
-        self._path = ""
-        self._module: nn.Module | None = None
         self._draws: list[float] = []
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
         """Draw the tensor, the element and the bit."""
         generator = torch.Generator().manual_seed(seed)
         self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-        found = striking_places(model, self.name, self.where, self.part)
-        self._path = found[int(self._draws[0] * len(found))]
-        self._module = model.get_submodule(self._path) if self.where == "activations" else None
+        found = self.places(model)
+        self.path = found[int(self._draws[0] * len(found))]
 
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Return a hook on the module whose activation flips."""
-        if self._module is None or moment.step != self.step or self.struck:
-            return ()
-        pending = [True]
+    def _is_on(self, step: int) -> bool:
+        return step == self.step and not self.struck
 
-        def flipped(found: Tensor) -> Tensor:
-            copied = found.clone()
-            self._strike(copied)
-            return copied
-
-        def strike(module: nn.Module, args: tuple, output: object) -> object:
-            if not pending:
-                return None
-            pending.clear()
-            return with_first_tensor(output, flipped)
-
-        return [self._module.register_forward_hook(strike)]
-
-    def after_backward(self, moment: Moment) -> None:
-        """Flip a bit of the gradient at the step."""
-        if self.where == "gradients" and moment.step == self.step and not self.struck:
-            gradient = moment.model.get_parameter(self._path).grad
-            if gradient is not None:
-                self._strike(gradient)
-
-    def after_update(self, moment: Moment) -> None:
-        """Flip a bit of the weight at the step."""
-        if self.where == "weights" and moment.step == self.step:
-            self._strike(moment.model.get_parameter(self._path))
-
-    def _strike(self, tensor: Tensor) -> None:
-        bits = 8 * tensor.element_size()
-        bit = int(self._draws[2] * bits) if self.bit is None else self.bit
-        held = local(tensor)
-        index = int(self._draws[1] * held.numel()) if self.element is None else self.element
-        flip_bit(held, index, bit)
-        self.struck = f"{self._path}[{index}] bit {bit}"
+    def _changed(self, tensor: Tensor) -> Tensor:
+        copied = tensor.clone()
+        if not self.struck:
+            bits, held = 8 * tensor.element_size(), local(copied)
+            bit = int(self._draws[2] * bits) if self.bit is None else self.bit
+            index = int(self._draws[1] * held.numel()) if self.element is None else self.element
+            flip_bit(held, index, bit)
+            self.struck = f"{self.path}[{index}] bit {bit}"
+        return copied
 
 
 def steps_of(first: int, count: int | None) -> range:
@@ -134,17 +185,13 @@ def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
             f"A tensor of {tensor.numel()} elements of {bits} bits has no bit {bit} of element "
             f"{index}."
         )
-    position = []
-    for size in reversed(tensor.shape):
-        index, rest = divmod(index, size)
-        position.append(rest)
-    place = tensor[tuple(reversed(position))].view(1)
+    place = tensor[np.unravel_index(index, tensor.shape)].view(1)
     integer = INTEGERS[tensor.element_size()]
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))
 
 
-class MatmulCorruption(Fault):
+class MatmulCorruption(_Struck):
     """Flips one bit of every number in one column of a product of a linear layer, from a step on.
 
     The defect of a multiplier persists, unlike the single flip of `bitflip`. A linear layer has
@@ -174,71 +221,52 @@ class MatmulCorruption(Fault):
     ) -> None:
         self.steps = steps_of(step, steps)
         self.product, self.bit, self.part = product, bit, name
-        self._layer: nn.Linear | None = None
+        known = {"output": "activations", "weight_gradient": "gradients"}
+        self.where = known.get(product, "inputs")
         self._draw = 0.0
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the layer and the column.
-
-        Raises:
-            NotCovered: No linear layer has `name` in its path.
-        """
-        found = [
-            module
-            for path, module in model.named_modules()
-            if isinstance(module, nn.Linear) and self.part in path
-        ]
-        if not found:
-            raise NotCovered(
-                f"Fault 'matmul' found no linear layer whose path contains {self.part!r}; "
-                "give a part of a path that the model has."
-            )
+        """Draw the layer and the column."""
+        layers = (path for path, m in model.named_modules() if isinstance(m, nn.Linear))
+        found = self._containing(layers, "linear layer")
         generator = torch.Generator().manual_seed(seed)
         which, self._draw = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        self._layer = found[int(which * len(found))]
+        self.path = found[int(which * len(found))]
+        if self.where == "gradients":
+            self.path += ".weight"
+
+    def _is_on(self, step: int) -> bool:
+        return step in self.steps
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return a hook on the layer's output or on the gradient of its input."""
-        if moment.step not in self.steps or self.product == "weight_gradient":
-            return ()
-        if self.product == "output":
-
-            def strike(module: nn.Module, args: tuple, output: object) -> object:
-                return with_first_tensor(output, self._flipped)
-
-            return [definite(self._layer).register_forward_hook(strike)]
+        if self.where != "inputs" or not self._is_on(moment.step):
+            return super().arm(moment)
 
         def enter(module: nn.Module, args: tuple) -> tuple | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
                 return None
             x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
-            x.register_hook(self._flipped)
+            x.register_hook(self._changed)
             return (x, *args[1:])
 
-        return [definite(self._layer).register_forward_pre_hook(enter)]
+        return [moment.model.get_submodule(self.path).register_forward_pre_hook(enter)]
 
-    def after_backward(self, moment: Moment) -> None:
-        """Corrupt the gradient of the layer's weight."""
-        gradient = definite(self._layer).weight.grad
-        if self.product == "weight_gradient" and moment.step in self.steps and gradient is not None:
-            held = local(gradient)
-            held.copy_(self._flipped(held))
-
-    def _flipped(self, product: Tensor) -> Tensor:
+    def _changed(self, tensor: Tensor) -> Tensor:
         """Return the product with the bit flipped in its column; gradients pass unchanged."""
-        bits = 8 * product.element_size()
-        mantissa = round(-math.log2(torch.finfo(product.dtype).eps))
+        bits = 8 * tensor.element_size()
+        mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
         bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)
         mask = 1 << bit if bit < bits - 1 else -(1 << bit)
-        column = int(self._draw * product.shape[-1])
-        part = product.detach()[..., column : column + 1].contiguous()
-        flipped = part.view(INTEGERS[product.element_size()]).bitwise_xor(mask)
-        change = torch.zeros_like(product)
-        change[..., column : column + 1] = flipped.view(product.dtype) - part
-        return product + change
+        column = int(self._draw * tensor.shape[-1])
+        part = tensor.detach()[..., column : column + 1].contiguous()
+        flipped = part.view(INTEGERS[tensor.element_size()]).bitwise_xor(mask)
+        change = torch.zeros_like(tensor)
+        change[..., column : column + 1] = flipped.view(tensor.dtype) - part
+        return tensor + change
 
 
-class ReplicaCorruption(Fault):
+class ReplicaCorruption(_Struck):
     """Multiplies numbers of one rank by 1 + scale·n, with n standard normal, from a step on.
 
     Activations are corrupted as they leave one module: the all-reduce spreads the error to every
@@ -268,56 +296,27 @@ class ReplicaCorruption(Fault):
     ) -> None:
         self.steps = steps_of(step, steps)
         self.rank, self.where, self.scale, self.part = rank, where, scale, name
-        self._module: nn.Module | None = None
-        self._path = ""
         self._is_faulty = False
         self._generator = torch.Generator()
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the place to strike on the faulty rank.
-
-        Raises:
-            NotCovered: The run has no such rank, or no path contains `name`.
-        """
-        group = torch.distributed
-        is_parallel = group.is_available() and group.is_initialized()
-        size = group.get_world_size() if is_parallel else 1
+        """Find the place to strike on the faulty rank."""
+        size = world_size()
         if size < 2 or self.rank >= size:
             raise NotCovered(
                 f"Fault 'replica' corrupts rank {self.rank}, and the run has {size} of them; "
                 "start it under torchrun with more processes."
             )
-        self._is_faulty = group.get_rank() == self.rank
+        self._is_faulty = torch.distributed.get_rank() == self.rank
         self._generator.manual_seed(seed)
-        self._path = striking_places(model, self.name, self.where, self.part)[0]
-        self._module = model.get_submodule(self._path) if self.where == "activations" else None
+        self.path = self.places(model)[0]
 
     def _is_on(self, step: int) -> bool:
         return self._is_faulty and step in self.steps
 
-    def _factors(self, like: Tensor) -> Tensor:
-        noise = torch.randn(like.shape, generator=self._generator)
-        return (1 + self.scale * noise).to(like)
-
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Return a hook on the module whose activations are corrupted."""
-        if self._module is None or not self._is_on(moment.step):
-            return ()
-
-        def strike(module: nn.Module, args: tuple, output: object) -> object:
-            return with_first_tensor(output, lambda found: found * self._factors(found))
-
-        return [self._module.register_forward_hook(strike)]
-
-    @torch.no_grad()
-    def after_backward(self, moment: Moment) -> None:
-        """Corrupt the gradient of the parameter."""
-        if self.where != "gradients" or not self._is_on(moment.step):
-            return
-        gradient = moment.model.get_parameter(self._path).grad
-        if gradient is not None:
-            held = local(gradient)
-            held.mul_(self._factors(held))
+    def _changed(self, tensor: Tensor) -> Tensor:
+        noise = torch.randn(tensor.shape, generator=self._generator)
+        return tensor * (1 + self.scale * noise).to(tensor)
 
 
 @dataclass(eq=False)
@@ -351,11 +350,7 @@ class LowPrecisionAttention(Fault):
     _calls: int | None = field(init=False, default=None)  # of the step; None before `step`
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Check that the model calls `scaled_dot_product_attention`.
-
-        Raises:
-            NotCovered: The model uses another attention function.
-        """
+        """Check that the model calls `scaled_dot_product_attention`."""
         config = getattr(model, "config", None)
         written = getattr(config, "_attn_implementation", None)
         if written not in (None, "sdpa"):
@@ -410,7 +405,6 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, call, fault):
-        """Compute the output and save the inputs."""
         output = fused_attention(replace(call, query=query, key=key, value=value))
         ctx.save_for_backward(query, key, value, call.mask, output)
         ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
@@ -418,7 +412,6 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """Compute the gradients with a corrupted δ."""
         query, key, value, mask, output = ctx.saved_tensors
         q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]

@@ -81,11 +81,7 @@ class AuxOff(Fault):
     _switches: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the coefficients that the model reads.
-
-        Raises:
-            NotCovered: The model has no auxiliary loss.
-        """
+        """Find the coefficients that the model reads."""
         self._switches = [switch for module in model.modules() for switch in _switches(module)]
         if not self._switches:
             raise NotCovered(
@@ -157,18 +153,12 @@ def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
     return replace(batch, labels=labels)
 
 
-def _repeated(batch: Batch, generator: torch.Generator) -> Batch:
+def _repeated(batch: Batch) -> Batch:
     inputs: Any = batch.inputs
     token = inputs.flatten()[0]
     labels = definite(batch.labels)
     labels = labels.where(labels == IGNORED, token)
     return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
-
-
-_CHANGES: dict[str, Callable[[Batch, torch.Generator], Batch]] = {
-    "labels": _permuted,
-    "repeated": _repeated,
-}
 
 
 def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
@@ -178,4 +168,4 @@ def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
             "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold "
             "others; choose another fault."
         )
-    return _CHANGES[kind](batch, generator)
+    return _permuted(batch, generator) if kind == "labels" else _repeated(batch)

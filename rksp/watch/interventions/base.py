@@ -89,7 +89,6 @@ class Intervention(Options, ABC):
         Raises:
             NotCovered: The model has no such part.
         """
-        return None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return hooks for this step's forward and backward passes; the loop removes them."""
@@ -101,11 +100,9 @@ class Intervention(Options, ABC):
 
     def before_update(self, moment: Moment) -> None:
         """Change gradients, or do nothing."""
-        return None
 
     def after_update(self, moment: Moment) -> None:
         """Change weights, or do nothing."""
-        return None
 
     def closing(self) -> str | None:
         """Return a sentence on what it did in the whole run, for the end of it, or None."""
@@ -113,4 +110,3 @@ class Intervention(Options, ABC):
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
         """React to an alarm, or do nothing."""
-        return None

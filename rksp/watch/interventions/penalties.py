@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -165,7 +166,6 @@ class _Moduli(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, operator: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the moduli and save the decomposition."""
         dense = operator.detach().to("cpu", torch.float64)
         finite = dense.isfinite().all(-1).all(-1)
         dense = torch.where(finite[:, None, None], dense, torch.zeros_like(dense))
@@ -180,7 +180,6 @@ class _Moduli(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> Tensor:
-        """Compute the bounded gradient."""
         values, vectors, moduli, usable = ctx.saved_tensors
         sensitivity = grad.to("cpu", torch.float64) * values / moduli
         unit = torch.eye(vectors.shape[-1], dtype=vectors.dtype).expand_as(vectors)
@@ -268,11 +267,7 @@ class KSS(Intervention):
         self._noted: list[Mapping[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the model's blocks.
-
-        Raises:
-            NotCovered: The model has no list of blocks.
-        """
+        """Find the model's blocks."""
         self._blocks = [model.get_submodule(path) for path in block_paths(model)]
         if not self._blocks:
             raise NotCovered(
@@ -289,13 +284,12 @@ class KSS(Intervention):
         # Activation checkpointing runs the blocks again in the backward pass. States captured
         # there must not reach the next micro-batch.
         fresh = moment.model.register_forward_pre_hook(lambda *_: self._pairs.clear())
+        hooks = {index: partial(self._capture, index, moment.step) for index in sorted(chosen)}
         return [
             fresh,
             *(
-                self._blocks[index].register_forward_hook(
-                    self._capture(index, moment.step), with_kwargs=True
-                )
-                for index in sorted(chosen)
+                self._blocks[index].register_forward_hook(hook, with_kwargs=True)
+                for index, hook in hooks.items()
             ),
         ]
 
@@ -303,13 +297,12 @@ class KSS(Intervention):
         self._pairs.clear()
         self._noted.clear()
 
-    def _capture(self, index: int, step: int):
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-            x, y = first_tensor((args, kwargs)), first_tensor(output)
-            if torch.is_grad_enabled() and x is not None and y is not None and x.shape == y.shape:
-                self._pairs[index] = (self._sample(x, step), self._sample(y, step))
-
-        return hook
+    def _capture(
+        self, index: int, step: int, module: nn.Module, args: tuple, kwargs: dict, output: object
+    ) -> None:
+        x, y = first_tensor((args, kwargs)), first_tensor(output)
+        if torch.is_grad_enabled() and x is not None and y is not None and x.shape == y.shape:
+            self._pairs[index] = (self._sample(x, step), self._sample(y, step))
 
     def _sample(self, states: Tensor, step: int) -> Tensor:
         """Return evenly spaced rows, shifted at every step; an odd stride visits all positions."""
@@ -413,11 +406,7 @@ class ZLoss(Intervention):
         self._noted: list[dict[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the routers.
-
-        Raises:
-            NotCovered: The output has no coefficient, and no router has one.
-        """
+        """Find the routers."""
         routers = find_anatomy(model).routers if self.router else ()
         self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:
@@ -432,12 +421,9 @@ class ZLoss(Intervention):
         # Activation checkpointing runs the blocks again in the backward pass. States captured
         # there must not reach the next micro-batch.
         hooks = [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
-        hooks += [
-            router.block.register_forward_pre_hook(
-                self._of_router(moment.model.get_submodule(router.path)), with_kwargs=True
-            )
-            for router in self._routers
-        ]
+        for router in self._routers:
+            hook = partial(self._of_router, moment.model.get_submodule(router.path))
+            hooks.append(router.block.register_forward_pre_hook(hook, with_kwargs=True))
         if self.output:
             hooks.append(moment.model.register_forward_hook(self._of_output))
         return hooks
@@ -448,18 +434,15 @@ class ZLoss(Intervention):
         if torch.is_grad_enabled() and logits is not None:
             self._terms["output"].append(_mean_square_log_z(logits))
 
-    def _of_router(self, router: Any):
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            x = first_tensor((args, kwargs))
-            if not torch.is_grad_enabled() or x is None:
-                return
-            bias = getattr(router, "bias", None)
-            bias = None if bias is None else at_least_float(bias)
-            with torch.autocast(x.device.type, enabled=False):
-                logits = F.linear(at_least_float(x), at_least_float(router.weight), bias)
-            self._terms["router"].append(_mean_square_log_z(logits))
-
-        return hook
+    def _of_router(self, router: Any, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        x = first_tensor((args, kwargs))
+        if not torch.is_grad_enabled() or x is None:
+            return
+        bias = getattr(router, "bias", None)
+        bias = None if bias is None else at_least_float(bias)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = F.linear(at_least_float(x), at_least_float(router.weight), bias)
+        self._terms["router"].append(_mean_square_log_z(logits))
 
     def penalty(self, moment: Moment) -> Tensor | None:
         """Return the weighted sum of the captured terms, or None."""

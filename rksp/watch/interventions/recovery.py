@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-import torch.distributed as dist
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.model import definite
-from rksp.watch.groups import local
+from rksp.watch.groups import local, of_all_ranks, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment, Repeat
 from rksp.watch.monitors.base import Alarm, Severity
@@ -172,10 +171,8 @@ def _distance(gradients: Sequence[Tensor], other: Repeat) -> float:
 
 def _culprit(moved: float, tolerance: float) -> int:
     """Return the rank whose own loss moved most between the repetitions; -1 if none did."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if world_size() == 1:
         return -1
     own = torch.tensor(moved if math.isfinite(moved) else 1e30, dtype=torch.float64)
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, own)
-    worst = max(range(len(parts)), key=lambda rank: float(parts[rank]))
-    return worst if float(parts[worst]) > tolerance else -1
+    largest, rank = of_all_ranks(own).max(0)
+    return int(rank) if float(largest) > tolerance else -1

@@ -6,10 +6,9 @@ from rksp.ground.option_lines import build
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.clipping import AdaGC, Clip, ZClip
 from rksp.watch.interventions.penalties import KSS, ZLoss
-from rksp.watch.interventions.queries_keys import QKClip, QKNorm
 from rksp.watch.interventions.recovery import RateBackoff, RepeatStep
-from rksp.watch.interventions.singular_values import MSign, SpectralSmoothing
 from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.weights import MSign, QKClip, QKNorm, SpectralSmoothing
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
     kind.name: kind

@@ -137,11 +137,7 @@ class StepClip(Intervention):
         self._steps, self._highest = 0, 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the weights that multiply, and the partners by which biases are measured.
-
-        Raises:
-            NotCovered: The model trains no matrix.
-        """
+        """Find the weights that multiply, and the partners by which biases are measured."""
         self._outputs.bind(model)
         if not self._outputs.uses:
             raise NotCovered("Step clip needs a matrix that is trained, and this model has none.")

@@ -7,6 +7,9 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -28,7 +31,7 @@ from rksp.spectra.dmd import fit
 from rksp.spectra.spectrum import LayerSpectrum
 from rksp.spectra.status import Status
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen
 _SEQUENCES = 2
@@ -45,18 +48,17 @@ class AttentionWatcher(Monitor):
         """Find the attention layers, or the blocks if no layer has a known layout."""
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
-        self._clear()
         self._has_attended = False
-        self.reset()
+        super().bind(model)
         if not anatomy.attention and not _may_attend(model):
             return "no attention layer was found"
         return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Watch the attention calls of the next forward pass."""
-        self._clear()
+        self.forget()
         handles = [
-            model.get_submodule(path).register_forward_pre_hook(self._enter_layer(path))
+            model.get_submodule(path).register_forward_pre_hook(partial(self._enter_layer, path))
             for path in self._places
         ]
         enter = model.register_forward_pre_hook(self._enter)
@@ -70,9 +72,9 @@ class AttentionWatcher(Monitor):
 
     def leave(self) -> None:
         """Process the pass after it ended."""
-        return None
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
         self._layer, self._is_done, self._calls_seen = "", False, 0
         self._open: ExitStack | None = None
 
@@ -107,11 +109,8 @@ class AttentionWatcher(Monitor):
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of a pass in which attention was seen."""
 
-    def _enter_layer(self, path: str):
-        def before(module: nn.Module, args: tuple) -> None:
-            self._layer = path
-
-        return before
+    def _enter_layer(self, path: str, module: nn.Module, args: tuple) -> None:
+        self._layer = path
 
     def _enter(self, module: nn.Module, args: tuple) -> None:
         if self._open is None and not self._is_done:
@@ -162,19 +161,21 @@ class LogitMonitor(AttentionWatcher):
 
     @abstractmethod
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return values for each head, `[heads]`.
+        """Return values for each head by quantity, `[heads]`.
 
         Args:
             logits: `[batch, heads, queries, keys]`; hidden keys are −inf.
             visible: Bool of the same shape: the visible keys.
         """
 
-    @abstractmethod
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the readings of one layer."""
+        """Return the readings of one layer: the worst heads' values that are finite."""
+        readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
+        return [reading for reading in readings if math.isfinite(reading.value)]
 
-    def _clear(self) -> None:
-        super()._clear()
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
+        super().forget()
         self._calls = []
         self._measured = {}
 
@@ -198,22 +199,22 @@ class AttentionLogits(LogitMonitor):
 
     name = "attention-logits"
     default_every = 20
-    quantities = ("attention_max_logit", "worst_head_logit_std")
+    quantities: ClassVar = {
+        # Kimi K2 clips at 100; its run without clipping passed 1,000 before it became unstable.
+        "attention_max_logit": Rule(
+            transform="log", floor=0.15, harmless=5.0, warn=100.0, critical=1000.0, advice="qk_clip"
+        ),
+        "worst_head_logit_std": Rule(transform="log", floor=0.2, harmless=1.0, advice="qk_clip"),
+    }
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         """Return the largest logit and the mean spread of each head."""
-        deviations = logit_deviations(logits, visible)
-        usable = visible.sum(-1) > 1
+        deviations, usable = logit_deviations(logits, visible), visible.sum(-1) > 1
         return {
             "attention_max_logit": logits.amax((0, 2, 3)),
             "worst_head_logit_std": torch.where(usable, deviations, torch.nan).nanmean((0, 2)),
         }
-
-    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the worst heads' values."""
-        readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
-        return [reading for reading in readings if math.isfinite(reading.value)]
 
 
 _COLLAPSED = 0.01
@@ -230,7 +231,9 @@ class AttentionEntropy(LogitMonitor):
 
     name = "attention-entropy"
     default_every = 20
-    quantities = ("attention_entropy",)
+    quantities: ClassVar = {
+        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip")
+    }
     source = "arXiv 2303.06296"
 
     def reset(self) -> None:
@@ -241,11 +244,11 @@ class AttentionEntropy(LogitMonitor):
         """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
         usable = visible.sum(-1) > 1
-        return {"entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
+        return {"attention_entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
         """Return the lowest head's entropy and the counts of collapsed heads."""
-        values = by_head["entropy"]
+        values = by_head["attention_entropy"]
         if not bool(torch.isfinite(values).all()):
             return []
         collapsed = (values < _COLLAPSED).cpu()
@@ -276,7 +279,8 @@ class MultiMaximum(LogitMonitor):
 
     name = "multi-maximum"
     default_every = 20
-    quantities = ("multi_max_share",)
+    # No limit: repeated tokens tie in healthy small models, at up to 60 % of a head's rows.
+    quantities: ClassVar = {"multi_max_share": Rule(floor=0.05, advice="backoff")}
     source = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
@@ -284,17 +288,10 @@ class MultiMaximum(LogitMonitor):
         usable = visible.sum(-1) > 1
         near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
         tied = (near.sum(-1) > 1) & usable
-        return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
-
-    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the worst head's share."""
-        return [self.worst_head("multi_max_share", step, layer, by_head["share"])]
+        return {"multi_max_share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
 
 
-STATES = 512
-RANK = 32
-
-
+@dataclass(eq=False)
 class NearUnitMass(Monitor):
     """RKSP (arXiv 2602.22988) on the states of the sampled step's own forward pass.
 
@@ -309,33 +306,24 @@ class NearUnitMass(Monitor):
 
     name = "near-unit-mass"
     default_every = 100
-    quantities = ("near_unit_mass", "expansive_mass")
+    quantities: ClassVar = {
+        "near_unit_mass": Rule(direction="both", floor=0.05),
+        "expansive_mass": Rule(floor=0.05),
+    }
     source = "RKSP, arXiv 2602.22988"
+    find, missing = block_paths, "no list of blocks was found"
 
-    def __init__(
-        self,
-        *,
-        every: PositiveInt | None = None,
-        states: PositiveInt = STATES,
-        rank: PositiveInt = RANK,
-    ) -> None:
-        super().__init__(every=every)
-        self.states, self.rank = states, rank
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the blocks."""
-        self._blocks = block_paths(model)
-        self._clear()
-        return None if self._blocks else "no list of blocks was found"
+    states: PositiveInt = 512
+    rank: PositiveInt = 32
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the blocks."""
-        self._clear()
+        self.forget()
         handles = []
-        for path in self._blocks:
+        for path in self.found:
             block = model.get_submodule(path)
             handles.append(block.register_forward_pre_hook(self._before, with_kwargs=True))
-            handles.append(block.register_forward_hook(self._hook(path)))
+            handles.append(block.register_forward_hook(partial(self._after, path)))
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -358,24 +346,21 @@ class NearUnitMass(Monitor):
             for layer, value in {"": mean, **values}.items():
                 detail = {"blocks": float(len(spectra))} if not layer else {}
                 readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
-        self._clear()
+        self.forget()
         return readings
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the spectra of the last sampled step."""
         self._entering: Tensor | None = None
         self._spectra: list[LayerSpectrum] = []
 
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         self._entering = self._rows((args, kwargs))
 
-    def _hook(self, path: str):
-        def after(module: nn.Module, args: tuple, output: object) -> None:
-            x, y, self._entering = self._entering, self._rows(output), None
-            if x is not None and y is not None and x.shape == y.shape:
-                spectrum = fit(x, y, rank=min(self.rank, x.shape[1]), name=path)
-                self._spectra.append(spectrum)
-
-        return after
+    def _after(self, path: str, module: nn.Module, args: tuple, output: object) -> None:
+        x, y, self._entering = self._entering, self._rows(output), None
+        if x is not None and y is not None and x.shape == y.shape:
+            self._spectra.append(fit(x, y, rank=min(self.rank, x.shape[1]), name=path))
 
     def _rows(self, value: object) -> Tensor | None:
         """Copy evenly spread states `[states, width]`, because the next block may add in place."""
@@ -402,7 +387,14 @@ class KeyNullSum(AttentionWatcher):
 
     name = "key-null-sum"
     default_every = 10
-    quantities = ("key_null_sum", "key_null_drift")
+    quantities: ClassVar = {
+        # Low precision gives 4e-3 and more; below 1e-3 saturated attention leaves float32's
+        # rounding.
+        "key_null_sum": Rule(
+            transform="log", floor=0.3, harmless=1e-3, ratio=5.0, advice="backoff"
+        ),
+        "key_null_drift": Rule(direction=None, warn=4.0, advice="backoff"),
+    }
     source = "rksp, for the fault of arXiv 2510.04212"
 
     _sums: dict[str, tuple[Tensor, Tensor]]
@@ -456,7 +448,8 @@ class KeyNullSum(AttentionWatcher):
         self._drift[layer] = (total, energy)
         return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
 
-    def _clear(self) -> None:
-        super()._clear()
+    def forget(self) -> None:
+        """Forget the last sampled pass."""
+        super().forget()
         self._is_covered = False
         self._sums = {}

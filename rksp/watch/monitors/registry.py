@@ -1,59 +1,41 @@
-"""All monitors by name: one explicit table."""
+"""All monitors by name, one explicit table, and the rules of their quantities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rksp.ground.option_lines import build, known_name, split_line
-from rksp.watch.monitors.attention import (
-    AttentionEntropy,
-    AttentionLogits,
-    KeyNullSum,
-    MultiMaximum,
-    NearUnitMass,
-)
-from rksp.watch.monitors.base import Monitor
-from rksp.watch.monitors.routers import (
-    RouterConditioning,
-    RouterEntropy,
-    RouterLoad,
-    RouterSimilarity,
-)
-from rksp.watch.monitors.scalars import (
-    ActivationRange,
-    GradientNorm,
-    LossSpike,
-    NonFinite,
-    OutputLogZ,
-)
-from rksp.watch.monitors.silent_corruption import SilentCorruption
-from rksp.watch.monitors.weights import QKSpectralEntropy, SpectralAlignment, StableRank, UpdateRMS
+from rksp.watch.monitors import attention, routers, scalars, silent_corruption, weights
+from rksp.watch.monitors.base import NO_RULE, Monitor, Rule
 from rksp.watch.output_change import OutputChangeMonitor
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor
     for monitor in (
-        LossSpike,
-        GradientNorm,
+        scalars.LossSpike,
+        scalars.GradientNorm,
         OutputChangeMonitor,
-        NonFinite,
-        UpdateRMS,
-        OutputLogZ,
-        ActivationRange,
-        NearUnitMass,
-        QKSpectralEntropy,
-        KeyNullSum,
-        MultiMaximum,
-        AttentionLogits,
-        AttentionEntropy,
-        SpectralAlignment,
-        StableRank,
-        RouterSimilarity,
-        RouterConditioning,
-        RouterEntropy,
-        RouterLoad,
-        SilentCorruption,
+        scalars.NonFinite,
+        weights.UpdateRMS,
+        scalars.OutputLogZ,
+        scalars.ActivationRange,
+        attention.NearUnitMass,
+        weights.QKSpectralEntropy,
+        attention.KeyNullSum,
+        attention.MultiMaximum,
+        attention.AttentionLogits,
+        attention.AttentionEntropy,
+        weights.SpectralAlignment,
+        weights.StableRank,
+        routers.RouterSimilarity,
+        routers.RouterConditioning,
+        routers.RouterEntropy,
+        routers.RouterLoad,
+        silent_corruption.SilentCorruption,
     )
+}
+RULES: dict[str, Rule] = {
+    quantity: rule for kind in MONITORS.values() for quantity, rule in kind.quantities.items()
 }
 # Only where they are named: `output-change` also alarmed in 4 of 13 runs that learn.
 ON_REQUEST = frozenset({"output-change"})
@@ -75,3 +57,10 @@ def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
         else:
             chosen[known_name(MONITORS, typed, noun="monitor")] = line
     return [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]
+
+
+def rule_of(quantity: str, table: Mapping[str, Rule]) -> Rule:
+    """Return the rule of a quantity; with a window as suffix (`..._50`), the rule of its stem."""
+    stem, _, window = quantity.rpartition("_")
+    known = quantity in table or not window.isdecimal()
+    return table.get(quantity if known else stem, NO_RULE)

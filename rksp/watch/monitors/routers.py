@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,31 +16,32 @@ from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 
-class _OfRouters(Monitor):
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the routers."""
-        self._routers: tuple[Router, ...] = find_anatomy(model).routers
-        self._seen: dict[str, object] = {}
-        self.reset()
-        return None if self._routers else "the model has no router"
+def _routers(model: nn.Module) -> tuple[Router, ...]:
+    return find_anatomy(model).routers
 
 
-class RouterMonitor(_OfRouters):
+class RouterMonitor(Monitor):
     """A monitor of router logits, recomputed in float32 from the inputs of the layer of experts.
 
     The return values of routers differ between models and releases, and fused expert kernels bypass
     them. Padding tokens count like others.
     """
 
+    find, missing = _routers, "the model has no router"
+
+    def forget(self) -> None:
+        """Forget what was measured at the last sampled step."""
+        self._seen: dict[str, Any] = {}
+
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs of the layers of experts."""
-        self._seen = {}
+        self.forget()
         return [
-            router.block.register_forward_pre_hook(self._hook(router), with_kwargs=True)
-            for router in self._routers
+            router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
+            for router in self.found
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -47,7 +49,7 @@ class RouterMonitor(_OfRouters):
         seen, self._seen = self._seen, {}
         return [
             reading
-            for router in self._routers
+            for router in self.found
             if router.path in seen
             for reading in self.readings_of(router, seen[router.path], moment.step)
         ]
@@ -60,15 +62,12 @@ class RouterMonitor(_OfRouters):
     def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
         """Return the readings of one router."""
 
-    def _hook(self, router: Router):
-        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            states = first_tensor((args, kwargs))
-            if states is None or router.path in self._seen:
-                return  # a second pass: another micro-batch, or a recomputed one
-            with torch.no_grad():
-                self._seen[router.path] = self.measure(router, router.logits(states))
-
-        return before
+    def _before(self, router: Router, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        states = first_tensor((args, kwargs))
+        if states is None or router.path in self._seen:
+            return  # a second pass: another micro-batch, or a recomputed one
+        with torch.no_grad():
+            self._seen[router.path] = self.measure(router, router.logits(states))
 
 
 _TOKENS = 8192  # evenly chosen of the first micro-batch
@@ -85,7 +84,10 @@ class RouterEntropy(RouterMonitor):
 
     name = "router-entropy"
     default_every = 10
-    quantities = ("router_entropy", "router_entropy_sigmoid")
+    quantities: ClassVar = dict.fromkeys(
+        ("router_entropy", "router_entropy_sigmoid"),
+        Rule(direction="down", floor=0.05, advice="backoff"),
+    )
     source = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
@@ -114,17 +116,19 @@ _DEAD_WINDOWS = 3
 class RouterLoad(RouterMonitor):
     """Imbalance of the shares f_i of routed tokens in the first micro-batch.
 
-    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1].
-    The detail gives Gini index, coefficient of variation and entropy of the load over ln E.
-    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, each
-    of at least 1,000 routed tokens per expert; it is read from the third window on. Choices follow
-    the logits and the router's correction, if it has one. Limits of groups or capacity are not
-    modeled.
+    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1];
+    `smallest` is the least load over the mean. `router_dead_experts` counts experts below 2 % of
+    the mean load in three windows in a row, each of at least 1,000 routed tokens per expert; it is
+    read from the third window on. Choices follow the logits and the router's correction, if it has
+    one. Limits of groups or capacity are not modeled.
     """
 
     name = "router-load"
     default_every = 10
-    quantities = ("router_max_vio", "router_dead_experts")
+    quantities: ClassVar = {
+        "router_max_vio": Rule(floor=0.3),
+        "router_dead_experts": Rule(direction=None, warn=1.0, from_start=True),
+    }
     source = "arXiv 2408.15664"
 
     def reset(self) -> None:
@@ -145,15 +149,7 @@ class RouterLoad(RouterMonitor):
         if len(load) < 2 or not float(load.sum()):
             return []
         share = load / load.sum()
-        entropy = torch.special.entr(share).sum() / torch.tensor(len(share)).log()
-        ranks = torch.arange(1, len(share) + 1, dtype=share.dtype)
-        gini = (2 * (ranks * share.sort().values).sum() - (len(share) + 1)) / len(share)
-        detail = {
-            "gini": float(gini),
-            "variation": float(share.std(correction=0) / share.mean()),
-            "load_entropy": float(entropy),
-            "smallest": float(share.min() * len(share)),
-        }
+        detail = {"smallest": float(share.min() * len(share))}
         values = {"router_max_vio": float(share.max() * len(share) - 1)}
         dead = self._dead(router.path, load)
         if dead is not None:
@@ -176,7 +172,33 @@ class RouterLoad(RouterMonitor):
         return int(torch.stack(windows).all(0).sum())
 
 
-class RouterSimilarity(_OfRouters):
+class RowMonitor(Monitor):
+    """A monitor of the rows of a router's weight, one an expert, after the update."""
+
+    phase = Phase.UPDATE
+    default_every = 10
+    source = "arXiv 2606.28116"
+    find, missing = _routers, "the model has no router"
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the finite quantities of every router."""
+        readings = []
+        for router in self.found:
+            values, detail = self.values(router.rows())
+            readings += [
+                self.reading(quantity, moment.step, value, layer=router.path, **detail)
+                for quantity, value in values.items()
+                if math.isfinite(value)
+            ]
+        return readings
+
+    @abstractmethod
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the quantities of rows `[experts, width]`, and their detail."""
+
+
+class RouterSimilarity(RowMonitor):
     """Mean cosine between pairs of router rows: `router_similarity` (arXiv 2606.28116, eq. 7).
 
     The value is in [−1/(E−1), 1] and near 0 at the start; it rises when a few directions win. A
@@ -185,23 +207,15 @@ class RouterSimilarity(_OfRouters):
     """
 
     name = "router-similarity"
-    phase = Phase.UPDATE
-    default_every = 10
-    quantities = ("router_similarity",)
-    source = "arXiv 2606.28116"
+    quantities: ClassVar = {
+        "router_similarity": Rule(floor=0.02, harmless=0.1, warn=0.3, advice="backoff")
+    }
 
-    @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
-        """Return the similarity of every router."""
-        readings = []
-        for router in self._routers:
-            rows = router.rows()
-            if len(rows) > 1 and bool((rows.norm(dim=-1) > 0).all()):
-                value = float(mean_cosine(rows))
-                readings.append(
-                    self.reading("router_similarity", moment.step, value, layer=router.path)
-                )
-        return readings
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the similarity of rows that are not zero."""
+        if len(rows) < 2 or not bool((rows.norm(dim=-1) > 0).all()):
+            return {}, {}
+        return {"router_similarity": float(mean_cosine(rows))}, {}
 
 
 def mean_cosine(rows: Tensor) -> Tensor:
@@ -211,7 +225,7 @@ def mean_cosine(rows: Tensor) -> Tensor:
     return (count * units.mean(0).square().sum() - 1) / (count - 1)
 
 
-class RouterConditioning(_OfRouters):
+class RouterConditioning(RowMonitor):
     """What remains of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
 
     Two definitions are in use, and both are read. `router_cond_ratio` is max ‖w_i − w̄‖ / ‖w̄‖. It
@@ -221,27 +235,17 @@ class RouterConditioning(_OfRouters):
     """
 
     name = "router-conditioning"
-    phase = Phase.UPDATE
-    default_every = 10
-    quantities = ("router_cond_ratio", "router_centered_energy")
-    source = "arXiv 2606.28116"
+    quantities: ClassVar = {
+        "router_cond_ratio": Rule(direction="down", transform="log", floor=0.2, advice="backoff"),
+        "router_centered_energy": Rule(transform="log", floor=0.3, advice="backoff"),
+    }
 
-    @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
-        """Return the two quantities of every router."""
-        readings = []
-        for router in self._routers:
-            rows = router.rows()
-            mean = rows.mean(0)
-            centered = (rows - mean).square().sum(-1)
-            energy, largest = float(centered.sum()), float(centered.max().sqrt())
-            values = {"router_centered_energy": energy}
-            if float(mean.norm()) > 0:
-                values["router_cond_ratio"] = largest / float(mean.norm())
-            detail = {"concentration": energy / (2 * len(rows))}
-            readings += [
-                self.reading(quantity, moment.step, value, layer=router.path, **detail)
-                for quantity, value in values.items()
-                if math.isfinite(value)
-            ]
-        return readings
+    def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the two quantities, without the ratio to a mean of zero."""
+        mean = rows.mean(0)
+        centered = (rows - mean).square().sum(-1)
+        energy, size = float(centered.sum()), float(mean.norm())
+        values = {"router_centered_energy": energy}
+        if size > 0:
+            values["router_cond_ratio"] = float(centered.max().sqrt()) / size
+        return values, {"concentration": energy / (2 * len(rows))}

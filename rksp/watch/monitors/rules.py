@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from rksp.ground.model import definite
-from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.rule_table import RULES, Rule, rule_of
+from rksp.watch.monitors.base import Alarm, Reading, Rule, Severity
+from rksp.watch.monitors.registry import RULES, rule_of
 
 _LAST_RESORT = "backoff"
 TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations
@@ -95,10 +95,12 @@ class Judge:
     def feed(self, readings: Sequence[Reading]) -> list[Alarm]:
         """Return the new alarms for the readings of one step."""
         alarms = []
-        for (monitor, quantity), group in _grouped(readings):
-            key = (monitor, quantity)
+        groups: dict[tuple[str, str], list[Reading]] = {}
+        for reading in readings:
+            groups.setdefault((reading.monitor, reading.quantity), []).append(reading)
+        for key, group in groups.items():
             if key not in self._quantities:
-                rule = rule_of(quantity, self.rules.table)
+                rule = rule_of(key[1], self.rules.table)
                 self._quantities[key] = _Quantity(rule, self.rules)
             alarms += self._quantities[key].judge(group)
         return alarms
@@ -196,9 +198,9 @@ def fit_baseline(
     # trend taken out (Marriott and Pope, 1954).
     correlation = 1 - 0.5 * (jumps / spread) ** 2 if spread > 0 else 0.0
     correlation = min(max(correlation + (2 + 4 * correlation) / n, 0.0), 0.999)
-    square = correlation**2
+    square, independent = correlation**2, (1 - correlation) / (1 + correlation)
     freedom = max(1.0, MAD_EFFICIENCY * n * (1 - square) / (1 + square))
-    widening = math.sqrt(1 + LINE_VARIANCE / max(1.0, n * _independent(correlation)))
+    widening = math.sqrt(1 + LINE_VARIANCE / max(1.0, n * independent))
     # A run of correlated samples is hardly more evidence than a single one.
     run_tail = SINGLE_TAIL**square * RUN_TAIL ** (1 - square)
     single, run = (
@@ -224,12 +226,7 @@ def fit_baseline(
     )
 
 
-def _independent(correlation: float) -> float:
-    """Return the share of independent samples in a series with this lag-one autocorrelation."""
-    return (1 - correlation) / (1 + correlation)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Verdict:
     """The judgement of one layer's reading; without a severity it is over the bar and waits."""
 
@@ -330,12 +327,7 @@ class _Series:
         """Judge one reading; return the worst verdict, or None."""
         rule, rules, value = self.rule, self.rules, reading.value
         if not math.isfinite(value):
-            return _Verdict(
-                reading=reading,
-                excess=math.inf,
-                rule="not finite",
-                severity=Severity.CRITICAL,
-            )
+            return _Verdict(reading, math.inf, "not finite", severity=Severity.CRITICAL)
         verdicts = list(self._limits(reading))
         self.was_within |= rule.warn is None or not rule.is_beyond(value, rule.warn)
         if reading.step >= rules.warmup_steps and rule.direction is not None:
@@ -347,10 +339,7 @@ class _Series:
 
     def _limits(self, reading: Reading) -> Iterator[_Verdict]:
         rule, value = self.rule, reading.value
-        for limit, severity in (
-            (rule.critical, Severity.CRITICAL),
-            (rule.warn, Severity.WARN),
-        ):
+        for limit, severity in ((rule.critical, Severity.CRITICAL), (rule.warn, Severity.WARN)):
             if limit is None or not rule.is_beyond(value, limit):
                 continue
             # A model that starts beyond a soft limit is of another kind, not in trouble.
@@ -373,15 +362,11 @@ class _Series:
         if rule.harmless is not None and not rule.is_beyond(reading.value, rule.harmless):
             self.run = self.beyond = 0
             return
-        x = rule.transformed(reading.value)
+        x, direction = rule.transformed(reading.value), definite(rule.direction)
         ahead = self.count - self.fitted_to
-        z = baseline.z(x, definite(rule.direction), ahead)
-        side = "up" if x > baseline.end else "down"
-        reference = rule.restored(
-            baseline.reference(
-                definite(side if rule.direction == "both" else rule.direction), ahead
-            )
-        )
+        z = baseline.z(x, direction, ahead)
+        side = ("up" if x > baseline.end else "down") if direction == "both" else direction
+        reference = rule.restored(baseline.reference(side, ahead))
         self.run = self.run + 1 if z >= baseline.run_z else 0
         if self.run:
             severity = None
@@ -391,41 +376,23 @@ class _Series:
                 text = f"z {z:.1f} >= {baseline.single_z:.1f} of {baseline.count} samples"
             elif self.run >= rules.run_length:
                 severity, text = Severity.WARN, f"{text}, {self.run} in a row"
-            yield _Verdict(
-                reading=reading,
-                excess=z / baseline.run_z,
-                rule=text,
-                baseline=reference,
-                severity=severity,
-            )
-        leap = (
-            0.0 if self.last is None else baseline.jump_of(x, self.last, definite(rule.direction))
-        )
+            yield _Verdict(reading, z / baseline.run_z, text, reference, severity)
+        leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, direction)
         # A return from a low sample is not an alarm: it must also be far from the expected value.
-        far = max(
-            z / rules.run_z, baseline.leaps(x, definite(rule.direction), ahead) / baseline.jump_z
-        )
+        far = max(z / rules.run_z, baseline.leaps(x, direction, ahead) / baseline.jump_z)
         if leap >= baseline.jump_z and far >= 1:
-            yield _Verdict(
-                reading=reading,
-                excess=leap / baseline.jump_z,
-                rule=f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples",
-                baseline=reference,
-                severity=rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z),
-            )
+            severity = rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z)
+            text = f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples"
+            yield _Verdict(reading, leap / baseline.jump_z, text, reference, severity)
         if rule.ratio is not None:
-            factor = rule.ratio_to(reading.value, rule.restored(baseline.median))
+            median = rule.restored(baseline.median)
+            factor = rule.ratio_to(reading.value, median)
             # A series that often passes the ratio by itself is judged by its spread.
             is_far = abs(x - baseline.median) >= rules.ratio_z * baseline.spread
             self.beyond = self.beyond + 1 if factor > rule.ratio and is_far else 0
             if self.beyond >= rules.run_length:
-                yield _Verdict(
-                    reading=reading,
-                    excess=factor,
-                    rule=f"beyond {rule.ratio:g} times the median, {self.beyond} in a row",
-                    baseline=rule.restored(baseline.median),
-                    severity=rule.ratio_severity,
-                )
+                text = f"beyond {rule.ratio:g} times the median, {self.beyond} in a row"
+                yield _Verdict(reading, factor, text, median, rule.ratio_severity)
 
     def _refresh(self, layers: int) -> None:
         """Fit the baseline again once an eighth of the samples is new."""
@@ -449,10 +416,3 @@ class _Series:
 def _rank(verdict: _Verdict) -> tuple[int, float]:
     order = {None: 0, Severity.WARN: 1, Severity.CRITICAL: 2}
     return order[verdict.severity], verdict.excess
-
-
-def _grouped(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, str], list[Reading]]]:
-    groups: dict[tuple[str, str], list[Reading]] = {}
-    for reading in readings:
-        groups.setdefault((reading.monitor, reading.quantity), []).append(reading)
-    yield from groups.items()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -17,7 +20,7 @@ from rksp.models.anatomy.attention_layouts import is_linear
 from rksp.models.anatomy.chains import block_paths, first_tensor, float_tensors
 from rksp.watch.groups import gradient_norms, parameter_groups, sums_of_squares
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule, Severity
 
 SMOOTHING = 0.98
 
@@ -32,18 +35,16 @@ class LossSpike(Monitor):
 
     name = "loss"
     default_every = 1
-    quantities = ("loss", "loss_excess")
+    quantities: ClassVar = {
+        "loss": Rule(floor=0.05, advice="backoff"),
+        "loss_excess": Rule(direction=None, warn=0.5, advice="backoff"),
+    }
     source = "rksp"
 
-    def __init__(self, *, every: PositiveInt | None = None) -> None:
-        super().__init__(every=every)
+    def reset(self) -> None:
+        """Forget the mean and the minimum."""
         self._mean: float | None = None
         self._lowest = math.inf
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Forget the mean and the minimum."""
-        self.reset()
-        return None
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the loss and its excess."""
@@ -56,10 +57,6 @@ class LossSpike(Monitor):
             self.reading("loss", moment.step, loss),
             self.reading("loss_excess", moment.step, mean - self._lowest, mean=mean),
         ]
-
-    def reset(self) -> None:
-        """Forget the mean and the minimum."""
-        self._mean, self._lowest = None, math.inf
 
 
 class GradientNorm(Monitor):
@@ -76,44 +73,38 @@ class GradientNorm(Monitor):
 
     name = "gradient-norm"
     default_every = 1
-    quantities = ("gradient_norm", "block_gradient_norm")
+    quantities: ClassVar = {
+        "gradient_norm": Rule(
+            transform="log", floor=0.2, ratio=10.0, ratio_severity=Severity.CRITICAL, advice="zclip"
+        ),
+        "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
+    }
     source = "ZClip, arXiv 2504.02507"
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Group the parameters by block."""
-        self._groups = parameter_groups(model)
-        return None if self._groups else "no parameter is trained"
+    find, missing = parameter_groups, "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the norms that are finite."""
         groups = {
             name: grads
-            for name, params in self._groups.items()
+            for name, params in self.found.items()
             if (grads := [p.grad for p in params if p.grad is not None])
         }
         if not groups:
             return []
         squares = sums_of_squares(list(groups.values()), gradient_norms(moment)).tolist()
-        total = sum(squares)
+        total, step = sum(squares), moment.step
         top = max(squares) / total if 0 < total < math.inf else 1.0
-        step = moment.step
         readings = [
-            self.reading("gradient_norm", step, _root(total), top_share=top),
+            self.reading("gradient_norm", step, math.sqrt(total), top_share=top),
             *(
-                self.reading("block_gradient_norm", step, _root(square), layer=name)
+                self.reading("block_gradient_norm", step, math.sqrt(square), layer=name)
                 for name, square in zip(groups, squares, strict=True)
             ),
         ]
         return [reading for reading in readings if math.isfinite(reading.value)]
 
 
-def _root(square: float) -> float:
-    return math.sqrt(square) if square >= 0 else math.nan
-
-
-POSITIONS = 512  # of the first micro-batch, evenly spread
-
-
+@dataclass(eq=False)
 class OutputLogZ(Monitor):
     """Mean of log Z = log Σ exp(logits) over tokens, in nats: `output_log_z`.
 
@@ -121,28 +112,25 @@ class OutputLogZ(Monitor):
     precision fails. The z-loss 1e-4 log²Z keeps them near zero (PaLM, Chowdhery et al., 2022;
     Wortsman et al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log
     Z|.
+
+    Args:
+        positions: Positions of the first micro-batch, evenly spread.
     """
 
     name = "output-log-z"
     default_every = 10
-    quantities = ("output_log_z",)
+    quantities: ClassVar = {"output_log_z": Rule(direction="both", floor=0.25, advice="z_loss")}
     source = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
 
-    def __init__(
-        self, *, every: PositiveInt | None = None, positions: PositiveInt = POSITIONS
-    ) -> None:
-        super().__init__(every=every)
-        self.positions = positions
-        self._log_z: Tensor | None = None
+    positions: PositiveInt = 512
 
-    def bind(self, model: nn.Module) -> str | None:
-        """Accept every model, because its outputs are not known yet."""
-        self._log_z = None
-        return None
+    def forget(self) -> None:
+        """Forget the log Z of the last sampled step."""
+        self._log_z: Tensor | None = None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put a hook on the model's output."""
-        self._log_z = None
+        self.forget()
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -162,44 +150,35 @@ class OutputLogZ(Monitor):
         self._log_z = rows[::stride].float().logsumexp(-1)
 
 
-FP16_MAX = torch.finfo(torch.float16).max
-FP8_MAX = 448.0  # of float8_e4m3fn, without a scale
-
-
 class ActivationRange(Monitor):
     """Largest magnitude among the outputs of a block and of its linear layers, per block.
 
-    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima.
-    `activation_share` is its share of the maximum of the type in use (of the worst one, since
-    autocast mixes types). `activation_growth` of the whole model is λ = ln(rms last / rms first) /
-    blocks over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
+    `activation_max` is that magnitude, and `activation_share` its share of the maximum of the type
+    in use (of the worst one, since autocast mixes types). `activation_growth` of the whole model is
+    λ = ln(rms last / rms first) / blocks over the outputs of the blocks (OLMo 2, 2025: near zero in
+    stable models).
     """
 
     name = "activation-range"
     default_every = 20
-    quantities = (
-        "activation_max",
-        "activation_share",
-        "activation_growth",
-    )
+    quantities: ClassVar = {
+        "activation_max": Rule(transform="log", floor=0.1, advice="backoff"),
+        "activation_share": Rule(direction=None, warn=0.25, critical=1.0),
+        "activation_growth": Rule(floor=0.02, advice="backoff"),
+    }
     source = "OLMo 2, arXiv 2501.00656"
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the blocks."""
-        self._blocks = dict.fromkeys(block_paths(model))
-        self._clear()
-        return None if self._blocks else "no list of blocks was found"
+    find, missing = block_paths, "no list of blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the blocks and their linear layers."""
-        self._clear()
-        handles = []
-        for path in self._blocks:
-            block = model.get_submodule(path)
-            for module in block.modules():
-                if module is block or is_linear(module):
-                    handles.append(module.register_forward_hook(self._hook(path, module is block)))
-        return handles
+        self.forget()
+        return [
+            module.register_forward_hook(partial(self._after, path, module is block))
+            for path in self.found
+            for block in [model.get_submodule(path)]
+            for module in block.modules()
+            if module is block or is_linear(module)
+        ]
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the magnitudes of every block and the growth of the whole model."""
@@ -207,49 +186,45 @@ class ActivationRange(Monitor):
         for path, seen in self._seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
             share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
-            top = max(values)
-            detail = {
-                "fp16_share": top / FP16_MAX,
-                "bf16_share": top / torch.finfo(torch.bfloat16).max,
-                "fp8_share": top / FP8_MAX,
-            }
-            readings.append(self.reading("activation_max", step, top, layer=path, **detail))
+            readings.append(self.reading("activation_max", step, max(values), layer=path))
             readings.append(self.reading("activation_share", step, share, layer=path))
         if len(self._energies) > 1:
             energies = torch.stack(self._energies).tolist()
             if min(energies) > 0 and math.isfinite(max(energies)):
                 growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
                 readings.append(self.reading("activation_growth", step, growth))
-        self._clear()
+        self.forget()
         return readings
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the activations of the last sampled step."""
         self._seen: dict[str, list[tuple[Tensor, float]]] = {}
         self._energies: list[Tensor] = []
 
-    def _hook(self, path: str, is_block: bool):
-        def after(module: nn.Module, args: tuple, output: object) -> None:
-            for place, (_, tensor) in enumerate(float_tensors(output)):
-                tensor = tensor.detach()
-                if not tensor.numel() or (place and is_block):
-                    continue  # a block's later outputs are caches and attention weights
-                low, high = torch.aminmax(tensor)
-                extreme = torch.maximum(low.abs(), high.abs())
-                self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
-                if is_block:
-                    mean = tensor.square().mean(dtype=torch.float32)
-                    self._energies.append(mean)
+    def _after(
+        self, path: str, is_block: bool, module: nn.Module, args: tuple, output: object
+    ) -> None:
+        for place, (_, tensor) in enumerate(float_tensors(output)):
+            tensor = tensor.detach()
+            if not tensor.numel() or (place and is_block):
+                continue  # a block's later outputs are caches and attention weights
+            low, high = torch.aminmax(tensor)
+            extreme = torch.maximum(low.abs(), high.abs())
+            self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
+            if is_block:
+                self._energies.append(tensor.square().mean(dtype=torch.float32))
 
-        return after
+
+_NEVER = Rule(direction=None, critical=1.0, advice="backoff")
 
 
 class NonFinite(Monitor):
     """Names the first module whose output is not finite, and the gradients that are not.
 
-    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0. - `non_finite_modules`: number of
-    modules without children whose output is not finite; `layer` is
-      the first in forward order. Infinities that do not reach the loss (a mask inside a router) are
-      not counted.
+    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0.
+    - `non_finite_modules`: number of modules without children whose output is not finite; `layer`
+      is the first in forward order. Infinities that do not reach the loss (a mask inside a router)
+      are not counted.
     - `non_finite_gradients`: number of parameters whose gradient is not finite; `layer` is the last
       in registration order, which backward reaches first. Under float16 the loss scaler provokes
       overflows and skips the step; they are then called `overflowed_gradients`.
@@ -262,12 +237,12 @@ class NonFinite(Monitor):
 
     name = "non-finite"
     default_every = 1
-    quantities = (
-        "non_finite_loss",
-        "non_finite_modules",
-        "non_finite_gradients",
-        "overflowed_gradients",
-    )
+    quantities: ClassVar = {
+        "non_finite_loss": _NEVER,
+        "non_finite_modules": _NEVER,
+        "non_finite_gradients": _NEVER,
+        "overflowed_gradients": replace(_NEVER, patience=10),
+    }
     source = "rksp"
 
     def bind(self, model: nn.Module) -> str | None:
@@ -280,15 +255,14 @@ class NonFinite(Monitor):
             for name, leaf in model.named_modules()
             if name and not any(leaf.children())
         ]
-        self._clear()
-        return None
+        return super().bind(model)
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the outputs of modules without children and of blocks."""
-        self._clear()
+        self.forget()
         return [
             *(
-                leaf.register_forward_hook(self._after_leaf(name, is_inner))
+                leaf.register_forward_hook(partial(self._after_leaf, name, is_inner))
                 for name, leaf, is_inner in self._leaves
             ),
             *(block.register_forward_hook(self._after_block) for block in self._blocks),
@@ -296,9 +270,14 @@ class NonFinite(Monitor):
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the three counts."""
-        gradients = self._bad_gradients(moment)
+        norms = gradient_norms(moment)
+        held = {name: p.grad for name, p in self._params if p.grad is not None}
+        gradients = _not_finite(list(held), [norms[grad] for grad in held.values()])
         is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
-        modules = self._bad_modules() if is_bad_loss or gradients else []
+        modules: list[str] = []
+        if is_bad_loss or gradients:
+            self._flush(None)
+            modules = _not_finite(self._names, self._sums)
         name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
         first, last = "".join(modules[:1]), "".join(gradients[-1:])
         step = moment.step
@@ -309,26 +288,26 @@ class NonFinite(Monitor):
         if moment.loss is not None:
             loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
             readings.insert(0, loss)
-        self._clear()
+        self.forget()
         return readings
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Forget the outputs of the last sampled step."""
         self._names: list[str] = []
         self._sums: list[Tensor] = []
         self._pending: list[tuple[str, Tensor]] = []
         self._is_half = False
 
-    def _after_leaf(self, name: str, is_inner: bool):
-        def after(module: nn.Module, args: tuple, output: object) -> None:
-            tensor = first_tensor(output)
-            if tensor is not None:
-                self._is_half |= tensor.dtype is torch.float16
-                self._pending.append((name, tensor.detach()))
-                # What is not made yet waits for the loss, which tells of it without making it.
-                if not is_inner and not isinstance(tensor, Unmade):
-                    self._flush(tensor.detach())
-
-        return after
+    def _after_leaf(
+        self, name: str, is_inner: bool, module: nn.Module, args: tuple, output: object
+    ) -> None:
+        tensor = first_tensor(output)
+        if tensor is not None:
+            self._is_half |= tensor.dtype is torch.float16
+            self._pending.append((name, tensor.detach()))
+            # What is not made yet waits for the loss, which shows it without making it.
+            if not is_inner and not isinstance(tensor, Unmade):
+                self._flush(tensor.detach())
 
     def _after_block(self, module: nn.Module, args: tuple, output: object) -> None:
         self._flush(first_tensor(output))
@@ -340,15 +319,6 @@ class NonFinite(Monitor):
         if not (is_asked and math.isfinite(float(_totals([definite(result).detach()])[0]))):
             self._names += [name for name, _ in pending]
             self._sums += _totals([tensor for _, tensor in pending])
-
-    def _bad_modules(self) -> list[str]:
-        self._flush(None)
-        return _not_finite(self._names, self._sums)
-
-    def _bad_gradients(self, moment: Moment) -> list[str]:
-        norms = gradient_norms(moment)
-        held = {name: p.grad for name, p in self._params if p.grad is not None}
-        return _not_finite(list(held), [norms[grad] for grad in held.values()])
 
 
 def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:

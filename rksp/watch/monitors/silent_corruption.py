@@ -6,18 +6,20 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.chains import block_paths, first_tensor
+from rksp.watch.groups import of_all_ranks, world_size
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
 
 OUTLIER = 2.5  # robust standard deviations from the other ranks (TrainSDC)
 DOMINANCE = 1.5  # of the largest score over the second largest (TrainSDC)
@@ -27,16 +29,16 @@ MIN_HISTORY = 16
 FLOOR = 1e-6
 
 
+@dataclass(eq=False)
 class SilentCorruption(Monitor):
     """Compares data-parallel replicas, so that a hard batch is not taken for a broken device.
 
     - `residual_gain_outlier` per block, the Residual Gain Guard of TrainSDC (2026, arXiv
-    2608.30769):
-      g = ln RMS(out) - ln RMS(in) on every rank, e = g - median over the other ranks, scaled by
-      1.4826 times the MAD of that rank's e over 64 samples. The value is the largest |e| in these
-      scales if it is 1.5 times the second largest, else 0 (no rank stands out). The paper alarms at
-      2.5, rksp at 6. It needs four ranks, because with three a bad rank moves the median of each of
-      the others. `rank` is the rank that stands out.
+      2608.30769): g = ln RMS(out) - ln RMS(in) on every rank, e = g - median over the other ranks,
+      scaled by 1.4826 times the MAD of that rank's e over 64 samples. The value is the largest |e|
+      in these scales if it is 1.5 times the second largest, else 0 (no rank stands out). The paper
+      alarms at 2.5, rksp at 6. It needs four ranks, because with three a bad rank moves the median
+      of each of the others. `rank` is the rank that stands out.
     - `checksum_mismatch`: number of ranks whose weights differ in any bit from those of most ranks,
       by a 64-bit sum over each tensor's bits, every `checksum_every` samples. It needs weights that
       are whole on every rank (not FSDP). `rank` is the first that differs; if two ranks disagree it
@@ -47,47 +49,45 @@ class SilentCorruption(Monitor):
 
     name = "silent-corruption"
     default_every = 10
-    quantities = ("residual_gain_outlier", "checksum_mismatch")
+    quantities: ClassVar = {
+        "residual_gain_outlier": Rule(direction=None, warn=6.0),
+        "checksum_mismatch": Rule(direction=None, critical=1.0, advice="backoff"),
+    }
     source = "TrainSDC, arXiv 2608.30769"
 
-    def __init__(
-        self,
-        *,
-        every: PositiveInt | None = None,
-        blocks: PositiveInt = 4,
-        checksum_every: PositiveInt = 10,
-    ) -> None:
-        super().__init__(every=every)
-        self.blocks, self.checksum_every = blocks, checksum_every
+    blocks: PositiveInt = 4
+    checksum_every: PositiveInt = 10
 
     def bind(self, model: nn.Module) -> str | None:
         """Choose the blocks, and check that there are replicas to compare."""
-        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        if world_size() < 2:
             return "the run has one process, so there is no replica to compare with"
         paths = block_paths(model)
         count = min(self.blocks, len(paths))
         self._blocks = [paths[i * len(paths) // count] for i in range(count)]
         self._params = list(model.named_parameters())
         self._is_sharded = any(isinstance(p, DTensor) for _, p in self._params)
-        if dist.get_world_size() < MIN_RANKS and self._is_sharded:
+        if world_size() < MIN_RANKS and self._is_sharded:
             return f"the weights are sharded, and a comparison of gains needs {MIN_RANKS} ranks"
-        self.reset()
-        return None
+        return super().bind(model)
 
     def reset(self) -> None:
         """Forget the history of the gains."""
         self._history: dict[str, list[deque[float]]] = {}
         self._samples = 0
+
+    def forget(self) -> None:
+        """Forget the gains of the last sampled step."""
         self._gains: dict[str, list[Tensor]] = {}
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the chosen blocks."""
-        self._gains = {}
+        self.forget()
         handles = []
         for path in self._blocks:
-            block = model.get_submodule(path)
-            handles.append(block.register_forward_pre_hook(self._before(path), with_kwargs=True))
-            handles.append(block.register_forward_hook(self._after(path)))
+            block, before = model.get_submodule(path), partial(self._before, path)
+            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(block.register_forward_hook(partial(self._after, path)))
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -104,25 +104,19 @@ class SilentCorruption(Monitor):
         self._samples += 1
         return readings
 
-    def _before(self, path: str):
-        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._gains[path] = _log_rms((args, kwargs))
+    def _before(self, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self._gains[path] = _log_rms((args, kwargs))
 
-        return before
-
-    def _after(self, path: str):
-        def after(module: nn.Module, args: tuple, output: Any) -> None:
-            self._gains[path] += _log_rms(output)
-
-        return after
+    def _after(self, path: str, module: nn.Module, args: tuple, output: Any) -> None:
+        self._gains[path] += _log_rms(output)
 
     def _gathered_gains(self) -> list[list[float]]:
         """Return ln of every block's gain on every rank; NaN if a block did not run."""
         pairs = [self._gains.get(path, ()) for path in self._blocks]
         missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
         own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
-        self._gains = {}
-        return _gathered(own).T.tolist()
+        self.forget()
+        return of_all_ranks(own).T.tolist()
 
     def _outlier(self, path: str, gains: list[float]) -> tuple[float, int] | None:
         """Return (value, rank) of one block; None while the history is too short."""
@@ -146,17 +140,14 @@ class SilentCorruption(Monitor):
 
     def _checksums(self, step: int) -> Reading:
         own = torch.stack([_checksum(p) for _, p in self._params])
-        sums = _gathered(own)
-        rows = [tuple(row) for row in sums.tolist()]
+        rows = [tuple(row) for row in of_all_ranks(own).tolist()]
         usual = statistics.mode(rows)
         wrong = [rank for rank, row in enumerate(rows) if row != usual]
         is_split = len(rows) == 2 and bool(wrong)
         layer = ""
         if wrong:
-            column = next(
-                i for i, (a, b) in enumerate(zip(rows[wrong[0]], usual, strict=True)) if a != b
-            )
-            layer = self._params[column][0]
+            pairs = zip(self._params, rows[wrong[0]], usual, strict=True)
+            layer = next(name for (name, _), own_sum, sum_ in pairs if own_sum != sum_)
         rank = -1 if is_split or not wrong else wrong[0]
         count = float(len(wrong))
         return self.reading("checksum_mismatch", step, count, layer=layer, rank=float(rank))
@@ -175,13 +166,6 @@ def _robust_score(error: float, past: Sequence[float]) -> float:
         return math.inf
     spread = 1.4826 * statistics.median([abs(e - statistics.median(past)) for e in past])
     return abs(error) / max(spread, FLOOR)
-
-
-def _gathered(own: Tensor) -> Tensor:
-    """Gather `own` of every rank, `[ranks, ...]`."""
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, own.contiguous())
-    return torch.stack(parts)
 
 
 def _checksum(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
 from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.rule_table import RULES, rule_of
+from rksp.watch.monitors.registry import RULES, rule_of
 
 _DETAIL = "detail."
 
@@ -96,20 +96,17 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
     Raises:
         ArtifactError: A line is not a record of such a log.
     """
-    readings, alarms = [], []
+    records = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         try:
-            record = record_of(json.loads(line))
-            if isinstance(record, Reading):
-                readings.append(record)
-            else:
-                alarms.append(record)
+            records.append(record_of(json.loads(line)))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ArtifactError(
                 f"Line {number} of {path} is not a record of a monitor log ({error}); "
                 "the file was changed, or another program wrote it."
             ) from error
-    return readings, alarms
+    readings = [record for record in records if isinstance(record, Reading)]
+    return readings, [record for record in records if isinstance(record, Alarm)]
 
 
 def record_of(line: dict[str, Any]) -> Reading | Alarm:
@@ -152,7 +149,7 @@ class TensorBoard(Sink):
     """Scalars `rksp/monitor/quantity/layer` in an event file, and alarms as text."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        _needed("tensorboard", "tensorboard")
+        _needed("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(os.fspath(folder))
@@ -177,15 +174,13 @@ class WeightsAndBiases(Sink):
     """
 
     def __init__(self) -> None:
-        wandb = _needed("wandb", "wandb")
+        wandb = _needed("wandb")
         if wandb.run is None:
             raise InputError("No W&B run is active; call wandb.init() first.")
         self._run = wandb.run
         self._run.define_metric("rksp/*", step_metric="rksp/step")
-        self._levels = {
-            Severity.WARN: wandb.AlertLevel.WARN,
-            Severity.CRITICAL: wandb.AlertLevel.ERROR,
-        }
+        levels = wandb.AlertLevel
+        self._levels = {Severity.WARN: levels.WARN, Severity.CRITICAL: levels.ERROR}
         self._seen: set[tuple] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
@@ -209,7 +204,7 @@ class MLflow(Sink):
     """
 
     def __init__(self) -> None:
-        self._mlflow = _needed("mlflow", "mlflow")
+        self._mlflow = _needed("mlflow")
         if self._mlflow.active_run() is None:
             raise InputError("No MLflow run is active; call mlflow.start_run() first.")
         self._seen: set[tuple] = set()
@@ -227,7 +222,7 @@ class Trackio(Sink):
     """Logs into the run that `trackio.init` opened; rksp never opens one."""
 
     def __init__(self) -> None:
-        trackio = _needed("trackio", "trackio")
+        trackio = _needed("trackio")
         self._run = trackio.context_vars.current_run.get()
         if self._run is None:
             raise InputError("No Trackio run is active; call trackio.init() first.")
@@ -249,9 +244,9 @@ def _first(alarms: Sequence[Alarm], seen: set[tuple]) -> Iterator[Alarm]:
             yield alarm
 
 
-def _needed(module: str, package: str) -> ModuleType:
+def _needed(package: str) -> ModuleType:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(package)
     except ImportError as error:
         raise InputError(
             f"This sink needs {package}; pip install {package}, or log to JSON Lines."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -37,17 +37,10 @@ _EXPECTED = (
 class Watch:
     """A set of monitors over one run.
 
-    A plain loop (with gradient accumulation, only the first micro-batch is looked at):
-
-        watch = Watch(make_monitors(), Rules(warmup_steps=100), sinks=[JsonLines(path)])
-        unmeasured = watch.bind(model)                              # {name: reason}
-        for step, batch in enumerate(batches):
-            watch.begin_step(step)                                  # before the forward pass
-            loss = model(**batch).loss; loss.backward()
-            alarms = watch.after_backward(Moment(step=step, model=model, loss=loss.item()))
-            optimizer.step()                                        # clip, or skip the step, first
-            alarms += watch.after_update(Moment(step=step, model=model, optimizer=optimizer))
-            optimizer.zero_grad()
+    Call `bind` once, and in every step `begin_step` before the forward pass, `after_backward`
+    before clipping, and `after_update` after the optimizer's step while the gradients are still
+    there, as `LoopWatch` of `rksp.watch.training.callbacks.plain` does. With gradient accumulation,
+    only the first micro-batch is looked at.
 
     The watch keeps monitors from changing the run. Their hooks run without a graph and outside of
     autocast (whose cache would otherwise keep weights without a gradient), in the first forward
@@ -194,7 +187,7 @@ class Watch:
         return (monitor for monitor in self.monitors if monitor.name not in self.silent)
 
     def _sampled(self, step: int) -> list[Monitor]:
-        return [monitor for monitor in self._active() if step % monitor.every == 0]
+        return [monitor for monitor in self._active() if step % definite(monitor.every) == 0]
 
     def _read(self, moment: Moment, phase: Phase) -> list[Alarm]:
         if moment.step != self._step:
@@ -216,21 +209,23 @@ class Watch:
             sink.write(found, alarms)
         return alarms
 
-    def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
-        """Call a monitor, timed and with restored generators; return None if it raised."""
+    @contextmanager
+    def _guarded(self, monitor: Monitor) -> Iterator[None]:
+        """Time a monitor's code, and switch the monitor off if it raises."""
         started = self._clock()
         try:
-            with torch.random.fork_rng(devices=self._devices):
-                return call()
+            yield
         except _EXPECTED as error:
-            self._switch_off(monitor, error)
-            return None
+            where = "before the first step" if self._step < 0 else f"at step {self._step}"
+            self.silent[monitor.name] = f"switched off {where}: {summary(error)}"
         finally:
             self.seconds[monitor.name] += self._clock() - started
 
-    def _switch_off(self, monitor: Monitor, error: Exception) -> None:
-        where = "before the first step" if self._step < 0 else f"at step {self._step}"
-        self.silent[monitor.name] = f"switched off {where}: {summary(error)}"
+    def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
+        """Call a monitor, with restored generators; return None if it raised."""
+        with self._guarded(monitor), torch.random.fork_rng(devices=self._devices):
+            return call()
+        return None
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
         """Put a guard around one of the monitor's hooks, where it is registered."""
@@ -240,14 +235,8 @@ class Watch:
         def guarded(*args: object) -> None:
             if monitor.name in self.silent or (is_forward and not self._is_live):
                 return
-            started = self._clock()
-            try:
-                with torch.no_grad(), self._without_autocast():
-                    hook(*args)
-            except _EXPECTED as error:
-                self._switch_off(monitor, error)
-            finally:
-                self.seconds[monitor.name] += self._clock() - started
+            with self._guarded(monitor), torch.no_grad(), self._without_autocast():
+                hook(*args)
 
         hooks[handle.id] = guarded
 

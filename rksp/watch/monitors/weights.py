@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -21,10 +22,15 @@ from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.watch.groups import local, parameter_groups
+from rksp.watch.groups import block_matrices, local, parameter_groups
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.base import Monitor, Reading, Rule
+from rksp.watch.run_state import optimizer_parts
 
+_FALLING_RANK = Rule(direction="down", transform="log", floor=0.2, advice="backoff")
+# No ratio: in 300 healthy steps of small models a matrix's rank fell to a quarter and the mean of
+# the early layers to a third.
+_STABLE_RANK = Rule(direction="down", transform="log", floor=0.1, advice="msign")
 # Passes over the weights at a warm start. On a small model that trained at 1e-3, 8 every 100 steps
 # kept σ_1 within 1.1 % at step 100 and 0.04 % at step 200; 4 within 14 % and 1.1 %.
 _PASSES = 8
@@ -43,17 +49,16 @@ class StableRank(Monitor):
     name = "stable-rank"
     phase = Phase.UPDATE
     default_every = 100
-    quantities = ("stable_rank", "early_stable_rank")
+    quantities: ClassVar = {"stable_rank": _STABLE_RANK, "early_stable_rank": _STABLE_RANK}
     source = "MSign, arXiv 2602.01734"
+    find, missing = block_matrices, "no matrix of a known layout was found in the blocks"
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the matrices of the blocks."""
-        anatomy = find_anatomy(model)
-        self._matrices = anatomy.attention_matrices() + anatomy.feed_forward
-        early = anatomy.attention[: -(-len(anatomy.attention) // 3)]
+        """Find the matrices of the blocks, and those of the early attention layers."""
+        layers = find_anatomy(model).attention
+        early = layers[: -(-len(layers) // 3)]
         self._early = {matrix.name for layer in early for matrix in layer.matrices()}
-        self.reset()
-        return None if self._matrices else "no matrix of a known layout was found in the blocks"
+        return super().bind(model)
 
     def reset(self) -> None:
         """Forget the singular vectors of the last reading."""
@@ -62,7 +67,7 @@ class StableRank(Monitor):
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the stable rank of every matrix, and the mean of the early layers."""
-        weights = [matrix.read() for matrix in self._matrices]
+        weights = [matrix.read() for matrix in self.found]
         passes = None if self._state is None else _PASSES
         top = top_singular(weights, self._state, iterations=passes)
         self._state = top.state
@@ -70,7 +75,7 @@ class StableRank(Monitor):
         ranks, sigmas = (norms / top.sigma.square()).tolist(), top.sigma.tolist()
         residuals = top.residual.tolist()
         groups: dict[str, list[int]] = {}
-        for index, matrix in enumerate(self._matrices):
+        for index, matrix in enumerate(self.found):
             if math.isfinite(ranks[index]):  # a zero matrix has no stable rank
                 groups.setdefault(_layer(matrix), []).append(index)
         readings = []
@@ -78,7 +83,7 @@ class StableRank(Monitor):
             members.sort(key=ranks.__getitem__)
             worst = members[0]
             detail = {"sigma": sigmas[worst], "residual": residuals[worst]}
-            detail |= {"full": float(min(self._matrices[worst].shape))}
+            detail |= {"full": float(min(self.found[worst].shape))}
             if len(members) > 1:
                 detail |= {"median": ranks[members[len(members) // 2]], "count": len(members)}
             value = ranks[worst]
@@ -100,14 +105,11 @@ _ALL_HEADS = 2048  # a model with more is watched at four heads a layer
 _FEW_HEADS = 4
 
 
-@dataclass(slots=True)
-class _Base:
-    """The factors at the start of a window."""
-
-    step: int
-    factors: list[tuple[Tensor, Tensor]]
+def _attention(model: nn.Module) -> tuple[AttentionLayer, ...]:
+    return find_anatomy(model).attention
 
 
+@dataclass(eq=False)
 class QKSpectralEntropy(Monitor):
     """Effective rank of the change of W_q W_kᵀ over a window, per head (arXiv 2606.28116).
 
@@ -134,31 +136,21 @@ class QKSpectralEntropy(Monitor):
     name = "qk-entropy"
     phase = Phase.UPDATE
     default_every = 50
-    quantities = (
-        "qk_delta2_rank",
-        "qk_delta3_rank",
-        "query_update_rank",
-        "key_update_rank",
+    quantities: ClassVar = dict.fromkeys(
+        ("qk_delta2_rank", "qk_delta3_rank", "query_update_rank", "key_update_rank"), _FALLING_RANK
     )
     source = "arXiv 2606.28116"
+    find, missing = _attention, "no attention layer of a known layout was found"
 
-    def __init__(
-        self, *, every: PositiveInt | None = None, windows: Sequence[PositiveInt] | None = None
-    ) -> None:
-        super().__init__(every=every)
-        self.windows = tuple(windows) if windows else (self.every, 10 * self.every)
-        self._layers: tuple[AttentionLayer, ...] = ()
-        self._bases: dict[int, _Base] = {}
+    windows: tuple[PositiveInt, ...] = ()
 
-    def bind(self, model: nn.Module) -> str | None:
-        """Find the attention layers."""
-        self._layers = find_anatomy(model).attention
-        self.reset()
-        return None if self._layers else "no attention layer of a known layout was found"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.windows = self.windows or (definite(self.every), 10 * definite(self.every))
 
     def reset(self) -> None:
         """Forget the starts of the windows."""
-        self._bases = {}
+        self._starts: dict[int, tuple[int, list[tuple[Tensor, Tensor]]]] = {}  # step and factors
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
@@ -166,42 +158,32 @@ class QKSpectralEntropy(Monitor):
         due = [
             window
             for window in self.windows
-            if window not in self._bases or moment.step - self._bases[window].step >= window
+            if window not in self._starts or moment.step - self._starts[window][0] >= window
         ]
         if not due:
             return []
-        factors = [self._factors(layer) for layer in self._layers]
+        factors = [self._factors(layer) for layer in self.found]
         readings: list[Reading] = []
         for window in due:
-            if window in self._bases:
-                base = self._bases[window].factors
-                for layer, now, then in zip(self._layers, factors, base, strict=True):
-                    readings += self._layer_readings(moment.step, window, layer, now, then)
-            self._bases[window] = _Base(moment.step, factors)
+            if window in self._starts:
+                start = self._starts[window][1]
+                for layer, now, then in zip(self.found, factors, start, strict=True):
+                    readings += [
+                        self._of_heads(f"{quantity}_{window}", moment.step, layer, ranks, size)
+                        for quantity, (ranks, size) in change_ranks(*then, *now).items()
+                        if bool((ranks != 0).any())
+                    ]
+            self._starts[window] = (moment.step, factors)
         return readings
 
     def _factors(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
         """Copy the watched heads' factors `[heads, head_dim, width]`, one key per query head."""
         heads = torch.arange(layer.heads)
-        if len(self._layers) * layer.heads > _ALL_HEADS:
+        if len(self.found) * layer.heads > _ALL_HEADS:
             heads = heads[:: -(-layer.heads // _FEW_HEADS)]
         query = layer.query_factor()
         keys = heads // (layer.heads // layer.kv_heads)
         return query[heads.to(query.device)], layer.key_factor()[keys.to(query.device)]
-
-    def _layer_readings(
-        self,
-        step: int,
-        window: int,
-        layer: AttentionLayer,
-        now: tuple[Tensor, Tensor],
-        then: tuple[Tensor, Tensor],
-    ) -> list[Reading]:
-        return [
-            self._of_heads(f"{quantity}_{window}", step, layer, ranks, size)
-            for quantity, (ranks, size) in change_ranks(*then, *now).items()
-            if bool((ranks != 0).any())
-        ]
 
     def _of_heads(
         self, quantity: str, step: int, layer: AttentionLayer, ranks: Tensor, size: int
@@ -291,10 +273,10 @@ def _gram(rows: Tensor) -> Tensor:
     return rows @ rows.mT
 
 
-SAMPLES = 1024  # entries per tensor: a root mean square of normal entries is then known to 2 %
 NEAR_EPSILON = 10.0  # a coordinate this close to Adam's epsilon hardly moves
 
 
+@dataclass(eq=False)
 class UpdateRMS(Monitor):
     """Reads the state of an Adam-like optimizer after its step.
 
@@ -317,17 +299,16 @@ class UpdateRMS(Monitor):
     name = "update-rms"
     phase = Phase.UPDATE
     default_every = 4
-    quantities = ("rms_t", "update_rms", "epsilon_share", "starved_share")
+    quantities: ClassVar = {
+        "rms_t": Rule(transform="log", floor=0.15, harmless=2.0, advice="zclip"),
+        "update_rms": Rule(transform="log", floor=0.25, advice="zclip"),
+        "epsilon_share": Rule(direction=None, warn=0.1),
+        "starved_share": Rule(direction=None, warn=0.5, from_start=True),
+    }
     source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
+    find, missing = parameter_groups, "no parameter is trained"
 
-    def __init__(self, *, every: PositiveInt | None = None, samples: PositiveInt = SAMPLES) -> None:
-        super().__init__(every=every)
-        self.samples = samples
-
-    def bind(self, model: nn.Module) -> str | None:
-        """Group the parameters by block."""
-        self._groups = parameter_groups(model)
-        return None if self._groups else "no parameter is trained"
+    samples: PositiveInt = 1024  # a root mean square of normal entries is then known to 2 %
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the quantities of every block, and `starved_share` of the model.
@@ -336,11 +317,11 @@ class UpdateRMS(Monitor):
             NotCovered: The optimizer keeps no second moment.
         """
         settings = _adam_settings(moment.optimizer)
-        state: dict[Any, Any] = definite(moment.optimizer).state
-        for part in getattr(moment.optimizer, "parts", ()):
-            state = {**state, **part.state}
+        state: dict[Any, Any] = {}
+        for part in optimizer_parts(moment.optimizer):
+            state |= part.state
         owners, tensors = [], []
-        for name, params in self._groups.items():
+        for name, params in self.found.items():
             for p in params:
                 if p in settings and p.grad is not None and "exp_avg_sq" in state.get(p, {}):
                     owners.append(name)
@@ -380,7 +361,10 @@ class UpdateRMS(Monitor):
         g = torch.cat(parts)
         m = torch.cat([self._sample(state["exp_avg"]) for _, state, _ in tensors])
         v = torch.cat([self._sample(state["exp_avg_sq"]) for _, state, _ in tensors])
-        constants = [_corrections(state, settings) for _, state, settings in tensors]
+        constants = [
+            (1 - beta1 ** float(state["step"]), 1 - beta2 ** float(state["step"]), eps)
+            for _, state, (beta1, beta2, eps) in tensors
+        ]
         first, second, eps = g.new_tensor(constants)[owner].unbind(-1)
         root = (v / second).sqrt()
         ratio = (g / root.clamp(min=eps.clamp(min=1e-30))).square()
@@ -402,9 +386,7 @@ class UpdateRMS(Monitor):
         return flat[::stride].float()
 
 
-def _adam_settings(
-    optimizer: Optimizer | None,
-) -> dict[nn.Parameter, tuple[float, float, float]]:
+def _adam_settings(optimizer: Optimizer | None) -> dict[nn.Parameter, tuple[float, float, float]]:
     """Return (β1, β2, ε) of every parameter that an Adam-like optimizer updates."""
     groups = [] if optimizer is None else optimizer.param_groups
     settings = {
@@ -416,12 +398,6 @@ def _adam_settings(
     if not settings:
         raise NotCovered("the optimizer keeps no second moment that rksp can read")
     return settings
-
-
-def _corrections(state: dict, settings: tuple[float, float, float]) -> tuple[float, float, float]:
-    beta1, beta2, eps = settings
-    step = float(state["step"])
-    return 1 - beta1**step, 1 - beta2**step, eps
 
 
 _MOST_TOKENS = 4096  # of the first micro-batch, evenly chosen
@@ -449,21 +425,20 @@ class SpectralAlignment(Monitor):
 
     name = "spectral-alignment"
     default_every = 40
-    quantities = ("sign_majority",)
+    quantities: ClassVar = {"sign_majority": Rule(floor=0.03, harmless=0.85, advice="qk_clip")}
     source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
         """Find the matrices of the blocks."""
-        anatomy = find_anatomy(model)
         modules = dict(model.named_modules())
         self._groups: dict[str, list[Matrix]] = {}
-        for matrix in anatomy.attention_matrices() + anatomy.feed_forward:
+        for matrix in block_matrices(model):
             path = matrix.name.partition(":")[0]
             if matrix.expert is None and path in modules:
                 self._groups.setdefault(path, []).append(matrix)
         self._seen: dict[str, RowCosine] = {}
         self.reset()
-        return None if self._groups else "no matrix of a known layout was found in the blocks"
+        return None if self._groups else StableRank.missing
 
     def reset(self) -> None:
         """Forget the singular vectors of the last reading."""
@@ -491,7 +466,8 @@ class SpectralAlignment(Monitor):
         }
         return [
             model.get_submodule(path).register_forward_pre_hook(
-                self._hook(path, torch.stack([vectors[m.name] for m in group])), with_kwargs=True
+                partial(self._before, path, torch.stack([vectors[m.name] for m in group])),
+                with_kwargs=True,
             )
             for path, group in self._armed.items()
             if group
@@ -507,17 +483,16 @@ class SpectralAlignment(Monitor):
             if (reading := self._of_matrix(moment.step, matrix, found, index)) is not None
         ]
 
-    def _hook(self, path: str, vectors: Tensor):
-        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            x = first_tensor((args, kwargs))
-            if x is None or path in self._seen:
-                return
-            x = x.detach()
-            x = x[:, 1:] if x.dim() == 3 and x.shape[1] > 2 else x
-            rows = x.flatten(0, -2)
-            self._seen[path] = row_cosine(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
-
-        return before
+    def _before(
+        self, path: str, vectors: Tensor, module: nn.Module, args: tuple, kwargs: dict
+    ) -> None:
+        x = first_tensor((args, kwargs))
+        if x is None or path in self._seen:
+            return
+        x = x.detach()
+        x = x[:, 1:] if x.dim() == 3 and x.shape[1] > 2 else x
+        rows = x.flatten(0, -2)
+        self._seen[path] = row_cosine(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
 
     def _of_matrix(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
         rows = int(found.rows[index])

@@ -15,27 +15,26 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
+from rksp.watch.groups import mean_over_ranks, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints
-from rksp.watch.training.loop import Companion, mean_over_ranks
 
 _LOG = logging.getLogger("rksp")
 
 
-class Beside(Companion):
+class Beside:
     """Calls faults, monitors and interventions at their moments, in that order.
+
+    Without any of them it does nothing.
 
     Under `torch.distributed` the interventions of every rank receive the alarms of all ranks, so
     that all ranks take the same decisions.
 
     Args:
-        watch: See `rksp.watch.training.run`.
-        interventions: See `rksp.watch.training.run`.
-        faults: See `rksp.watch.training.run`.
-        checkpoints: See `rksp.watch.training.run`.
+        watch, interventions, faults, checkpoints: As for `rksp.watch.training.run`.
         must_agree: Share alarms between ranks even without interventions.
         keep: How many of each intervention's newest actions and of the newest step times stay in
             memory at least; None keeps all.
@@ -43,16 +42,16 @@ class Beside(Companion):
 
     def __init__(
         self,
-        watch: Watch,
-        interventions: Sequence[Intervention],
+        watch: Watch | None = None,
+        interventions: Sequence[Intervention] = (),
         faults: Sequence[Fault] = (),
         checkpoints: Checkpoints | None = None,
         *,
         must_agree: bool = False,
         keep: int | None = None,
     ) -> None:
-        self.watch, self.interventions, self.faults = watch, interventions, faults
-        self.checkpoints = checkpoints
+        self.watch = watch or Watch([])
+        self.interventions, self.faults, self.checkpoints = interventions, faults, checkpoints
         self.keep = keep
         self.must_agree = must_agree or bool(self.interventions)
         self.undone: list[tuple[int, int]] = []
@@ -66,7 +65,7 @@ class Beside(Companion):
         self._handles: list[RemovableHandle] = []
 
     @property
-    def rate_scale(self) -> float:  # type: ignore[override]  # a plain run's is a constant
+    def rate_scale(self) -> float:
         """The product of the interventions' factors on the learning rate."""
         return math.prod(intervention.rate_scale for intervention in self.interventions)
 
@@ -168,8 +167,14 @@ class Beside(Companion):
             self._heeded[place] = len(intervention.actions)
 
     def _agreed(self, alarms: list[Alarm]) -> list[Alarm]:
-        """Return the alarms of all ranks, each once, if something may act on them."""
-        return of_all_ranks(alarms) if self.must_agree else alarms
+        """Return the alarms of all ranks in rank order, each once, if something may act on them."""
+        # In nearly every step there is nothing to gather.
+        is_alone = not self.must_agree or world_size() == 1
+        if is_alone or not mean_over_ranks(float(len(alarms))):
+            return alarms
+        parts: list[list[Alarm]] = [[] for _ in range(world_size())]
+        torch.distributed.all_gather_object(parts, alarms)
+        return list(dict.fromkeys(alarm for part in parts for alarm in part))
 
     def _disarm(self) -> None:
         for handle in self._handles:
@@ -181,18 +186,3 @@ def _trim(entries: list, keep: int | None) -> None:
     """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
-
-
-def of_all_ranks(alarms: list[Alarm]) -> list[Alarm]:
-    """Return the alarms of every rank in rank order, without repetitions.
-
-    With a single process the given list is returned.
-    """
-    group = torch.distributed
-    if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
-        return alarms
-    if not mean_over_ranks(float(len(alarms))):  # nothing to gather, as in nearly every step
-        return alarms
-    parts: list[list[Alarm]] = [[] for _ in range(group.get_world_size())]
-    group.all_gather_object(parts, alarms)
-    return list(dict.fromkeys(alarm for part in parts for alarm in part))

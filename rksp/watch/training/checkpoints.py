@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim import Optimizer
 
-from rksp.ground.errors import Incomplete, InputError
+from rksp.ground.errors import Incomplete
 from rksp.ground.files import ResultFolder, replacing
 from rksp.watch.run_state import RunState
 
@@ -29,16 +29,9 @@ class Checkpoints:
         folder: The folder, created if missing.
         every: Steps between two states.
         keep: Number of states in memory.
-
-    Raises:
-        InputError: `every` or `keep` is below 1.
     """
 
     def __init__(self, folder: Path, *, every: int = 20, keep: int = 3) -> None:
-        if every < 1 or keep < 1:
-            raise InputError(
-                f"Checkpoints need every >= 1 and keep >= 1, got every={every}, keep={keep}."
-            )
         self.folder, self.every = folder, every
         self.written: Path | None = None
         self._states: deque[RunState] = deque(maxlen=keep)

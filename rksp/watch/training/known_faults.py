@@ -22,6 +22,7 @@ from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, Facts, run_facts
+from rksp.watch.groups import world_size
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -67,15 +68,14 @@ def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
 
 def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact]:
     """Return what the objects of a training show."""
-    config, group = getattr(model, "config", None), torch.distributed
-    is_parallel = group.is_available() and group.is_initialized()
+    config = getattr(model, "config", None)
     on_gpu = any(p.is_cuda for p in model.parameters())
     is_sharded = any(isinstance(p, DTensor) for p in model.parameters())
     found = model_facts(config) | gpu_facts(torch.cuda.get_device_name() if on_gpu else None)
     found |= stated(
         attn_implementation=getattr(config, "_attn_implementation", None),
         distributed="fsdp2" if is_sharded else None,
-        world_size=group.get_world_size() if is_parallel else 1,
+        world_size=world_size(),
     )
     if optimizer is not None:
         settings, kind = optimizer.param_groups[0], optimizer_of_class(type(optimizer))

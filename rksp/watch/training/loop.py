@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
@@ -18,7 +17,9 @@ from rksp.ground.model import definite
 from rksp.own_runs.outcome import Curves
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
+from rksp.watch.groups import mean_over_ranks
 from rksp.watch.moment import Moment, Repeat
+from rksp.watch.training.beside import Beside
 
 Stop = Callable[[list[float], list[float]], bool]
 
@@ -28,51 +29,13 @@ def hopeless(losses: list[float], norms: list[float]) -> bool:
     return not np.isfinite(losses[-1]) or not np.isfinite(norms[-1]) or min(losses[-3:]) > 50.0
 
 
-class Companion:
-    """A companion of a run that does nothing; subclasses watch the run or act on it.
-
-    `rksp.watch.training.beside` has the one of a monitored run.
-
-    Attributes:
-        rate_scale: Factor on the recipe's learning rate, read at every step.
-    """
-
-    rate_scale: float = 1.0
-
-    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Prepare for a run; called once, before the first step."""
-
-    def begin(self, moment: Moment) -> None:
-        """Prepare for a step; called before the forward pass."""
-
-    def penalty(self, moment: Moment) -> Tensor | None:
-        """Return a term to add to the loss but not to its record.
-
-        It is called after every micro-batch's forward pass.
-        """
-
-    def after_backward(self, moment: Moment) -> None:
-        """Look at the gradients, unscaled and unclipped; called even if the loss is not finite."""
-
-    def repeating(self, moment: Moment) -> AbstractContextManager[None]:
-        """Surround a repetition of the step's forward and backward passes."""
-        return contextlib.nullcontext()
-
-    def before_update(self, moment: Moment) -> bool:
-        """Change the gradients after they were recorded; return whether they may have changed."""
-        return False
-
-    def after_update(self, moment: Moment) -> None:
-        """Look at the weights after the update; called even if the step was not applied."""
-
-
 def train(
     model: nn.Module,
     batches: Sequence[Batch],
     recipe: Recipe,
     *,
     stop: Stop = hopeless,
-    companion: Companion | None = None,
+    companion: Beside | None = None,
 ) -> Curves:
     """Train `model` in place for `recipe.max_steps` steps, or until `stop` returns true.
 
@@ -84,7 +47,7 @@ def train(
         batches: One for each micro-step: `max_steps` times `gradient_accumulation_steps` of them.
         recipe: A recipe with a learning rate.
         stop: Called after every step with all losses and gradient norms so far.
-        companion: Watches the run or acts on it.
+        companion: Watches the run or acts on it; by default nothing does.
 
     Returns:
         Raw losses, and gradient norms before clipping. A step whose loss is not finite is recorded
@@ -97,7 +60,7 @@ def train(
     if recipe.precision == "fp8":
         raise InputError("rksp does not train in fp8; choose bf16 (--precision bf16).")
     optimizer = make_optimizer(model, recipe)
-    beside = companion or Companion()
+    beside = companion or Beside()
     beside.bind(model, optimizer)  # may add parameters
     params = [p for p in model.parameters() if p.requires_grad]
     device = params[0].device.type
@@ -155,7 +118,7 @@ class _Passes:
         self,
         moment: Moment,
         micro_batches: Sequence[Batch],
-        beside: Companion,
+        beside: Beside,
         cast: AbstractContextManager,
         scaler: torch.amp.GradScaler,
     ) -> None:
@@ -217,23 +180,6 @@ def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
     if norm > definite(recipe.max_grad_norm):
         scale = definite(recipe.max_grad_norm) / (norm + 1e-6)
         torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
-
-
-def is_first_rank() -> bool:
-    """Tell whether this is the first of all processes, or the only one."""
-    group = torch.distributed
-    return not (group.is_available() and group.is_initialized()) or group.get_rank() == 0
-
-
-def mean_over_ranks(value: float) -> float:
-    """Return the mean over all processes, so that every rank takes the same decisions."""
-    group = torch.distributed
-    if not (group.is_available() and group.is_initialized()):
-        return value
-    device = "cuda" if group.get_backend() == "nccl" else "cpu"
-    total = torch.tensor(value, dtype=torch.float64, device=device)
-    group.all_reduce(total)
-    return float(total) / group.get_world_size()
 
 
 def _overflowed(scaler: torch.amp.GradScaler, params: Sequence[Tensor]) -> bool:

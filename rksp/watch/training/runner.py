@@ -100,7 +100,7 @@ def run(
         batches = fault.batches(batches, per_step=per_step, seed=seed)
     for fault in faults:
         fault.bind(model, seed=seed)
-    beside = Beside(watch or Watch([]), interventions, faults, checkpoints)
+    beside = Beside(watch, interventions, faults, checkpoints)
 
     def ends(losses: list[float], norms: list[float]) -> bool:
         step = len(losses) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import lightning
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,7 +20,7 @@ _PRECISIONS = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16",
 _SPREAD = {"ddp": "ddp", "fsdp": "fsdp1", "modelparallel": "fsdp2", "deepspeed": "deepspeed"}
 
 
-class WatchCallback(OfTrainer, lightning.Callback):
+class WatchCallback(OfTrainer, Callback):
     """All monitors, and interventions if asked for, in a `lightning.Trainer`.
 
         Trainer(callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
@@ -47,7 +47,7 @@ class WatchCallback(OfTrainer, lightning.Callback):
     def __init__(
         self,
         *,
-        model: Callable[[lightning.LightningModule], nn.Module] | None = None,
+        model: Callable[[LightningModule], nn.Module] | None = None,
         sinks: Iterable[Sink] = (),
         log: bool = True,
         **options: Any,
@@ -56,7 +56,7 @@ class WatchCallback(OfTrainer, lightning.Callback):
         self._find = model or _only_child
         self._is_updated = False
 
-    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Build the monitored loop and wrap the module's `backward`.
 
         Raises:
@@ -85,43 +85,31 @@ class WatchCallback(OfTrainer, lightning.Callback):
         self._replace(module, "backward", self._penalized(share))
 
     def on_train_batch_start(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, batch, batch_idx: int
+        self, trainer: Trainer, module: LightningModule, batch, batch_idx: int
     ) -> None:
         """Start a step at its first micro-batch."""
         if self.running.step != trainer.global_step:
             self._losses, self._is_updated = [], False
             self.running.begin_step(trainer.global_step)
 
-    def on_before_backward(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: Trainer, module: LightningModule, loss: Tensor) -> None:
         """Record the loss of the micro-batch."""
         share = float(loss.detach()) / loss_scale(trainer)  # of the step's mean
         self._losses.append(share)
 
-    def on_after_backward(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule
-    ) -> None:
+    def on_after_backward(self, trainer: Trainer, module: LightningModule) -> None:
         """End the micro-batch's backward pass."""
         self.running.end_micro_batch()
 
     def on_before_optimizer_step(
-        self,
-        trainer: lightning.Trainer,
-        module: lightning.LightningModule,
-        optimizer: Optimizer,
+        self, trainer: Trainer, module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Read the gradients and let interventions change them."""
         self.running.after_backward(sum(self._losses))
         self._is_updated = True
 
     def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        module: lightning.LightningModule,
-        outputs,
-        batch,
-        batch_idx: int,
+        self, trainer: Trainer, module: LightningModule, outputs, batch, batch_idx: int
     ) -> None:
         """Read the weights after an update and log; stop the run if an alarm asks for it."""
         if not self._is_updated:
@@ -132,17 +120,15 @@ class WatchCallback(OfTrainer, lightning.Callback):
         if self._latest and self._latest.values:
             module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore the module's `backward` and close the loop."""
         self._finish()
 
-    def on_exception(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
         """Restore the module's `backward` and close the loop."""
         self._finish()
 
 
-def _only_child(module: lightning.LightningModule) -> nn.Module:
+def _only_child(module: LightningModule) -> nn.Module:
     children = [child for child in module.children() if any(True for _ in child.parameters())]
     return children[0] if len(children) == 1 else module

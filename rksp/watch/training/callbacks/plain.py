@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.said.facts import Facts
+from rksp.watch.groups import is_first_rank, mean_over_ranks
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
@@ -27,54 +29,43 @@ from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.known_faults import log_known_faults, stated
-from rksp.watch.training.loop import is_first_rank, mean_over_ranks
 from rksp.watch.training.recorded import Recorded
 
 
-class RateScale:
-    """Multiplies the rates of an optimizer's groups by `factor` while it steps.
+def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[RemovableHandle, ...]:
+    """Multiply the rates of an optimizer's groups by a factor while it steps.
 
     Schedules read and write the group's rate, some as a multiple of the last one. The rate is
     therefore restored after the step, bit for bit.
 
-    Attributes:
-        factor: Factor on the rate of every group; 1.0 changes nothing.
-
     Args:
         optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
+        factor: Returns the factor on the rate of every group; 1.0 changes nothing.
+
+    Returns:
+        Handles that end it.
 
     Raises:
         InputError: `optimizer` is not a `torch.optim.Optimizer`.
     """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise InputError(
-                f"Interventions need a torch.optim.Optimizer, got {type(optimizer).__name__}; "
-                "use a torch optimizer, or train without interventions."
-            )
-        self.factor = 1.0
-        self._held: list[object] = []
-        self._handles = (
-            optimizer.register_step_pre_hook(self._lower),
-            optimizer.register_step_post_hook(self._restore),
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(
+            f"Interventions need a torch.optim.Optimizer, got {type(optimizer).__name__}; "
+            "use a torch optimizer, or train without interventions."
         )
+    rates: list[Any] = []
 
-    def close(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _lower(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        self._held = [group["lr"] for group in optimizer.param_groups]
-        if self.factor != 1.0:
+    def lower(*_: object) -> None:
+        rates[:] = [group["lr"] for group in optimizer.param_groups]
+        if (scale := factor()) != 1.0:
             for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * self.factor
+                group["lr"] = group["lr"] * scale
 
-    def _restore(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        for group, rate in zip(optimizer.param_groups, self._held, strict=True):
+    def restore(*_: object) -> None:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        self._held = []
+
+    return optimizer.register_step_pre_hook(lower), optimizer.register_step_post_hook(restore)
 
 
 _LOG = logging.getLogger("rksp")
@@ -163,7 +154,10 @@ class LoopWatch:
         self._adds_to_loss = [
             i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
         ]
-        self._rate = RateScale(definite(self.optimizer)) if self._interventions else None
+        self._rate_scale = 1.0
+        self._handles: Sequence[RemovableHandle] = ()
+        if self._interventions:
+            self._handles = scale_rates(definite(self.optimizer), lambda: self._rate_scale)
         self._recorded = None
         if record is not None and is_first_rank():
             self._recorded = Recorded(record, model, self.optimizer, recipe)
@@ -183,8 +177,7 @@ class LoopWatch:
         self.step = self.step + 1 if step is None else step
         self._was_asked = self.was_dropped = False
         self._moment = self._now()
-        if self._rate is not None:
-            self._rate.factor = self._beside.rate_scale
+        self._rate_scale = self._beside.rate_scale
         self._beside.begin(self._moment)
 
     def penalized(self, loss: Tensor) -> Tensor:
@@ -249,8 +242,8 @@ class LoopWatch:
     def close(self) -> None:
         """Remove the hooks, close the sinks and write the record."""
         self._beside.close()
-        if self._rate is not None:
-            self._rate.close()
+        for handle in self._handles:
+            handle.remove()
         if self._recorded is not None:
             self._recorded.write()
 
