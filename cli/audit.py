@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.options import Panel, TextOrJson, with_options
-from rksp.cli.run_options import RunOptions, SoftwareOptions
+from rksp.cli.shared_options import RunOptions, SoftwareOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
-from rksp.cli.output_options import ConfirmOutput, ExitZero
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, made_with, outputs
-from rksp.cli.run_options import RunOptions, say
+from rksp.cli.shared_options import ConfirmOutput, ExitZero, ModelOptions, RunOptions, say
 from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.documents.options import MeasureOptions
 from rksp.ground.budgets import SEEDS

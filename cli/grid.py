@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rksp.cli.audit import known_faults
-from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -22,10 +20,18 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.output_options import RiskOptions
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
-from rksp.cli.run_options import RunOptions, SoftwareOptions, say
+from rksp.cli.shared_options import (
+    EngineOptions,
+    ModelOptions,
+    PlanOptions,
+    RiskOptions,
+    RunOptions,
+    SoftwareOptions,
+    ViewOptions,
+    say,
+)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
@@ -312,7 +318,7 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
 def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output]) -> int:
     """Print and export the result; return the exit code."""
     with collector_paused():
-        from rksp.report.grid.report import grid_report
+        from rksp.report.grid import grid_report
 
     is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN
     top = view.top or (_FIRST if is_long else None)

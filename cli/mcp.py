@@ -83,7 +83,7 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
     from rksp.grid.run import run_grid
     from rksp.report.formats import render
     from rksp.report.gate import DEFAULT_BAR, Gate
-    from rksp.report.grid.report import grid_report
+    from rksp.report.grid import grid_report
 
     plan = read_plan(_safe(target), axes, recipe=recipe)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.rendering import command_line
-from rksp.cli.run_options import RunOptions
+from rksp.cli.shared_options import ModelOptions, RunOptions
 from rksp.recipe import Recipe
 
 Target = Annotated[

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.options import Panel, with_options
-from rksp.cli.output_options import DiffOutput, ReportOutput
 from rksp.cli.rendering import conclude, emit, intact, load, load_any, outputs, schema_of
+from rksp.cli.shared_options import DiffOutput, ReportOutput
 from rksp.ground.errors import InputError
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
@@ -59,7 +59,7 @@ def diff(
     output: Annotated[DiffOutput, Panel(title="Output", helps={"fail_on": _FAIL_ON})],
 ) -> int:
     """Compare two runs: which settings and issues differ, and what each difference moves."""
-    from rksp.report.run_diff import diff as compared
+    from rksp.report.diff import diff as compared
     from rksp.run import is_run_file
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:

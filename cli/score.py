@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     Given,
@@ -22,11 +21,19 @@ from rksp.cli.options import (
     brief,
     with_options,
 )
-from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
-from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
+from rksp.cli.shared_options import (
+    GateOptions,
+    ModelOptions,
+    RiskOptions,
+    RunOptions,
+    ScoreOutput,
+    SoftwareOptions,
+    learned,
+    say,
+)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading

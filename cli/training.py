@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Panel
+from rksp.cli.shared_options import ModelOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag

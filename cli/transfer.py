@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, TextOrJson, brief, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.run_options import RunOptions, learned
+from rksp.cli.shared_options import ModelOptions, RunOptions, learned
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe import Recipe
@@ -47,8 +46,7 @@ def transfer(
     output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
-    from rksp.assessment.basis import beyond
-    from rksp.assessment.model_choice import uncarried
+    from rksp.assessment.risk import beyond, uncarried
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.transfer import CONFIGURED
     from rksp.classifiers.transfer import transfer as carry

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rksp.assessment.model_choice import choose_model
-from rksp.assessment.risk import edge_inputs
+from rksp.assessment.risk import choose_model, edge_inputs
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of

@@ -242,7 +242,7 @@ Block = Sentence | Notes | Command | Table | Figure | Title | Verdict | Section
 _PAGES = {
     "score": "rksp.report.score.blocks",
     "confirm": "rksp.report.confirm",
-    "grid": "rksp.report.grid.blocks",
+    "grid": "rksp.report.grid",
     "diff": "rksp.report.diff",
     "runs": "rksp.report.own_runs",
     "watch": "rksp.report.watch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rksp.checks.registry import blamed_field, blamed_settings, setting_line
@@ -39,23 +40,34 @@ def state(issue: Finding, since: ComparisonReport | None) -> str | None:
 def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
     """Return file and line of the recipe's field, else of the model's setting.
 
-    The line is 1 where an option replaced the setting in the file. The result is None where the
-    recipe was typed and the target is only a name.
+    A file inside a git repository is named from its root. The line is 1 where an option replaced
+    the setting in the file. The result is None where the recipe was typed and the target is only a
+    name.
     """
-    stands = report.recipe_places.get(_field(issue))
-    if stands is not None:
-        return stands
+    field = "learning_rate" if issue.code == RISK else blamed_field(issue.code)
+    if (stands := report.recipe_places.get(field)) is not None:
+        return from_root(stands[0]), stands[1]
     if report.target.kind not in _ON_DISK:
         return None
     file = Path(report.target.name)
     file = file / "config.json" if file.is_dir() else file
     is_typed = set(blamed_settings(issue.code)) & set(report.target.overrides)
-    return file.as_posix(), 1 if is_typed else setting_line(file, issue.code)
+    return from_root(file.as_posix()), 1 if is_typed else setting_line(file, issue.code)
 
 
-def _field(issue: Finding) -> str:
-    """Return the recipe's field that an issue is about; empty where it is about none."""
-    return "learning_rate" if issue.code == RISK else blamed_field(issue.code)
+def from_root(name: str) -> str:
+    """Return the path of an existing file from the root of its git repository.
+
+    Other names, and files outside of every repository, are returned as they are.
+    """
+    try:
+        if not Path(name).exists():
+            return name
+        path = Path(os.path.normpath(Path(name).absolute()))
+        root = next(folder for folder in path.parents if (folder / ".git").exists())
+    except (OSError, ValueError, StopIteration):  # the name is no path, or there is no repository
+        return name
+    return path.relative_to(root).as_posix()
 
 
 def _verdict(report: ScoreReport) -> list[Finding]:

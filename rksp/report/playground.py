@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from markupsafe import Markup
 
-from rksp.assessment.model_choice import choose_model
-from rksp.assessment.risk import declared_inputs
+from rksp.assessment.risk import choose_model, declared_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import (
     MEANINGS,

@@ -17,8 +17,7 @@ from support.grid_runs import run_here
 from support.places import SUPPORT
 
 import rksp.grid.evaluate
-from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather
+from rksp.assessment.evidence import first_step, gather
 from rksp.assessment.pipeline import evaluate, judge
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions
@@ -35,7 +34,7 @@ from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.formats import render
 from rksp.report.gate import Gate
-from rksp.report.grid.report import grid_report
+from rksp.report.grid import grid_report
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
 STATES = Options(states=256)

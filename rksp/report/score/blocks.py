@@ -29,7 +29,6 @@ from rksp.report.blocks import (
 )
 from rksp.report.diff import changed_blocks
 from rksp.report.issues import deciding, place
-from rksp.report.machines.annotations import from_root
 from rksp.report.own_runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
@@ -202,7 +201,7 @@ def _findings(report: ScoreReport) -> Iterator[Block]:
     rows: list[list[Words]] = []
     for one in words.ordered(report):
         stands = place(report, one)
-        where = [one.layer, f"{from_root(stands[0])}:{stands[1]}" if stands else ""]
+        where = [one.layer, "{}:{}".format(*stands) if stands else ""]
         small: list[str] = [part for name in filter(None, where) for part in (Code(name), " · ")]
         small.append(f"{one.healthy}; source: {one.source}")
         rows.append([one.level.value, one.code, one.message, one.fix, small])
