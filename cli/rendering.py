@@ -8,8 +8,10 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
     from rksp.documents.score import ScoreReport
 
-_Kind = TypeVar("_Kind")
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 _MARKUP = ("html", "junit")  # what a stream cannot encode has a form of its own here
 # What changes where the answer goes or how it counts, but not the answer.
@@ -47,20 +48,12 @@ def load(file: Path) -> ScoreReport:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    with reading(f"the report {one_line(str(file), 200)}"):
-        return _validated(file, _read(file), schema_of("score"))
+    return _loaded(file, "score")
 
 
 def load_any(file: Path) -> Document:
     """Read a stored document of any kind; raises as `load`."""
-    with reading(f"the report {one_line(str(file), 200)}"):
-        content = _read(file)
-        try:
-            document = json.loads(content)
-        except (ValueError, RecursionError):
-            document = None  # the schema will say what is wrong
-        kind = document.get("kind", "score") if isinstance(document, dict) else "score"
-        return _validated(file, content, schema_of(kind))
+    return _loaded(file, "")
 
 
 def schema_of(kind: str) -> type[Any]:
@@ -77,75 +70,45 @@ def schema_of(kind: str) -> type[Any]:
     return DOCUMENTS[kind]
 
 
-def _read(file: Path) -> bytes:
-    """Read a stored report and escape control characters: it may come from a stranger."""
-    content = read_limited(file, _LARGEST)
-    try:
-        return json.dumps(safe_strings(json.loads(content))).encode()
-    except (ValueError, RecursionError):
-        return content  # the schema will say what is wrong
+def _loaded(file: Path, kind: str) -> Any:
+    """Read a document and escape control characters: it may come from a stranger."""
+    with reading(f"the report {one_line(str(file), 200)}"):
+        content, document = read_limited(file, _LARGEST), None
+        try:
+            document = safe_strings(json.loads(content))
+            content = json.dumps(document).encode()
+        except (ValueError, RecursionError):
+            pass  # the schema will say what is wrong
+        document = document if isinstance(document, dict) else {}
+        return _validated(file, content, document, kind or document.get("kind", "score"))
 
 
-def _validated(file: Path, content: bytes, kind: Any) -> Any:
+def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) -> Any:
     """Read a report of this major schema; fields of a later minor one are left out."""
     from pydantic import ValidationError
 
+    from rksp.documents.base import MAJOR, SCHEMA_VERSION
+
     try:
-        return kind.model_validate_json(content)
+        return schema_of(kind).model_validate_json(content)
     except ValidationError as error:
         errors = error.errors()
-        document = _document(content)
-        _check_schema(file, document)
-        has_more = all(one["type"] == "extra_forbidden" for one in errors)
-        if document and has_more and _is_later(document["schema_version"]):
-            for one in errors:
-                _drop(document, one["loc"])
-            return _validated(file, json.dumps(document).encode(), kind)
-        first = errors[0]
-        where = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
-        raise ArtifactError(f"{file} is not a report of this rksp.{place}") from None
-
-
-def _document(content: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _check_schema(file: Path, document: dict[str, Any] | None) -> None:
-    """Refuse a report of another major schema, which no reader here understands.
-
-    Raises:
-        ArtifactError: It is one.
-    """
-    from rksp.documents.base import MAJOR
-
-    version = (document or {}).get("schema_version")
-    if isinstance(version, str) and version.partition(".")[0] != MAJOR:
+    version = document.get("schema_version")
+    major, _, minor = version.partition(".") if isinstance(version, str) else (MAJOR, "", "")
+    if major != MAJOR:
         raise ArtifactError(
-            f"{file} is not a report of this rksp: it has schema {one_line(version, 20)}, and "
+            f"{file} is not a report of this rksp: it has schema {one_line(str(version), 20)}, and "
             f"{MAJOR}.x is read; score it again with this version."
         )
-
-
-def _is_later(version: str) -> bool:
-    """Return True if a version of this major schema is later than this rksp's."""
-    from rksp.documents.base import SCHEMA_VERSION
-
-    minor = lambda text: int(text.partition(".")[2] or 0)
-    return minor(version) > minor(SCHEMA_VERSION)
-
-
-def _drop(document: Any, place: tuple[str | int, ...]) -> None:
-    """Leave out the field at a place of a document."""
-    *path, name = place
-    for part in path:
-        document = document[part]
-    document.pop(name, None)
+    is_later = minor.isdecimal() and int(minor) > int(SCHEMA_VERSION.partition(".")[2])
+    if is_later and all(one["type"] == "extra_forbidden" for one in errors):
+        for *path, name in (one["loc"] for one in errors):
+            reduce(getitem, path, cast(Any, document)).pop(name, None)
+        return _validated(file, json.dumps(document).encode(), document, kind)
+    where = ".".join(map(str, errors[0]["loc"]))
+    said = errors[0]["msg"].removeprefix("Value error, ")
+    place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
+    raise ArtifactError(f"{file} is not a report of this rksp.{place}")
 
 
 def outputs(output_format: str, files: list[str], kind: str = "score") -> list[Output]:

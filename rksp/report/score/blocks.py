@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from markupsafe import Markup
-
 from rksp.documents.score import LayerReport, RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import recipe_rows, shown
@@ -57,7 +55,15 @@ def blocks(report: ScoreReport) -> list[Block]:
     seed = deciding(report)
     number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
     parts: list[Iterable[Block]] = [
-        [_title(report), _verdict(report, seed, number)],
+        [
+            Title(
+                eyebrow="rksp",
+                name=words.training(report, report.target.name),
+                about=f"{words.size_and_weights(report)}; {words.stream(report)}; "
+                f"probe: {report.target.probe}",
+            ),
+            _verdict(report, seed, number),
+        ],
         _around(report, seed),
         _curve(report, seed.risk),
         _findings(report),
@@ -72,32 +78,21 @@ def blocks(report: ScoreReport) -> list[Block]:
     return [block for part in parts for block in part]
 
 
-def _title(report: ScoreReport) -> Title:
-    about = f"{words.size_and_weights(report)}; {words.stream(report)}; probe: "
-    return Title(
-        eyebrow="rksp",
-        name=words.training(report, report.target.name),
-        about=f"{about}{report.target.probe}",
-    )
-
-
 def _verdict(report: ScoreReport, seed: SeedReport, number: Numbers) -> Verdict:
-    risk = seed.risk
-    has_odds = risk is not None and risk.probability_failed is not None
-    has_odds = has_odds and not words.can_not_tell(definite(risk))
+    risk, gauge = seed.risk, None
+    odds: tuple[str, Words] | tuple[()] = ()
+    if risk is not None and risk.probability_failed is not None and not words.can_not_tell(risk):
+        odds = ("P(failed)", number("risk/probability_failed", PERCENT))
+        low, high = risk.probability_failed_low, risk.probability_failed_high
+        gauge = figures.gauge(risk.probability_failed, low, high, risk.threshold)
     return Verdict(
         word=words.TITLES[report.verdict],
         tone=_TONES.get(report.verdict, "doubtful"),
         headline=_headline(report, risk),
-        odds=("P(failed)", number("risk/probability_failed", PERCENT)) if has_odds else (),
-        gauge=_gauge(definite(risk)) if has_odds else None,
+        odds=odds,
+        gauge=gauge,
         blocks=list(_answer(report, seed, number)),
     )
-
-
-def _gauge(risk: RiskAssessment) -> Markup:
-    low, high = risk.probability_failed_low, risk.probability_failed_high
-    return figures.gauge(definite(risk.probability_failed), low, high, risk.threshold)
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
@@ -234,11 +229,11 @@ def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
 
 
 def _reasons(report: ScoreReport, risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
-    if not words.has_reasons(report, risk):
+    if risk is None or words.can_not_tell(risk) or report.recipe.learning_rate is None:
         return
     rows = [
         [one.meaning, number(f"risk/contributions/{i}/1", "+.2f")]
-        for i, one in enumerate(definite(risk).contributions)
+        for i, one in enumerate(risk.contributions)
         if abs(one.decades) >= _SMALL
     ]
     if rows:
@@ -298,18 +293,13 @@ def _own_runs(report: ScoreReport) -> Iterator[Block]:
 
 def _recipe(report: ScoreReport) -> Section:
     values = dict(report.recipe)
+    places = {name: (" ", Code(f"{at[0]}:{at[1]}")) for name, at in report.recipe_places.items()}
     rows = [
-        (name, value, (said, *_placed(report, name)))
+        (name, value, (said, *places.get(name, ())))
         for name, value, said in recipe_rows(values, report.recipe_origins)
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
     return Section("Recipe", [Table(("Field", "Value", "From"), rows)], folds="page")
-
-
-def _placed(report: ScoreReport, name: str) -> Words:
-    """Return where a file sets a field: `train.yaml:3`; nothing where none does."""
-    stands = report.recipe_places.get(name)
-    return () if stands is None else (" ", Code(f"{stands[0]}:{stands[1]}"))
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
