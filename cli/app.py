@@ -13,7 +13,7 @@ import typer
 
 from rksp.cli import defaults
 from rksp.cli.commands import CommandTable
-from rksp.cli.streams import own_streams
+from rksp.cli.process import own_streams
 from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
 

@@ -9,8 +9,7 @@ import typer
 from pydantic import Field
 
 from rksp.cli.options import Given, Panel, brief, with_options
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.cli.shared_options import ConfirmOutput, ExitZero, ModelOptions, RunOptions, say
 from rksp.cli.training import TrainingOptions, measurement_panel

@@ -20,7 +20,7 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.shared_options import (
     EngineOptions,

@@ -45,7 +45,7 @@ def schema(
     ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
-    from rksp.report.schema import described
+    from rksp.report.glossary import described
 
     content = described(schema_of(command))
     sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")

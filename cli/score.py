@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -21,9 +20,17 @@ from rksp.cli.options import (
     brief,
     with_options,
 )
-from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
-from rksp.cli.rendering import conclude, emit, load, made_with, outputs
+from rksp.cli.process import (
+    FirstAnswerStands,
+    counted_threads,
+    live_progress,
+    quiet_transformers,
+    standing,
+    stdout_for_us_alone,
+    terminal_of_stdout,
+    with_threads,
+)
+from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
 from rksp.cli.shared_options import (
     GateOptions,
     ModelOptions,

@@ -244,8 +244,8 @@ _PAGES = {
     "confirm": "rksp.report.confirm",
     "grid": "rksp.report.grid",
     "diff": "rksp.report.diff",
-    "runs": "rksp.report.own_runs",
-    "watch": "rksp.report.watch",
+    "runs": "rksp.report.runs",
+    "watch": "rksp.report.runs",
 }
 
 

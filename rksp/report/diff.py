@@ -35,8 +35,7 @@ from rksp.report.blocks import (
     Words,
 )
 from rksp.report.finish import finished
-from rksp.report.gate import Gate
-from rksp.report.issues import RISK, deciding, issues
+from rksp.report.gate import RISK, Gate, deciding, issues
 from rksp.report.score.result import Result
 from rksp.report.words import STATES, TITLES, states
 from rksp.run import Question, Run, is_run_file

@@ -22,9 +22,9 @@ from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
 from rksp.report import words
 from rksp.report.blocks import PERCENT, written
+from rksp.report.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report.glossary import find_word
 from rksp.report.grid import Settings, by_level
-from rksp.report.issues import RISK, UNDECIDED, deciding, from_root, issues, place, state
 
 _BROKEN = "RKSP004"
 

@@ -26,8 +26,8 @@ from rksp.report.blocks import (
     provenance,
 )
 from rksp.report.diff import changed_blocks
-from rksp.report.issues import deciding, place
-from rksp.report.own_runs import history_blocks
+from rksp.report.gate import deciding, place
+from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
 from rksp.spectra.spectrum import VARIANTS

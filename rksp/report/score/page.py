@@ -20,7 +20,7 @@ from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
-from rksp.report.issues import deciding
+from rksp.report.gate import deciding
 from rksp.report.score.measured import change
 from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES
 
