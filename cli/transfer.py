@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.options import Given, Panel, TextOrJson, brief, with_options
+from rksp.cli.options import Given, Panel, TextOrJson, brief, print_json, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.shared_options import ModelOptions, RunOptions, learned
 from rksp.ground.errors import InputError
@@ -79,8 +77,7 @@ def transfer(
         document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
         if own_runs is not None:
             document["own_runs"] = own_runs.model_dump(mode="json")
-        json.dump(document, sys.stdout, indent=1, sort_keys=True)
-        sys.stdout.write("\n")
+        print_json(document)
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
     carried = "cannot tell the rate" if answer is None else short(answer)

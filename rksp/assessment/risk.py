@@ -372,7 +372,21 @@ class Basis:
             for name, decades in self.estimate.contributions.items()
             if decades
         ]
-        return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+        return largest_first(parts)
+
+
+def largest_first(parts: list[Contribution]) -> list[Contribution]:
+    """Return what moves an edge, the largest shift first."""
+    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def start_lower(estimate: EdgeEstimate | FineTuningEstimate, rate: float) -> str:
+    """Return the advice to start at the estimate's rate, which is lower, and what it brings."""
+    start = estimate.start_here
+    return (
+        f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
+        f"P(failed) is {estimate.failed(start):.1%} there."
+    )
 
 
 def _strange(model: EdgePredictor, features: Features) -> list[str]:
@@ -427,10 +441,7 @@ def _advice(
             bar = estimate.rate_of(threshold)
             below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
             return f"P(failed) is under the bar of {threshold:.2g} {below}."
-        return (
-            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
-            f"P(failed) is {estimate.failed(start):.1%} there."
-        )
+        return start_lower(estimate, rate)
     if lost - least < _COSTLY:
         return None
     side = "lower" if rate < start else "higher"

@@ -41,6 +41,12 @@ from rksp.report.words import STATES, TITLES, states
 from rksp.run import Question, Run, is_run_file
 
 Figures = dict[str, float | None]
+_ANSWER = {
+    "P(failed)": "probability_failed",
+    "start here": "start_here",
+    "likely edge": "likely_edge",
+    "do not exceed": "do_not_exceed",
+}
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
 
@@ -72,13 +78,15 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         if key not in after
     ]
     settings = _settings(old, new)
+    later = _compared(new)
+    numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
         changes=sorted(changes, key=lambda change: STATES.index(change.state)),
         settings=settings,
         places=_places(old, new, settings),
-        numbers=_numbers(old, new),
+        numbers={n: pair for n, pair in numbers.items() if pair != (None, None)},
         notes=notes,
     )
 
@@ -95,12 +103,8 @@ def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
 
 
 def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
-    before, after = deciding(old).risk, deciding(new).risk
-    if before is None or after is None:
-        return 0.0
-    if before.probability_failed is None or after.probability_failed is None:
-        return 0.0
-    return after.probability_failed - before.probability_failed
+    before, after = (figures_of(one)["P(failed)"] for one in (old, new))
+    return 0.0 if before is None or after is None else after - before
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
@@ -116,14 +120,11 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
                 f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
                 "new one"
             )
-    one, other = (report.seeds[0].spectra.variant for report in (old, new))
-    if one != other:
-        found.append(
-            f"the spectra are defined as {one} in the old report and {other} in the new one"
-        )
-    kept, keeps = _modes_kept(old), _modes_kept(new)
-    if kept and keeps and kept != keeps:
-        found.append(f"the spectra keep {kept} in the old report and {keeps} in the new one")
+    variants = [report.seeds[0].spectra.variant for report in (old, new)]
+    modes = [_modes_kept(report) for report in (old, new)]
+    for verb, (one, other) in (("are defined as", variants), ("keep", modes)):
+        if one and other and one != other:
+            found.append(f"the spectra {verb} {one} in the old report and {other} in the new one")
     return found
 
 
@@ -177,25 +178,10 @@ def _text(value: object) -> str | None:
     return None if value is None else short(value, 6) if isinstance(value, float) else str(value)
 
 
-def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:
-    """Return the settings to compare that either report has."""
-    one, other = _compared(old), _compared(new)
-    return {
-        name: (one[name], other[name])
-        for name in one
-        if one[name] is not None or other[name] is not None
-    }
-
-
 def figures_of(report: ScoreReport) -> Figures:
     """Return the answer in numbers: P(failed), and the rates S, E and X."""
     risk = deciding(report).risk
-    return {
-        "P(failed)": risk.probability_failed if risk else None,
-        "start here": risk.start_here if risk else None,
-        "likely edge": risk.likely_edge if risk else None,
-        "do not exceed": risk.do_not_exceed if risk else None,
-    }
+    return {said: getattr(risk, name, None) for said, name in _ANSWER.items()}
 
 
 def _compared(report: ScoreReport) -> Figures:
@@ -228,14 +214,9 @@ def _moved(report: DiffReport, number: Numbers) -> list[Block]:
         for at, effect in enumerate(report.effects)
         if not effect.why
     ]
-    why = [
-        f"{effect.name} cannot be changed alone: {effect.why}"
-        for effect in report.effects
-        if effect.why
-    ]
-    return [
-        Section("What each difference moves", [Table(head, rows), *([Notes(why)] if why else [])])
-    ]
+    why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
+    shown = [Table(head, rows), *([Notes(why)] if why else [])]
+    return [Section("What each difference moves", shown)]
 
 
 def _step(number: Numbers, path: str) -> Words:

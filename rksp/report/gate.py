@@ -1,4 +1,4 @@
-"""The issues of a report, its verdict and findings, and the gate: which of them make exit code 1."""
+"""The issues of a report, its verdict and findings, and the gate: those that make exit code 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of runs: past ones by their ladders, with how well rksp predicts them; a watched one."""
+"""The pages of runs: past ones by their ladders, with how well rksp predicts them; watched ones."""
 
 from __future__ import annotations
 

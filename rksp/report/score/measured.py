@@ -49,7 +49,9 @@ class Measured:
     @property
     def healthy(self) -> str:
         """The healthy range in words."""
-        return healthy(self.word)
+        found = find_word(self.word)
+        assert found is not None, self.word
+        return found.range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,6 @@ COLUMNS = (
 )
 
 
-def healthy(word: str) -> str:
-    """Return the healthy range of a measured word."""
-    found = find_word(word)
-    assert found is not None, word
-    return found.range
-
-
 def usual(column: Column) -> str:
     """Return the usual range of a column in short: `0.06–1`, or a dash."""
     found = find_word(column.title)
@@ -99,12 +94,8 @@ def usual(column: Column) -> str:
     return "–".join(f"{end:.4g}" for end in found.usual)
 
 
-def measured(seed: SeedReport) -> list[Measured]:
-    """Return what was measured in the forward pass and in the response, in the pages' order."""
-    return list(_measured(seed))
-
-
-def _measured(seed: SeedReport) -> Iterator[Measured]:
+def measured(seed: SeedReport) -> Iterator[Measured]:
+    """Yield what was measured in the forward pass and in the response, in the pages' order."""
     forward, response = seed.forward, seed.response
     uniform = forward.uniform_loss
     rows = [
