@@ -121,6 +121,7 @@ Entry = tuple[Sequence[str], Callable[[], tuple[str, Rows]]]
 def _entries() -> Iterator[Entry]:
     """Yield every word with its spellings, and what is told of it; of two the first counts."""
     from rksp.checks.registry import CHECKS
+    from rksp.classifiers.levers.catalogue import LEVERS
     from rksp.cli.commands import COMMANDS
     from rksp.report.glossary import words
     from rksp.spectra.status import Status
@@ -137,7 +138,8 @@ def _entries() -> Iterator[Entry]:
     yield from _options()
     yield from _monitors()
     yield from _parts()
-    yield from _levers()
+    for lever in LEVERS:
+        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
     for name, shows in SHIPPED.items():
         rows = [("Shows", shows), ("See", f"rksp reproduce {name} --stored")]
         yield (name,), partial(_told, f"{name}, an experiment of rksp reproduce", rows)
@@ -211,13 +213,6 @@ def _parts() -> Iterator[Entry]:
             shown_by = f"rksp reproduce {name} --stored: {SHIPPED[name]}" if name in SHIPPED else ""
             rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", shown_by)]
             yield (name,), partial(_told, f"{name}, {noun}", rows)
-
-
-def _levers() -> Iterator[Entry]:
-    from rksp.classifiers.levers.catalogue import LEVERS
-
-    for lever in LEVERS:
-        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
 
 
 def _lever_rows(wanted: str) -> Rows:

@@ -173,14 +173,9 @@ _SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
 _FEWEST = 3  # events of a step before its pace says something
 
 
-def no_line(what: str) -> bool:
-    """Keep no line: only the live line is shown."""
-    return False
-
-
 @contextmanager
 def live_progress(
-    keeps: Callable[[str], bool] = no_line,
+    keeps: Callable[[str], bool] = lambda what: False,
     *,
     console: Console | None = None,
     above: Sequence[RenderableType] = (),
@@ -221,7 +216,7 @@ def live_progress(
         yield report
 
 
-def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -> Report:
+def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = lambda what: False) -> Report:
     """Print what stays and the start of each step, and one other line every half minute."""
     said = float("-inf")
     left = time_left(clock)
@@ -230,11 +225,9 @@ def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -
         nonlocal said
         what = one_line(what)
         remaining = left(done, total)
-        if done > 0 and not keeps(what):
-            if clock() - said < _SPARSE_SECONDS:
+        if not keeps(what):
+            if done > 0 and clock() - said < _SPARSE_SECONDS:
                 return
-            said = clock()
-        elif not keeps(what):
             said = clock()
         print(f"rksp: {what}{remaining}", file=sys.stderr, flush=True)
 

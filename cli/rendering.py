@@ -215,7 +215,8 @@ def command_line(
             names = parameter.opts if value else parameter.secondary_opts
             words += names[:1] if value != defaults.get(parameter.name) else []
         elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
-            words += [word for part in many for word in (_long(parameter), _typed(part))]
+            name = next(one for one in parameter.opts if one.startswith("--"))  # aliases follow
+            words += [word for part in many for word in (name, _typed(part))]
     return shlex.join(words)
 
 
@@ -223,11 +224,6 @@ def _typed(value: object) -> str:
     """Write a value as people type it: 6e-4 and not 0.0006; it reads back as the same number."""
     brief = short(value, 12) if isinstance(value, float) and 0 < value < 0.01 else str(value)
     return brief if isinstance(value, float) and float(brief) == value else str(value)
-
-
-def _long(parameter: Any) -> str:
-    """Return the first long name of an option; aliases follow it."""
-    return next(name for name in parameter.opts if name.startswith("--"))
 
 
 _CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again

@@ -244,8 +244,8 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
         if old != new
     ]
     for name, said in changed.settings.items():
-        places = changed.places.get(name, (None, None))
-        pairs.append([name, *(_stands(*one) for one in zip(said, places, strict=True))])
+        stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))
+        pairs.append([name, *(f"{x or MISSING}{at}" for x, at in zip(said, stands, strict=True))])
     found: list[Block] = []
     if rows:
         head = ("", "Check", "Message", "Fix", "Module")
@@ -253,10 +253,6 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
     if pairs:
         found.append(Table(("Setting", "Old", "New"), pairs))
     return [*found, Notes(changed.notes)] if changed.notes else found
-
-
-def _stands(value: str | None, place: str | None) -> str:
-    return f"{value or MISSING} ({place})" if place else value or MISSING
 
 
 _CONFIG = MeasureOptions(evidence="config")
@@ -371,7 +367,8 @@ def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[Effe
     changes += [MODEL] if set(settings) - Recipe.model_fields.keys() else []
     for name in changes:
         try:
-            found, why = _figures(_with(old.question, new.question, name)), ""
+            asked = _with(old.question, new.question, name)
+            found, why = figures_of(asked.reported([asked.evaluated(_CONFIG)])), ""
         except InputError as error:
             found, why = dict.fromkeys(before), str(error)
         yield EffectReport(name=name, numbers={k: (before[k], found[k]) for k in before}, why=why)
@@ -390,7 +387,3 @@ def _with(old: Question, new: Question, name: str) -> Question:
     fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
     origins = {**old.run.origins, name: new.run.origins[name]}
     return replace(old, run=replace(old.run, recipe=Recipe.parse(fields), origins=origins))
-
-
-def _figures(question: Question) -> Figures:
-    return figures_of(question.reported([question.evaluated(_CONFIG)]))

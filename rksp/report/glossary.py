@@ -62,11 +62,8 @@ def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
-    return tuple(Word(**{key: _frozen(value) for key, value in row.items()}) for row in rows)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    frozen = lambda value: tuple(value) if isinstance(value, list) else value
+    return tuple(Word(**{key: frozen(value) for key, value in row.items()}) for row in rows)
 
 
 def find_word(wanted: str) -> Word | None:
@@ -93,7 +90,8 @@ def described(kind: type[Document]) -> dict[str, Any]:
     for name, part in {**schema.get("$defs", {}), kind.__name__: schema}.items():
         said = _said(classes[name]) if name in classes else {}
         for field, entry in part.get("properties", {}).items():
-            told = said.get(field) or _of_glossary(field)
+            word = find_word(field)
+            told = said.get(field) or (word.meaning if word else "")
             if told and "description" not in entry:
                 entry["description"] = told
         if "description" in part:
@@ -125,8 +123,3 @@ def _said(part: type[Any]) -> dict[str, str]:
     if part is Recipe:
         found = {name: flag.help for name, flag in flags_of(Recipe).items()} | found
     return found
-
-
-def _of_glossary(field: str) -> str:
-    word = find_word(field)
-    return "" if word is None else word.meaning

@@ -227,6 +227,8 @@ def blocks(report: GridReport) -> list[Block]:
     """Return the blocks of the page."""
     setting = Settings(report)
     everything = [*report.cells, *report.hidden]
+    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
+    versions = Table(("Name", "Value", "", ""), cards, look="cards")
     parts: list[Iterable[Block]] = [
         [_title(report, setting), _counted(report)],
         [Sentence(line_of(report.assumed), "hint")] if report.assumed else [],
@@ -235,7 +237,7 @@ def blocks(report: GridReport) -> list[Block]:
         _trade_offs(report),
         [] if report.risk_map is None else [_map(report.risk_map, Numbers(report, "risk_map/"))],
         _ranking(report),
-        [_versions(report)],
+        [Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
 
@@ -281,7 +283,8 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
     for message, stopped in setting.broken(everything).items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        rows.append(["error", _cells(len(stopped)), message, "", named])
+        cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"
+        rows.append(["error", cells, message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
         yield Section("Could not run", [Table(head, rows, look="items")])
@@ -329,17 +332,17 @@ def _trade_offs(report: GridReport) -> Iterator[Block]:
 
 def _map(heat: RiskMap, number: Numbers) -> Section:
     rows = [
-        [row.name, *(_chance(number, i, j, p) for j, p in enumerate(row.probabilities))]
+        [row.name]
+        + [
+            "" if chance is None else number(f"rows/{i}/probabilities/{j}", PERCENT)
+            for j, chance in enumerate(row.probabilities)
+        ]
         for i, row in enumerate(heat.rows)
     ]
     table = Table((" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map")
     binned = f"in {len(heat.rates)} columns of equal width, each up to the next one’s rate"
     said = f"Mean P(failed) by learning rate{f', {binned}' * heat.is_binned}."
     return Section("Risk over the grid", [Sentence(said, "hint"), table])
-
-
-def _chance(number: Numbers, row: int, column: int, chance: float | None) -> str:
-    return "" if chance is None else number(f"rows/{row}/probabilities/{column}", PERCENT)
 
 
 def _ranking(report: GridReport) -> Iterator[Block]:
@@ -369,13 +372,3 @@ def _ranking(report: GridReport) -> Iterator[Block]:
         shown.append(Sentence(said, "hint"))
     if rows:
         yield Section("Ranked", shown, hint=_ORDER)
-
-
-def _versions(report: GridReport) -> Section:
-    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
-    table = Table(("Name", "Value", "", ""), cards, look="cards")
-    return Section("Provenance", [table], folds="summary", is_record=True)
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count:,} cells"

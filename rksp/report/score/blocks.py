@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rksp.documents.score import LayerReport, RiskAssessment, ScoreReport, SeedReport
+from rksp.documents.score import ComparisonReport, RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import words
@@ -54,6 +54,7 @@ def blocks(report: ScoreReport) -> list[Block]:
     """Return the blocks of the page."""
     seed = deciding(report)
     number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
+    runs = report.own_runs and history_blocks(report.own_runs, Numbers(report, "own_runs/"))
     parts: list[Iterable[Block]] = [
         [
             Title(
@@ -67,12 +68,12 @@ def blocks(report: ScoreReport) -> list[Block]:
         _around(report, seed),
         _curve(report, seed.risk),
         _findings(report),
-        [] if report.baseline is None else [_since(report)],
+        _since(report, report.baseline),
         _levers(seed.risk, number),
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
         [_evidence(report, seed, number)],
-        _own_runs(report),
+        [Section("Your own runs", runs, folds="summary")] if runs else [],
         [_recipe(report), _provenance(report, seed, number)],
     ]
     return [block for part in parts for block in part]
@@ -207,11 +208,12 @@ def _findings(report: ScoreReport) -> Iterator[Block]:
         yield Section("Findings", [Sentence("No check found anything.", "hint")])
 
 
-def _since(report: ScoreReport) -> Section:
-    counts = words.states(Counter(one.state for one in definite(report.baseline).changes))
-    said = Sentence(f"Compared with the baseline: {counts}.")
-    blocks = [said, *changed_blocks(definite(report.baseline), Numbers(report, "baseline/"))]
-    return Section("Since the baseline", blocks)
+def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[Block]:
+    if changed is not None:
+        counts = words.states(Counter(one.state for one in changed.changes))
+        said = Sentence(f"Compared with the baseline: {counts}.")
+        blocks = [said, *changed_blocks(changed, Numbers(report, "baseline/"))]
+        yield Section("Since the baseline", blocks)
 
 
 def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
@@ -255,19 +257,17 @@ def _spectra(seed: SeedReport, number: Numbers) -> Iterator[Block]:
         hint=("The fitted linear map of each residual block.", part * frame.is_part),
         drawing=figures.small_multiples(layers, frame, variant, number),
     )
-    rows = [_row(i, layer, number) for i, layer in enumerate(layers)]
+    rows: list[list[Words]] = []
+    for i, layer in enumerate(layers):
+        cells = (number(f"spectra/layers/{i}/{column.field}", column.form) for column in COLUMNS)
+        status = layer.status.replace("_", " ")
+        rows.append([Code(layer.name), *cells, "" if status == "ok" else status])
     rows.append(["usual", *map(usual, COLUMNS), ""])
     head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
     table = Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
     coverage = number("spectra/coverage", ".0%")
     about = Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
     yield Section("All numbers of all blocks", [about, table], folds="page")
-
-
-def _row(index: int, layer: LayerReport, number: Numbers) -> list[Words]:
-    at, status = f"spectra/layers/{index}", layer.status.replace("_", " ")
-    cells = [number(f"{at}/{column.field}", column.form) for column in COLUMNS]
-    return [Code(layer.name), *cells, "" if status == "ok" else status]
 
 
 def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
@@ -283,12 +283,6 @@ def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section
     notes = words.notes(report, seed)
     numbers: list[Block] = [table, Sentence(RANGE_NOTE, "hint")] if rows else []
     return Section("Evidence", [*numbers, *([Notes(notes)] if notes else [])], folds="summary")
-
-
-def _own_runs(report: ScoreReport) -> Iterator[Block]:
-    if report.own_runs is not None:
-        blocks = history_blocks(report.own_runs, Numbers(report, "own_runs/"))
-        yield Section("Your own runs", blocks, folds="summary")
 
 
 def _recipe(report: ScoreReport) -> Section:
