@@ -93,7 +93,6 @@ def _lines(read: RecipeFile) -> Iterator[str]:
     from rksp.recipe_files.said.origin import in_full, recipe_table, shown
 
     yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
-    yield ""
     origins = {f.name: in_full(f.origin) for f in read.fields}
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)
     if line := _assumed(read):

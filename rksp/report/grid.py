@@ -160,13 +160,10 @@ class Settings:
         own = [name for name in varied if fields[name] == name or fields[name] not in known]
         self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
 
-    def __call__(self, cell: Record, *, but: str = "") -> str:
-        """Return the cell by what varies, except one axis: `learning_rate=6e-4 n_layer=4`."""
-        words = [
-            f"{axis}={word(cell[axis])}"
-            for axis in self.axes
-            if axis != but and cell.get(axis) is not None
-        ]
+    def __call__(self, cell: Record) -> str:
+        """Return the cell by what varies: `learning_rate=6e-4 n_layer=4`."""
+        varied = [axis for axis in self.axes if cell.get(axis) is not None]
+        words = [f"{axis}={word(cell[axis])}" for axis in varied]
         return " ".join(words) or str(cell["model"])
 
     def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
