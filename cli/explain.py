@@ -243,7 +243,7 @@ def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
             f"the edge {_times(size.shift)}{ends}, {loss}, {size.cost:.2f} times the time a step; "
             f"{size.pairs} pairs of {len(size.families)} families",
         )
-        yield "Named", _lever_named(size.is_sound, lever)
+        yield "Suggested", _lever_named(size.is_sound, lever)
     yield "See", f"rksp score TARGET --apply {name}"
 
 
@@ -253,12 +253,12 @@ def _times(decades: float) -> str:
 
 def _lever_named(is_sound: bool, lever: Lever) -> str:
     if lever.held_back:
-        return f"on no page: {lever.held_back}"
+        return f"never: {lever.held_back}"
     if is_sound:
         blocks = "of models without parallel blocks, " if lever.is_sequential else ""
         steps = f"of runs of {lever.longest} steps at most, " if lever.longest else ""
         return f"on pages {blocks}{steps}where it is not on already"
-    return "on no page: the pairs do not show that it raises the edge of another family cheaply"
+    return "never: the pairs do not show that it raises the edge of another family cheaply"
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # that rich and typer read as whole numbers
 _WIDEST = 10_000
+_MOST_THREADS = 1024
+# Called with what is done, the finished work, and all work in the same unit (0: unknown).
+Report = Callable[[str, float, float], None]
+_MEASURING = "  measuring… (this is what the configuration alone says)"
+_STANDS = "  not measured: this is what the configuration alone says"
+_SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
+_FEWEST = 3  # events of a step before its pace says something
 
 
 class Stream:
@@ -110,9 +117,6 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, way)  # gets the lowest number that is free, which is this one
 
 
-_MOST_THREADS = 1024
-
-
 def default_threads() -> int:
     """Return two on CI, else half of the cores: more threads than free cores cost tenfold."""
     given = os.environ.get("OMP_NUM_THREADS", "")
@@ -163,14 +167,6 @@ def stdout_for_us_alone() -> Iterator[None]:
     finally:
         os.dup2(saved, 1)
         os.close(saved)
-
-
-# Called with what is done, the finished work, and all work in the same unit (0: unknown).
-Report = Callable[[str, float, float], None]
-_MEASURING = "  measuring… (this is what the configuration alone says)"
-_STANDS = "  not measured: this is what the configuration alone says"
-_SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
-_FEWEST = 3  # events of a step before its pace says something
 
 
 @contextmanager

@@ -42,6 +42,12 @@ _MARKUP = ("html", "junit")  # what a stream cannot encode has a form of its own
 _NOT_THE_ANSWER = words(
     "output_format output exit_zero fail_on baseline threads keep help_all no_cache"
 )
+_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
+_TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
+_TEXTS = "text-classification"
+_LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
+_SHRINKS = ("model_type", "config")
+_MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
 def load(file: Path) -> ScoreReport:
@@ -224,14 +230,6 @@ def _typed(value: object) -> str:
     """Write a value as people type it: 6e-4 and not 0.0006; it reads back as the same number."""
     brief = short(value, 12) if isinstance(value, float) and 0 < value < 0.01 else str(value)
     return brief if isinstance(value, float) and float(brief) == value else str(value)
-
-
-_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
-_TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
-_TEXTS = "text-classification"
-_LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
-_SHRINKS = ("model_type", "config")
-_MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
 def next_command(context: typer.Context, report: ScoreReport) -> str:

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
 
+FailOn = Annotated[
+    list[str],
+    Flag(
+        "--fail-on",
+        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
+        "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
+        unit="bar",
+        from_file=True,  # only where it makes the gate stricter
+    ),
+]
+ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
+
 
 class ModelOptions(Finite):
     """Options of the model."""
@@ -98,19 +110,6 @@ class ModelOptions(Finite):
         for said in said_of_namesake(target):
             print(f"rksp: {one_line(said)}", file=sys.stderr)
         return source
-
-
-FailOn = Annotated[
-    list[str],
-    Flag(
-        "--fail-on",
-        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
-        "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
-        unit="bar",
-        from_file=True,  # only where it makes the gate stricter
-    ),
-]
-ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
 
 
 def format_of(kind: str | None) -> Any:

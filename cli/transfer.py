@@ -93,7 +93,9 @@ def transfer(
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
     for row in rows:
         typer.echo("  " + "".join(cell.ljust(16) for cell in row).rstrip())
-    typer.echo("  (median decades between shapes of public sources that were left out of the fit)")
+    typer.echo(
+        "  (missed by: decades, the median over pairs of sizes of teams left out of the fit)"
+    )
     return 0
 
 

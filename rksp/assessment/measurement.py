@@ -29,6 +29,9 @@ from rksp.spectra.model_profile import Profile
 from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 from rksp.spectra.status import Status
 
+_VOCABULARY = 50_000  # for a model without classes
+_SAME_SIZE = 1.002
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
@@ -125,10 +128,6 @@ def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
     }
     return LayerSpectrum(**stored | changed)
-
-
-_VOCABULARY = 50_000  # for a model without classes
-_SAME_SIZE = 1.002
 
 
 def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:

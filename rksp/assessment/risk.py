@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 
 TRAINED = "trained weights: rates are carried between random initializations only"
 Answers = Literal["random initializations", "fine-tuning", "none"]
+# Rates to evaluate; a twentieth of a decade is 12 %.
+RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
+_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +100,6 @@ def shown_beside(recipe: Recipe) -> tuple[tuple[str, Recipe], ...]:
     if recipe.learning_rate is not None or recipe.peft != "none":
         return ()
     return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})),)
-
-
-# Rates to evaluate; a twentieth of a decade is 12 %.
-RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 
 
 def edge_inputs(
@@ -258,13 +261,6 @@ class Terms:
 def rounded(rate: float) -> float:
     """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate
-
-
-_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
-_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
-_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
-_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,12 @@ _ANSWER = {
     "do not exceed": "do_not_exceed",
 }
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
+_CONFIG = MeasureOptions(evidence="config")
+_LOST = (
+    "the report names no model that rksp can read again, so it does not know what each difference "
+    "moves; give the report's run file"
+)
+MODEL, ALL = "the model", "all together"  # names of effects beside the fields of the recipe
 
 
 def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> ComparisonReport:
@@ -199,7 +205,8 @@ def blocks(report: DiffReport) -> list[Block]:
     title = Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
     tone = {"ok": "ok", "risk": "risk"}.get(new, "doubtful")
     counts = states(Counter(change.state for change in report.changes))
-    said = Verdict(word=TITLES[new], tone=tone, headline=f"{old} → {new}: {counts}")
+    moved = f"still {new}" if old == new else f"{old} → {new}"
+    said = Verdict(word=TITLES[new], tone=tone, headline=f"{moved}: {counts}")
     number = Numbers(report)
     return [title, said, *changed_blocks(report, number), *_moved(report, number)]
 
@@ -253,14 +260,6 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
     if pairs:
         found.append(Table(("Setting", "Old", "New"), pairs))
     return [*found, Notes(changed.notes)] if changed.notes else found
-
-
-_CONFIG = MeasureOptions(evidence="config")
-_LOST = (
-    "the report names no model that rksp can read again, so it does not know what each difference "
-    "moves; give the report's run file"
-)
-MODEL, ALL = "the model", "all together"  # names of effects beside the fields of the recipe
 
 
 def diff(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 UNDECIDED = "RKSP002"
 _ON_DISK = ("config", "checkpoint", "training config")
+DEFAULT_BAR = 0.5
+_WORDS = ("error", "warning", "unknown", "never")
+_UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
 
 
 def issues(report: ScoreReport) -> tuple[Finding, ...]:
@@ -106,11 +109,6 @@ def _verdict(report: ScoreReport) -> list[Finding]:
 
 def _undecided(name: str, message: str, fix: str = "") -> Finding:
     return Finding(code=UNDECIDED, name=name, level=Level.NOTE, message=message, fix=fix)
-
-
-DEFAULT_BAR = 0.5
-_WORDS = ("error", "warning", "unknown", "never")
-_UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

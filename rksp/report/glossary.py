@@ -16,6 +16,7 @@ from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 
 NO_RANGE = "no known range"
+_ENTRY = re.compile(r"^ {4}([\w, `]+): (.*(?:\n {8}.*)*)", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,6 @@ def _key(text: str) -> str:
 @cache
 def _by_key() -> dict[str, Word]:
     return {_key(name): word for word in words() for name in (word.name, *word.spellings)}
-
-
-_ENTRY = re.compile(r"^ {4}([\w, `]+): (.*(?:\n {8}.*)*)", re.M)
 
 
 def described(kind: type[Document]) -> dict[str, Any]:

@@ -27,98 +27,12 @@ from rksp.report.blocks import (
     written,
 )
 from rksp.report.gate import Gate
+from rksp.report.words import sentence
 
 if TYPE_CHECKING:
     from rksp.grid.run import GridResult
 
-
-def grid_report(
-    result: GridResult, gate: Gate, *, conditions: Sequence[str] = (), top: int | None = None
-) -> GridReport:
-    """Judge every cell of a grid, and show the selected ones.
-
-    Args:
-        result: What the store holds.
-        gate: Decides which cells fail; its bar decides their verdicts.
-        conditions: Show only the cells that meet them, such as `lr<=1e-3`.
-        top: Show only so many of those.
-
-    Raises:
-        InputError: A condition cannot be read, or names no column.
-    """
-    everything = result.records(gate.bar)
-    shown = where(everything, conditions)[:top]
-    positions = {record["position"] for record in shown}
-    failing = [record for record in everything if gate.fails(record)]
-    missing = _missing(everything)
-    verdict = _verdict(everything) or ("risk" if failing else "ok")
-    unknown = [record for record in everything if gate.stops(str(record["verdict"]))]
-    only_unknown = verdict == "ok" and bool(unknown)
-    reasons = missing or [_worst(failing, len(everything), gate)] if missing or failing else []
-    if only_unknown:
-        reasons = [f"rksp cannot tell of {len(unknown)} of {len(everything)} cells"]
-    return GridReport(
-        verdict=verdict,
-        gate=GateReport(
-            fail_on=gate.fail_on,
-            failed=verdict != "ok" or only_unknown,
-            only_unknown=only_unknown,
-            issues=[],
-            reasons=reasons,
-        ),
-        cells=shown,
-        cells_in_grid=len(everything),
-        axes=result.axes(),
-        best_safe=best_safe(everything),
-        pareto=pareto(everything),
-        failing=[record["position"] for record in failing if record["position"] in positions],
-        profiles_made=len(result.profiles),
-        made_by=dict(result.made_by),
-        assumed=dict(result.assumed),
-        risk_map=heat_map(everything, result.axes()),
-        hidden=[record for record in everything if record["position"] not in positions],
-    )
-
-
-def _verdict(everything: Sequence[Record]) -> str | None:
-    """Return the verdict where a cell has no result; None where all have one."""
-    broken = [record for record in everything if record["verdict"] == FAILED]
-    if broken and len(broken) == len(everything):
-        return "unusable" if all(r["failure"] == "invalid" for r in broken) else "incomplete"
-    return "incomplete" if broken or _undone(everything) else None
-
-
-def _undone(everything: Sequence[Record]) -> int:
-    """Count the cells without a result, whose state stands for a verdict."""
-    answered = ("ok", "caution", "risk", "cannot tell", "not assessed", FAILED)
-    return sum(record["verdict"] not in answered for record in everything)
-
-
-def _missing(everything: Sequence[Record]) -> list[str]:
-    """Say which cells have no result, and why."""
-    reasons, count, undone = [], len(everything), _undone(everything)
-    broken = sorted(
-        (record for record in everything if record["verdict"] == FAILED),
-        key=lambda record: record["position"],
-    )
-    if broken:
-        why = str(broken[0]["message"])
-        reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
-        if "no such setting" in why:
-            reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
-    if undone:
-        reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
-    return reasons
-
-
-def _worst(failing: Sequence[Record], count: int, gate: Gate) -> str:
-    """Say how many cells fail; they are ranked, so the worst is the last."""
-    worst = failing[-1]
-    rate = worst["learning_rate"]
-    at = f" (worst: {worst['model']}{f' at {short(rate)}' if rate else ''})"
-    return f"{len(failing)} of {count} cells fail --fail-on {gate.fail_on}{at}"
-
-
+_VERDICTS = ("ok", "caution", "risk", "cannot tell", "not assessed")
 _HEADLINES = {
     "ok": "No setting is a risk",
     "risk": "Some settings are a risk",
@@ -142,6 +56,71 @@ _ANSWERS = (
     *("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess"),
     *("lever", "lever_factor"),
 )
+
+
+def grid_report(
+    result: GridResult, gate: Gate, *, conditions: Sequence[str] = (), top: int | None = None
+) -> GridReport:
+    """Judge every cell of a grid, and show the selected ones.
+
+    Args:
+        result: What the store holds.
+        gate: Decides which cells fail; its bar decides their verdicts.
+        conditions: Show only the cells that meet them, such as `lr<=1e-3`.
+        top: Show only so many of those.
+
+    Raises:
+        InputError: A condition cannot be read, or names no column.
+    """
+    everything = result.records(gate.bar)
+    shown, count = where(everything, conditions)[:top], len(everything)
+    positions = {record["position"] for record in shown}
+    failing = [record for record in everything if gate.fails(record)]
+    broken = [record for record in everything if record["verdict"] == FAILED]
+    broken.sort(key=lambda record: record["position"])
+    # A cell without a result has its state in place of a verdict.
+    undone = sum(record["verdict"] not in (*_VERDICTS, FAILED) for record in everything)
+    verdict, reasons = "risk" if failing else "ok", []
+    if broken or undone:
+        is_invalid = all(record["failure"] == "invalid" for record in broken)
+        verdict = "unusable" if len(broken) == count and is_invalid else "incomplete"
+    if broken:
+        why = str(broken[0]["message"])
+        reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
+        if "no such setting" in why:
+            reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
+    if undone:
+        reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
+    if failing and not reasons:
+        worst = failing[-1]  # they are ranked
+        rate = f" at {short(worst['learning_rate'])}" if worst["learning_rate"] else ""
+        at = f"(worst: {worst['model']}{rate})"
+        reasons = [f"{len(failing)} of {count} cells fail --fail-on {gate.fail_on} {at}"]
+    unknown = [record for record in everything if gate.stops(str(record["verdict"]))]
+    only_unknown = verdict == "ok" and bool(unknown)
+    if only_unknown:
+        reasons = [f"rksp cannot tell of {len(unknown)} of {count} cells"]
+    return GridReport(
+        verdict=verdict,
+        gate=GateReport(
+            fail_on=gate.fail_on,
+            failed=verdict != "ok" or only_unknown,
+            only_unknown=only_unknown,
+            issues=[],
+            reasons=reasons,
+        ),
+        cells=shown,
+        cells_in_grid=count,
+        axes=result.axes(),
+        best_safe=best_safe(everything),
+        pareto=pareto(everything),
+        failing=[record["position"] for record in failing if record["position"] in positions],
+        profiles_made=len(result.profiles),
+        made_by=dict(result.made_by),
+        assumed=dict(result.assumed),
+        risk_map=heat_map(everything, result.axes()),
+        hidden=[record for record in everything if record["position"] not in positions],
+    )
 
 
 class Settings:
@@ -228,7 +207,7 @@ def blocks(report: GridReport) -> list[Block]:
     versions = Table(("Name", "Value", "", ""), cards, look="cards")
     parts: list[Iterable[Block]] = [
         [_title(report, setting), _counted(report)],
-        [Sentence(line_of(report.assumed), "hint")] if report.assumed else [],
+        [Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
         _broken(setting, everything),
         [_best(report, setting, everything)],
         _trade_offs(report),

@@ -33,6 +33,17 @@ _MOST = 9
 _SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
+_ROOT = "SRCROOT"
+_STATES = {
+    "new": "new",
+    "worse": "updated",
+    "better": "updated",
+    "unchanged": "unchanged",
+}
+_CHECKS = {check.code: check for check in CHECKS}
+# XML 1.0 has no way to write these; a hostile module name must not break the document.
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+Outcome = Literal["passed", "failure", "error", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +198,6 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-_ROOT = "SRCROOT"
-_STATES = {
-    "new": "new",
-    "worse": "updated",
-    "better": "updated",
-    "unchanged": "unchanged",
-}
-_CHECKS = {check.code: check for check in CHECKS}
-
-
 def sarif(report: ScoreReport | GridReport) -> str:
     """Render one run with one result per issue; a baseline sets its `baselineState`.
 
@@ -298,12 +299,6 @@ def _artifact(name: str) -> dict[str, str]:
     if path.is_absolute():
         return {"uri": path.as_uri()}
     return {"uri": quote(name, safe="/"), "uriBaseId": _ROOT}
-
-
-# XML 1.0 has no way to write these; a hostile module name must not break the document.
-_UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-Outcome = Literal["passed", "failure", "error", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,16 @@ from rksp.report.score import figures
 
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
 _MOST_NAMED = 5
+_MOST_ALARMS = 100  # JSON holds all of them
+_WORDS = {
+    "failed": ("risk", "The run failed"),
+    "alarmed": ("doubtful", "The run raised alarms"),
+    "quiet": ("ok", "The run raised no alarm"),
+}
+_LOSS = (
+    "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
+    "begins to show a failure."
+)
 
 
 def blocks(report: RunsReport | WatchReport) -> list[Block]:
@@ -164,18 +174,6 @@ def _is_ladder(ladder: PastLadderReport) -> bool:
 
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-_MOST_ALARMS = 100  # JSON holds all of them
-_WORDS = {
-    "failed": ("risk", "The run failed"),
-    "alarmed": ("doubtful", "The run raised alarms"),
-    "quiet": ("ok", "The run raised no alarm"),
-}
-_LOSS = (
-    "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
-    "begins to show a failure."
-)
 
 
 def _watched(report: WatchReport) -> list[Block]:

@@ -70,13 +70,13 @@ def training(report: ScoreReport, name: str) -> str:
 
 
 def stream(report: ScoreReport) -> str:
-    """Describe the residual stream: `blocks transformer.h (12), width 768`."""
+    """Describe the residual stream and what the model was shown; each may be missing."""
     if report.seeds[0].spectra.reason == NOTHING_RAN:
         return "only the configuration was read"
-    if not report.target.blocks:
-        return "the model has no residual stream of constant width"
     chains = " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
-    return f"blocks {chains}, width {report.target.width}"
+    blocks = f"blocks {chains}, width {report.target.width}"
+    none = "the model has no residual stream of constant width"
+    return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:

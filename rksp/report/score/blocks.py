@@ -60,8 +60,7 @@ def blocks(report: ScoreReport) -> list[Block]:
             Title(
                 eyebrow="rksp",
                 name=words.training(report, report.target.name),
-                about=f"{words.size_and_weights(report)}; {words.stream(report)}; "
-                f"probe: {report.target.probe}",
+                about=f"{words.size_and_weights(report)}; {words.stream(report)}",
             ),
             _verdict(report, seed, number),
         ],
