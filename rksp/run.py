@@ -420,7 +420,7 @@ class Question:
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.evidence import gather
+        from rksp.assessment.gathering import gather
 
         evidence = gather(self.source, options, store=self.store, progress=progress)
         return self.judged(evidence, progress=progress)
@@ -435,7 +435,7 @@ class Question:
 
     def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
-        from rksp.assessment.evidence import known
+        from rksp.assessment.gathering import known
 
         recipe = self.run.recipe
         found = [known(self.source, options, recipe, self.store) for options in seeds]

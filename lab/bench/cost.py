@@ -26,7 +26,7 @@ _CODE = {
     ),
     "a model class alone": "from transformers.models.gpt2 import modeling_gpt2",
     "load for a score": (
-        "import rksp.assessment.measuring, rksp.assessment.measurement, rksp.assessment.report; "
+        "import rksp.assessment.measuring, rksp.assessment.measured, rksp.assessment.report; "
         "from rksp.models.resolve import resolve; "
         "resolve('gpt2')"
     ),

@@ -1,10 +1,9 @@
-"""What was measured of one initialization, and what it says to the model of the edge; no torch."""
+"""What was measured of one initialization: numbers that outlive the model and need no torch."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -12,25 +11,17 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from rksp.assessment.evidence import Evidence
-from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.checks.facts import ModelFacts
-from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.errors import ArtifactError
-from rksp.ground.model import definite
 from rksp.measure.forward_stats import (
-    LOGITS_NOT_FINITE,
     ForwardStats,
 )
-from rksp.measure.response_profile import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.measure.response_profile import ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
 from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 from rksp.spectra.status import Status
-
-_VOCABULARY = 50_000  # for a model without classes
-_SAME_SIZE = 1.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,68 +119,3 @@ def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
     }
     return LayerSpectrum(**stored | changed)
-
-
-def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
-    """Return the inputs of the edge model for a measured model and a recipe."""
-    seen = evidence.profile
-    width, depth = definite(seen).width, sum(length for _, length in definite(seen).chains)
-    stands_for = definite(evidence.measurement).stands_for
-    if stands_for is not None:
-        width, depth = stands_for
-    return edge_inputs(
-        recipe,
-        width=width,
-        depth=depth,
-        vocabulary=_vocabulary(evidence),
-        norm=_norm(evidence),
-        **kind_of(evidence.declared),
-    )
-
-
-def _vocabulary(evidence: Evidence) -> int:
-    """Return the number of tokens that the model distinguishes."""
-    loss = definite(evidence.profile).forward.uniform_loss
-    if evidence.source.task.endswith("classification"):
-        return CLASSIFIER_VOCABULARY
-    return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
-
-
-def _norm(evidence: Evidence) -> Norm:
-    """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
-    if not definite(evidence.facts).block_norms:
-        return "none"
-    sizes = [block.rms_out for block in definite(evidence.profile).forward.blocks]
-    is_post = len(sizes) > 1 and min(sizes) > 0 and max(sizes) < min(sizes) * _SAME_SIZE
-    return "post" if is_post else "pre"
-
-
-def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
-    """Return what makes training impossible for any recipe, or None."""
-    if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
-        return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
-    if response is not None and response.reason == GRADIENT_NOT_FINITE:
-        return GRADIENT_NOT_FINITE
-    return None
-
-
-def loss_doubts(seen: Profile) -> list[str]:
-    """Return a clause where the model's own loss is none that a labelled run minimizes."""
-    is_other = seen.forward.loss is not None and seen.forward.uniform_loss is None
-    return ["rksp does not recognize this loss as a cross-entropy"] * is_other
-
-
-def doubts_of(
-    seen: Profile, response: ResponseProfile | None, of_recipe: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the reasons why the evidence does not support an answer, with those of the recipe."""
-    doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
-    doubts += of_recipe
-    doubts += loss_doubts(seen)
-    if response is not None and response.reason is not None:
-        doubts.append(f"the gradient could not be measured: {response.reason}")
-    if response is None and seen.spectra.reading == "indeterminate":
-        doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
-    if response is None and seen.spectra.reading == "not measured":
-        doubts.append(f"neither spectra nor the gradient could be measured: {seen.spectra.reason}")
-    return tuple(doubts)

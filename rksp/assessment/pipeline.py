@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.evidence import Evidence, gather, response_of
+from rksp.assessment.evidence import Evidence
+from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
@@ -99,7 +100,7 @@ def judge(
     """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
-        evidence: From `rksp.assessment.evidence.gather`.
+        evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
         threshold: See `rksp.assessment.risk.Terms`.
         risk: Likewise.
@@ -192,7 +193,7 @@ class _Answers:
         evidence, seen, rate = self.evidence, self.evidence.profile, recipe.learning_rate
         features, broken = UNMEASURED, None
         if seen is not None:
-            from rksp.assessment.measurement import doubts_of, not_finite
+            from rksp.assessment.measured import doubts_of, not_finite
 
             features = extract(seen.forward, seen.spectra, self.response)
             broken = not_finite(seen, self.response)
@@ -248,7 +249,7 @@ def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     """Return the inputs of the edge model for a recipe: as measured, or else as declared."""
     if evidence.profile is None:
         return declared_inputs(evidence.declared, recipe)
-    from rksp.assessment.measurement import measured_inputs
+    from rksp.assessment.measured import measured_inputs
 
     return measured_inputs(evidence, recipe)
 
@@ -270,7 +271,7 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
     """Return what no run of fine-tuning has and its model does not know by name, as clauses."""
     doubts, model = untuned(recipe), evidence.source.model
     if evidence.profile is not None:
-        from rksp.assessment.measurement import loss_doubts
+        from rksp.assessment.measured import loss_doubts
 
         doubts += loss_doubts(evidence.profile)
     if model is not None and recipe.peft == "none":

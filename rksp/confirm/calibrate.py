@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.assessment.evidence import gather
-from rksp.assessment.measurement import measured_inputs
+from rksp.assessment.gathering import gather
+from rksp.assessment.measured import measured_inputs
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model

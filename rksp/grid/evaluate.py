@@ -42,7 +42,7 @@ def ask(
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.assessment.evidence import gather
+    from rksp.assessment.gathering import gather
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 

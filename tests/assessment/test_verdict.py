@@ -8,7 +8,7 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
-from rksp.assessment.evidence import gather
+from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
 from rksp.assessment.risk import Basis

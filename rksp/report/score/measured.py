@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rksp.classifiers.edge_model import load_edge_model
@@ -94,8 +94,8 @@ def usual(column: Column) -> str:
     return "–".join(f"{end:.4g}" for end in found.usual)
 
 
-def measured(seed: SeedReport) -> Iterator[Measured]:
-    """Yield what was measured in the forward pass and in the response, in the pages' order."""
+def measured(seed: SeedReport) -> list[Measured]:
+    """Return what was measured in the forward pass and in the response, in the pages' order."""
     forward, response = seed.forward, seed.response
     uniform = forward.uniform_loss
     rows = [
@@ -113,12 +113,15 @@ def measured(seed: SeedReport) -> Iterator[Measured]:
             ("critical rate", "response/critical_rate", "first step"),
             ("drift", "response/drift", "nats a position, one update at 1e-3"),
         ]
+    found = []
     for word, path, note in rows:
         part, field = path.split("/")
         value = getattr(getattr(seed, part), field)
         if value is not None:
             notes = filter(None, (note, _beyond(word, value)))
-            yield Measured(word=word, path=path, value=value, note="; ".join(notes))
+            one = Measured(word=word, path=path, value=value, note="; ".join(notes))
+            found.append(one)
+    return found
 
 
 def _beyond(word: str, value: float) -> str:
