@@ -364,7 +364,7 @@ function reasonsOf(outside, run, facts) {
   return found;
 }
 
-// `rksp.assessment.basis.open_at`; `edge` as pages print it.
+// `rksp.assessment.risk.open_at`; `edge` as pages print it.
 function openAt(low, high, edge) {
   if (!(low < SURE && high > 1 - SURE)) return [];
   return [

@@ -13,7 +13,7 @@ import typer
 
 from rksp.cli import defaults
 from rksp.cli.commands import CommandTable
-from rksp.cli.streams import own_streams
+from rksp.cli.process import own_streams
 from rksp.ground.errors import InputError, RkspError, nearest, summary
 from rksp.ground.text import one_line
 
@@ -58,18 +58,14 @@ def root(
     ] = False,
 ) -> None:
     """Take the defaults of options from the nearest file of defaults."""
-    found = None if no_config else defaults.find_defaults(_here())
+    try:
+        found = None if no_config else defaults.find_defaults(Path.cwd())
+    except FileNotFoundError as error:
+        raise InputError("The working folder is gone; change to another one.") from error
     if found is not None:
         file, tables = found
         context.default_map = defaults.default_map(file, tables, context.command)
         print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise InputError("The working folder is gone; change to another one.") from error
 
 
 def main(

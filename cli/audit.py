@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import Panel, TextOrJson, with_options
-from rksp.cli.run_options import RunOptions, SoftwareOptions
+from rksp.cli.options import Panel, TextOrJson, print_json, with_options
+from rksp.cli.shared_options import RunOptions, SoftwareOptions, say
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -66,11 +65,10 @@ def audit(
     if output_format == "json":
         unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
         told = [finding.model_dump(mode="json") for finding in findings]
-        sys.stdout.write(json.dumps({"findings": told, "unsettled": unsettled}, indent=1) + "\n")
+        print_json({"findings": told, "unsettled": unsettled})
     else:
         _print(findings, found.unsettled if verbose else ())
-    for line in said:
-        print(f"rksp: {one_line(line, 400)}", file=sys.stderr)
+    say(said)
     return int(any(finding.level == "error" for finding in findings))
 
 

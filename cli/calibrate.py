@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
-from rksp.cli.output_options import ScoreOutput
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.rendering import command_line, emit, made_with, outputs
-from rksp.cli.run_options import RunOptions, learned, say
+from rksp.cli.shared_options import ModelOptions, RunOptions, ScoreOutput, learned, say
 from rksp.cli.training import measurement_panel, trained_source
 from rksp.confirm.options import LadderOptions
 from rksp.documents.options import MeasureOptions
@@ -106,7 +103,7 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
 
 def _told(report: ScoreReport) -> float | None:
     """Return the rate to start with that the page has, if it has one."""
-    from rksp.report.issues import deciding
+    from rksp.report.gate import deciding
 
     risk = deciding(report).risk
     return None if risk is None else risk.start_here

@@ -43,16 +43,13 @@ _SUMMARIES = {
 }
 
 
-def _placed(where: str) -> tuple[str, str]:
-    """Return the name of a command and where it is: in a module, mostly as its one function."""
-    module, _, attribute = where.partition(":")
-    name = attribute or module
-    return name.replace("_", "-"), f"rksp.cli.{module}:{name}"
-
-
 _MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
-# name, where it is, what it does
-COMMANDS = tuple((*_placed(where), summary) for where, summary in _SUMMARIES.items())
+# name, module and function (mostly of the same name), what it does
+COMMANDS = tuple(
+    (name.replace("_", "-"), f"rksp.cli.{where.partition(':')[0]}:{name}", summary)
+    for where, summary in _SUMMARIES.items()
+    for name in (where.rpartition(":")[2],)
+)
 AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
 
 

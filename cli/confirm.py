@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
-from rksp.cli.output_options import ConfirmOutput, ExitZero
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.rendering import conclude, emit, made_with, outputs
-from rksp.cli.run_options import RunOptions, say
+from rksp.cli.shared_options import ConfirmOutput, ExitZero, ModelOptions, RunOptions, say
 from rksp.cli.training import measurement_panel, trained_source
 from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions

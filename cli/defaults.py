@@ -47,7 +47,11 @@ def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             tools = _read(project).get("tool")
             tables = tools.get("rksp") if isinstance(tools, dict) else None
             if tables is not None and _is_ours(project):
-                return project, _tables(project, tables)
+                if not isinstance(tables, dict):
+                    raise InputError(
+                        f"{project}: tool.rksp must hold tables of options, not {tables!r:.100}."
+                    )
+                return project, tables
     return None
 
 
@@ -60,12 +64,6 @@ def _is_ours(file: Path) -> bool:
     said = f"rksp: {one_line(str(file), 200)} belongs to another user and is not read"
     print(said, file=sys.stderr)
     return False
-
-
-def _tables(file: Path, found: object) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise InputError(f"{file}: tool.rksp must hold tables of options, not {found!r:.100}.")
-    return found
 
 
 def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, Any]:
@@ -125,14 +123,15 @@ def _options(
 
 def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
     """Check the kind of a value; the option itself checks the range."""
+    is_bool, wanted = isinstance(value, bool), "one text or number"
+    is_right = not isinstance(value, dict | list) and not is_bool
     if parameter.multiple:
-        if all(isinstance(part, str | float | int) for part in value) and True not in value:
-            return
-        raise InputError(f"{file}: {key!r} must be a list of texts, not {value!r}.")
-    if parameter.is_flag and not isinstance(value, bool):
-        raise InputError(f"{file}: {key!r} must be true or false, not {value!r}.")
-    if isinstance(value, dict | list) or (isinstance(value, bool) and not parameter.is_flag):
-        raise InputError(f"{file}: {key!r} must be one text or number, not {value!r}.")
+        wanted = "a list of texts"
+        is_right = all(isinstance(x, str | float | int) for x in value) and True not in value
+    elif parameter.is_flag:
+        is_right, wanted = is_bool, "true or false"
+    if not is_right:
+        raise InputError(f"{file}: {key!r} must be {wanted}, not {value!r}.")
 
 
 def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> list[str]:

@@ -121,6 +121,7 @@ Entry = tuple[Sequence[str], Callable[[], tuple[str, Rows]]]
 def _entries() -> Iterator[Entry]:
     """Yield every word with its spellings, and what is told of it; of two the first counts."""
     from rksp.checks.registry import CHECKS
+    from rksp.classifiers.levers.catalogue import LEVERS
     from rksp.cli.commands import COMMANDS
     from rksp.report.glossary import words
     from rksp.spectra.status import Status
@@ -137,7 +138,8 @@ def _entries() -> Iterator[Entry]:
     yield from _options()
     yield from _monitors()
     yield from _parts()
-    yield from _levers()
+    for lever in LEVERS:
+        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
     for name, shows in SHIPPED.items():
         rows = [("Shows", shows), ("See", f"rksp reproduce {name} --stored")]
         yield (name,), partial(_told, f"{name}, an experiment of rksp reproduce", rows)
@@ -212,13 +214,6 @@ def _parts() -> Iterator[Entry]:
             yield (name,), partial(_told, f"{name}, {noun}", rows)
 
 
-def _levers() -> Iterator[Entry]:
-    from rksp.classifiers.levers.catalogue import LEVERS
-
-    for lever in LEVERS:
-        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
-
-
 def _lever_rows(wanted: str) -> Rows:
     """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
     from rksp.classifiers.levers.catalogue import BY_NAME
@@ -247,7 +242,7 @@ def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
             f"the edge {_times(size.shift)}{ends}, {loss}, {size.cost:.2f} times the time a step; "
             f"{size.pairs} pairs of {len(size.families)} families",
         )
-        yield "Named", _lever_named(size.is_sound, lever)
+        yield "Suggested", _lever_named(size.is_sound, lever)
     yield "See", f"rksp score TARGET --apply {name}"
 
 
@@ -257,12 +252,12 @@ def _times(decades: float) -> str:
 
 def _lever_named(is_sound: bool, lever: Lever) -> str:
     if lever.held_back:
-        return f"on no page: {lever.held_back}"
+        return f"never: {lever.held_back}"
     if is_sound:
         blocks = "of models without parallel blocks, " if lever.is_sequential else ""
         steps = f"of runs of {lever.longest} steps at most, " if lever.longest else ""
         return f"on pages {blocks}{steps}where it is not on already"
-    return "on no page: the pairs do not show that it raises the edge of another family cheaply"
+    return "never: the pairs do not show that it raises the edge of another family cheaply"
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import Panel, TextOrJson, as_count, with_options
-from rksp.cli.run_options import RunOptions
+from rksp.cli.options import Panel, TextOrJson, as_count, print_json, with_options
+from rksp.cli.shared_options import RunOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -47,10 +46,9 @@ def explain_config(
             refuse_unknown(read)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
-        json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
-        sys.stdout.write("\n")
+        print_json(_document(read))
     else:
-        _print(read)
+        print(*(one_line(line.rstrip()) for line in _lines(read)), sep="\n")
     return 0
 
 
@@ -90,46 +88,27 @@ def _assumed(read: RecipeFile) -> str:
         return ""
 
 
-def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.said.origin import in_full, recipe_table
+def _lines(read: RecipeFile) -> Iterator[str]:
+    """Yield the lines of the page; an empty one stands between its parts."""
+    from rksp.recipe_files.said.origin import in_full, recipe_table, shown
 
-    _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
+    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
     origins = {f.name: in_full(f.origin) for f in read.fields}
-    for row in recipe_table({f.name: f.value for f in read.fields}, origins):
-        _say(row)
-    line = _assumed(read)
-    if line:
-        _say(f"\n{line}")
+    yield from recipe_table({f.name: f.value for f in read.fields}, origins)
+    if line := _assumed(read):
+        yield from ("", line)
     if read.feedback:
-        said = (f"{name} {_value(value)}" for name, value in read.feedback.items())
-        _say(f"\nFeedback: {', '.join(said)}")
-    for i, one in enumerate(read.unread):
-        _say(f"{'' if i else chr(10)}Unread: {one}")
-    _print_target(read)
-    for note in read.notes:
-        _say(f"\nNote: {note}")
-
-
-def _print_target(read: RecipeFile) -> None:
+        said = (f"{name} {shown(value)}" for name, value in read.feedback.items())
+        yield from ("", f"Feedback: {', '.join(said)}")
+    if read.unread:
+        yield from ("", *(f"Unread: {one}" for one in read.unread))
     if read.starts_trained:
-        _say("\nStart: trained weights")
+        yield from ("", "Start: trained weights")
     if read.target is None:
-        _say(f"\nModel: none; {read.target_missing}")
-        return
-    _say(f"\nModel: {read.target.name}")
-    for key, value in read.target.overrides.items():
-        _say(f"  --set {key}={_value(value)}")
-    for note in read.target.notes:
-        _say(f"  {note}")
-
-
-def _say(line: str) -> None:
-    # One line each, but for the empty one that some begin with.
-    blank = "\n" if line.startswith("\n") else ""
-    sys.stdout.write(blank + one_line(line.strip("\n").rstrip()) + "\n")
-
-
-def _value(value: object) -> str:
-    from rksp.recipe_files.said.origin import shown
-
-    return shown(value)
+        yield from ("", f"Model: none; {read.target_missing}")
+    else:
+        yield from ("", f"Model: {read.target.name}")
+        yield from (f"  --set {key}={shown(x)}" for key, x in read.target.overrides.items())
+        yield from (f"  {note}" for note in read.target.notes)
+    for note in read.notes:
+        yield from ("", f"Note: {note}")

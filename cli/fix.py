@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rksp.cli.options import Panel, with_options
-from rksp.cli.run_options import RunOptions
+from rksp.cli.shared_options import RunOptions
 from rksp.ground.budgets import reading
 from rksp.ground.files import atomic_write
 from rksp.ground.text import one_line, printable

@@ -6,13 +6,11 @@ import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rksp.cli.audit import known_faults
-from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -22,10 +20,18 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.output_options import RiskOptions
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
-from rksp.cli.run_options import RunOptions, SoftwareOptions, say
+from rksp.cli.shared_options import (
+    EngineOptions,
+    ModelOptions,
+    PlanOptions,
+    RiskOptions,
+    RunOptions,
+    SoftwareOptions,
+    ViewOptions,
+    say,
+)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
@@ -100,13 +106,15 @@ def grid(
     with loading():
         from rksp.grid.cell import Options
         from rksp.grid.run import read_grid
+        from rksp.grid.table import check_export, read_condition
         from rksp.report.gate import Gate
 
-    _check(view)
+    for condition in view.where:  # before the work starts
+        read_condition(condition)
+    for path in view.export:
+        check_export(path)
     store, files = _files(view.output)
     gate = Gate.parse(view.fail_on)
-    if Path(source).suffix in _FILES and not _exists(source):
-        raise InputError(f"{one_line(source, 200)}: there is no such file.")
     if _is_store(source, model.allow_hub):
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"), collector_paused():
@@ -186,11 +194,7 @@ def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
 
 
 def _worked(
-    plan: GridPlan,
-    options: Options,
-    work: EngineOptions,
-    groups: int,
-    store: Path,
+    plan: GridPlan, options: Options, work: EngineOptions, groups: int, store: Path
 ) -> GridResult:
     """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
@@ -199,7 +203,7 @@ def _worked(
         from rksp.classifiers.edge_model import load_edge_model
 
         load_edge_model(options.classifier)  # say that it cannot be read before the work
-    engine = _engine(work.engine, work.workers, work.address, work.slurm, store, groups)
+    engine = _engine(work, store, groups)
     with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
         return run_grid(
             plan,
@@ -212,31 +216,21 @@ def _worked(
         )
 
 
-def _check(view: ViewOptions) -> None:
-    """Check the conditions and exports before the work starts."""
-    from rksp.grid.table import check_export, read_condition
-
-    for condition in view.where:
-        read_condition(condition)
-    for path in view.export:
-        check_export(path)
-
-
-def _exists(source: str) -> bool:
-    try:
-        return Path(source).exists()
-    except OSError:  # a name that no file system takes
-        return False
-
-
 def _is_store(source: str, allow_hub: bool) -> bool:
+    """Tell whether a source is a store.
+
+    Raises:
+        InputError: It names a file that is not there or cannot be read.
+    """
     from rksp.models.names import path_of
 
     path = Path(source)
     try:
+        if path.suffix in _FILES and not path.exists():
+            raise InputError(f"{one_line(source, 200)}: there is no such file.")
         if not path.is_file() or path_of(source, allow_hub=allow_hub) is None:
             return False
-    except OSError as error:
+    except OSError as error:  # as where no file system takes the name
         raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None
     return read_head(path, len(_STORE_MARK)) == _STORE_MARK
 
@@ -271,48 +265,30 @@ def _list(plan: GridPlan, options: Options) -> None:
         print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
 
 
-def _engine(
-    name: str,
-    workers: int | None,
-    address: str | None,
-    slurm: list[str],
-    store: Path,
-    groups: int,
-) -> Engine | None:
-    if name == "ray":
+def _engine(work: EngineOptions, store: Path, groups: int) -> Engine | None:
+    if work.engine == "ray":
         from rksp.grid.engines.ray import RayEngine
 
-        return RayEngine(workers, address=address)
-    if name == "slurm":
+        return RayEngine(work.workers, address=work.address)
+    if work.engine == "slurm":
         from rksp.grid.engines.slurm import SlurmEngine
+        from rksp.recipe_files.parse.document import parse_yaml
 
+        typed = assignments(work.slurm, "--slurm")
+        parameters = {name: parse_yaml(value) for name, value in typed.items()}
         folder = store.with_suffix(".jobs")
-        return SlurmEngine(folder, workers or groups, parameters=_parameters(slurm))
-    if workers is None:
+        return SlurmEngine(folder, work.workers or groups, parameters=parameters)
+    if work.workers is None:
         return None
     from rksp.grid.engines.local import LocalEngine
 
-    return LocalEngine(workers)
-
-
-def _parameters(pairs: list[str]) -> dict[str, Any]:
-    from rksp.recipe_files.parse.document import parse_yaml
-
-    found = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise InputError(
-                f"--slurm {pair!r} must have the form NAME=VALUE, such as timeout_min=60."
-            )
-        found[name] = parse_yaml(value)
-    return found
+    return LocalEngine(work.workers)
 
 
 def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output]) -> int:
     """Print and export the result; return the exit code."""
     with collector_paused():
-        from rksp.report.grid.report import grid_report
+        from rksp.report.grid import grid_report
 
     is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN
     top = view.top or (_FIRST if is_long else None)

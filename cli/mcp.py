@@ -14,6 +14,7 @@ from typing import Any
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
 
+_TARGET = "a tool's target"  # which runs no code of its own
 _HOW = (
     "Before you launch a training run, score its run file. Launch only if `launch` is yes; if it "
     "is no, fix the file or apply `edits`, and score again; if it is unknown, ask a person."
@@ -45,7 +46,8 @@ def score(target: str, recipe: dict[str, Any] | None = None, devices: int | None
     from rksp.cli.fix import scored
     from rksp.report.formats import render
 
-    return render(scored(_safe(target), recipe=recipe, devices=devices), "brief")
+    refuse_factory(target, _TARGET)
+    return render(scored(target, recipe=recipe, devices=devices), "brief")
 
 
 def fix(file: str, write: bool = False, devices: int | None = None) -> str:
@@ -59,7 +61,8 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
     from rksp.cli.fix import fixed
     from rksp.report.formats import render
 
-    diff, report = fixed(_safe(file), write=write, devices=devices)
+    refuse_factory(file, _TARGET)
+    diff, report = fixed(file, write=write, devices=devices)
     return diff + render(report, "brief")
 
 
@@ -83,22 +86,13 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
     from rksp.grid.run import run_grid
     from rksp.report.formats import render
     from rksp.report.gate import DEFAULT_BAR, Gate
-    from rksp.report.grid.report import grid_report
+    from rksp.report.grid import grid_report
 
-    plan = read_plan(_safe(target), axes, recipe=recipe)
+    refuse_factory(target, _TARGET)
+    plan = read_plan(target, axes, recipe=recipe)
     with tempfile.TemporaryDirectory() as folder:
         found = run_grid(plan, Path(folder, "grid.db"), options=Options(evidence="config"))
     return render(grid_report(found, Gate.parse(str(DEFAULT_BAR))), "markdown")
-
-
-def _safe(target: str) -> str:
-    """Return a target that runs no code of its own.
-
-    Raises:
-        InputError: It is a factory.
-    """
-    refuse_factory(target, "a tool's target")
-    return target
 
 
 def _refusing(tool: Callable[..., str]) -> Callable[..., str]:

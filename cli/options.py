@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
@@ -275,6 +277,11 @@ def _parameter(name: str, annotation: object, default: object) -> inspect.Parame
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
     )
+
+
+def print_json(document: object) -> None:
+    """Print a document on stdout, keys in order."""
+    sys.stdout.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Given, Panel, brief, with_options
 from rksp.cli.rendering import command_line
-from rksp.cli.run_options import RunOptions
+from rksp.cli.shared_options import ModelOptions, RunOptions
 from rksp.recipe import Recipe
 
 Target = Annotated[
@@ -46,11 +45,9 @@ def playground(
     output: Output = None,
 ) -> int:
     """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
-    from rksp.classifiers.edge_model import load_edge_model
     from rksp.ground.files import atomic_write, check_writable
-    from rksp.ground.versions import version
-    from rksp.report.playground import MOVED, render
-    from rksp.report.playground import playground as started
+    from rksp.report.playground import MOVED
+    from rksp.report.playground import playground as drawn
 
     if output is not None:
         check_writable(output)
@@ -59,7 +56,7 @@ def playground(
     table: Any = context.find_root().command
     command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
     known = {name: value for name, value in run.recipe if name not in recipe.typed}
-    page = render(started(source, run.recipe, command, known), load_edge_model(), version("rksp"))
+    page = drawn(source, run.recipe, command, known)
     if output is None:
         print(page, end="")
     else:

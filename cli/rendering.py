@@ -1,18 +1,22 @@
-"""Reading and writing of documents, shared by score, confirm, grid, report and diff."""
+"""Reading and writing of documents, and the command that gives one again or comes next."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from rksp.cli.commands import CommandTable
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
@@ -29,15 +33,21 @@ from rksp.report.formats import (
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
-    from rksp.documents.score import ScoreReport
+    from rksp.documents.score import ScoreReport, SeedReport
 
-_Kind = TypeVar("_Kind")
+
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 _MARKUP = ("html", "junit")  # what a stream cannot encode has a form of its own here
 # What changes where the answer goes or how it counts, but not the answer.
 _NOT_THE_ANSWER = words(
     "output_format output exit_zero fail_on baseline threads keep help_all no_cache"
 )
+_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
+_TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
+_TEXTS = "text-classification"
+_LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
+_SHRINKS = ("model_type", "config")
+_MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
 def load(file: Path) -> ScoreReport:
@@ -47,20 +57,12 @@ def load(file: Path) -> ScoreReport:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    with reading(f"the report {one_line(str(file), 200)}"):
-        return _validated(file, _read(file), schema_of("score"))
+    return _loaded(file, "score")
 
 
 def load_any(file: Path) -> Document:
     """Read a stored document of any kind; raises as `load`."""
-    with reading(f"the report {one_line(str(file), 200)}"):
-        content = _read(file)
-        try:
-            document = json.loads(content)
-        except (ValueError, RecursionError):
-            document = None  # the schema will say what is wrong
-        kind = document.get("kind", "score") if isinstance(document, dict) else "score"
-        return _validated(file, content, schema_of(kind))
+    return _loaded(file, "")
 
 
 def schema_of(kind: str) -> type[Any]:
@@ -77,75 +79,45 @@ def schema_of(kind: str) -> type[Any]:
     return DOCUMENTS[kind]
 
 
-def _read(file: Path) -> bytes:
-    """Read a stored report and escape control characters: it may come from a stranger."""
-    content = read_limited(file, _LARGEST)
-    try:
-        return json.dumps(safe_strings(json.loads(content))).encode()
-    except (ValueError, RecursionError):
-        return content  # the schema will say what is wrong
+def _loaded(file: Path, kind: str) -> Any:
+    """Read a document and escape control characters: it may come from a stranger."""
+    with reading(f"the report {one_line(str(file), 200)}"):
+        content, document = read_limited(file, _LARGEST), None
+        try:
+            document = safe_strings(json.loads(content))
+            content = json.dumps(document).encode()
+        except (ValueError, RecursionError):
+            pass  # the schema will say what is wrong
+        document = document if isinstance(document, dict) else {}
+        return _validated(file, content, document, kind or document.get("kind", "score"))
 
 
-def _validated(file: Path, content: bytes, kind: Any) -> Any:
+def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) -> Any:
     """Read a report of this major schema; fields of a later minor one are left out."""
     from pydantic import ValidationError
 
+    from rksp.documents.base import MAJOR, SCHEMA_VERSION
+
     try:
-        return kind.model_validate_json(content)
+        return schema_of(kind).model_validate_json(content)
     except ValidationError as error:
         errors = error.errors()
-        document = _document(content)
-        _check_schema(file, document)
-        has_more = all(one["type"] == "extra_forbidden" for one in errors)
-        if document and has_more and _is_later(document["schema_version"]):
-            for one in errors:
-                _drop(document, one["loc"])
-            return _validated(file, json.dumps(document).encode(), kind)
-        first = errors[0]
-        where = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
-        raise ArtifactError(f"{file} is not a report of this rksp.{place}") from None
-
-
-def _document(content: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _check_schema(file: Path, document: dict[str, Any] | None) -> None:
-    """Refuse a report of another major schema, which no reader here understands.
-
-    Raises:
-        ArtifactError: It is one.
-    """
-    from rksp.documents.base import MAJOR
-
-    version = (document or {}).get("schema_version")
-    if isinstance(version, str) and version.partition(".")[0] != MAJOR:
+    version = document.get("schema_version")
+    major, _, minor = version.partition(".") if isinstance(version, str) else (MAJOR, "", "")
+    if major != MAJOR:
         raise ArtifactError(
-            f"{file} is not a report of this rksp: it has schema {one_line(version, 20)}, and "
+            f"{file} is not a report of this rksp: it has schema {one_line(str(version), 20)}, and "
             f"{MAJOR}.x is read; score it again with this version."
         )
-
-
-def _is_later(version: str) -> bool:
-    """Return True if a version of this major schema is later than this rksp's."""
-    from rksp.documents.base import SCHEMA_VERSION
-
-    minor = lambda text: int(text.partition(".")[2] or 0)
-    return minor(version) > minor(SCHEMA_VERSION)
-
-
-def _drop(document: Any, place: tuple[str | int, ...]) -> None:
-    """Leave out the field at a place of a document."""
-    *path, name = place
-    for part in path:
-        document = document[part]
-    document.pop(name, None)
+    is_later = minor.isdecimal() and int(minor) > int(SCHEMA_VERSION.partition(".")[2])
+    if is_later and all(one["type"] == "extra_forbidden" for one in errors):
+        for *path, name in (one["loc"] for one in errors):
+            reduce(getitem, path, cast(Any, document)).pop(name, None)
+        return _validated(file, json.dumps(document).encode(), document, kind)
+    where = ".".join(map(str, errors[0]["loc"]))
+    said = errors[0]["msg"].removeprefix("Value error, ")
+    place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
+    raise ArtifactError(f"{file} is not a report of this rksp.{place}")
 
 
 def outputs(output_format: str, files: list[str], kind: str = "score") -> list[Output]:
@@ -249,7 +221,8 @@ def command_line(
             names = parameter.opts if value else parameter.secondary_opts
             words += names[:1] if value != defaults.get(parameter.name) else []
         elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
-            words += [word for part in many for word in (_long(parameter), _typed(part))]
+            name = next(one for one in parameter.opts if one.startswith("--"))  # aliases follow
+            words += [word for part in many for word in (name, _typed(part))]
     return shlex.join(words)
 
 
@@ -259,6 +232,74 @@ def _typed(value: object) -> str:
     return brief if isinstance(value, float) and float(brief) == value else str(value)
 
 
-def _long(parameter: Any) -> str:
-    """Return the first long name of an option; aliases follow it."""
-    return next(name for name in parameter.opts if name.startswith("--"))
+def next_command(context: typer.Context, report: ScoreReport) -> str:
+    """Return the command that is most useful after this answer; empty where only -v says more.
+
+    A ladder of short runs where rksp cannot tell, or else past runs to learn from; the explanation
+    of an error; another rate, if rksp knows a better one; a measurement, if there was none; else a
+    short run of the user's own recipe. Words in capitals are for the user to fill in.
+    """
+    from rksp.report import words
+    from rksp.report.gate import deciding
+
+    seed, error = deciding(report), words.reason(report)
+    if seed.risk is None and report.target.probe == "nothing":
+        return command_line(context, changed={"evidence": None})
+    if seed.risk is None or report.risk_verdict == "cannot tell":
+        ladder = _trial(context, report, "calibrate")
+        return ladder or command_line(context, changed={"runs": ["RUNS"]})
+    if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
+        error = report.findings[0] if report.findings else None  # nothing trains
+    if error is not None and error.level == "error":
+        return f"rksp explain {error.code}"
+    better = _better_rate(report, seed)
+    if better is not None:
+        return command_line(context, changed={"learning_rate": better})
+    if seed.risk.evidence == "config" and not report.target.shape_from:
+        return command_line(context, changed={"evidence": None})
+    return _trial(context, report, "confirm")
+
+
+def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
+    """Return the rate to start with if the recipe has none or one that is at risk."""
+    risk, rate = seed.risk, report.recipe.learning_rate
+    if definite(risk).start_here is None:
+        return None
+    start = short(definite(definite(risk).start_here), 2)
+    is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
+    return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
+
+
+def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
+    """Return the command of short runs of the same recipe; empty where rksp cannot train it."""
+    target, recipe = report.target, report.recipe
+    size = math.inf if target.parameters is None else target.parameters
+    has_rate = recipe.learning_rate is not None or name == "calibrate"
+    if not has_rate or not recipe.can_be_stepped or recipe.objective not in _LIKELIHOODS:
+        return ""
+    if recipe.peft != "none" and not target.is_pretrained:
+        return ""
+    table = context.find_root().command
+    is_known = target.kind == "factory" or target.task in (*_TRAINED, _TEXTS)
+    if not is_known or not isinstance(table, CommandTable):
+        return ""
+    command = table.commands[name]
+    changed: dict[str, object] = {"evidence": None}
+    if recipe.precision == "fp8":
+        changed["precision"] = "bf16"  # rksp does not train in fp8
+    if target.task == _TEXTS and context.params.get("data") is None:
+        changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
+    if target.starts_trained and not target.is_pretrained:  # the weights are not at hand
+        if name == "confirm":
+            return ""
+        typed = context.params["target"]
+        changed |= {"target": "FOLDER"} | ({} if typed == target.name else {"recipe_file": typed})
+        return command_line(context, command, changed)
+    limit: Any = next(p.default for p in command.params if p.name == "max_params")
+    if size > limit and not target.is_pretrained and target.kind in _SHRINKS:
+        changed |= {"shrink": True, "overrides": None, "max_params": None}
+    elif size > _MOST_TRAINED:
+        return ""
+    elif size > limit:
+        changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
+    return command_line(context, command, changed)

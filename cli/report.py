@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import Panel, with_options
-from rksp.cli.output_options import DiffOutput, ReportOutput
+from rksp.cli.options import Panel, print_json, with_options
 from rksp.cli.rendering import conclude, emit, intact, load, load_any, outputs, schema_of
+from rksp.cli.shared_options import DiffOutput, ReportOutput
 from rksp.ground.errors import InputError
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
@@ -45,10 +43,9 @@ def schema(
     ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
-    from rksp.report.schema import described
+    from rksp.report.glossary import described
 
-    content = described(schema_of(command))
-    sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    print_json(described(schema_of(command)))
     return 0
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     Given,
     Panel,
@@ -18,7 +17,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.rendering import emit, made_with
-from rksp.cli.run_options import RunOptions
+from rksp.cli.shared_options import ModelOptions, RunOptions
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe

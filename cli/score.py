@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
-from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -22,11 +20,27 @@ from rksp.cli.options import (
     brief,
     with_options,
 )
-from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import counted_threads, quiet_transformers, stdout_for_us_alone, with_threads
-from rksp.cli.progress import FirstAnswerStands, live_progress, standing, terminal_of_stdout
-from rksp.cli.rendering import conclude, emit, load, made_with, outputs
-from rksp.cli.run_options import RunOptions, SoftwareOptions, learned, say
+from rksp.cli.process import (
+    FirstAnswerStands,
+    counted_threads,
+    live_progress,
+    quiet_transformers,
+    standing,
+    stdout_for_us_alone,
+    terminal_of_stdout,
+    with_threads,
+)
+from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
+from rksp.cli.shared_options import (
+    GateOptions,
+    ModelOptions,
+    RiskOptions,
+    RunOptions,
+    ScoreOutput,
+    SoftwareOptions,
+    learned,
+    say,
+)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading
@@ -39,7 +53,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rksp.classifiers.edge_model import EdgeModel
+    from rksp.cli.process import Report
     from rksp.documents.score import ScoreReport
+    from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
 
@@ -118,7 +134,9 @@ def score(
     ):
         try:
             question = _question(run, model, risk, bar.bar, apply)
-            if question.source.shape_from and _is_default(context, "evidence"):
+            typed = context.get_parameter_source("evidence")
+            if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
+                # Nobody asked to measure: random weights do not stand for trained ones.
                 measure = measure.model_copy(update={"evidence": "config"})
             question, faults = question.audited(software.env, software.gpu)
             say(faults)
@@ -131,7 +149,8 @@ def score(
         except FirstAnswerStands:
             raise
         except KeyboardInterrupt:
-            say([_how_to_go_on(measure)])
+            cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
+            say([f"nothing was kept; the same command starts again{cheap}"])
             raise
     with collector_paused():
         result = finish(result, older, is_last=True)
@@ -150,11 +169,6 @@ def _question(
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
     return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
-
-
-def _is_default(context: typer.Context, name: str) -> bool:
-    """Tell whether nobody gave an option: random weights are not measured for trained ones."""
-    return getattr(context.get_parameter_source(name), "name", "") == "DEFAULT"
 
 
 def _finished(
@@ -191,14 +205,9 @@ def _finished(
     return summarized(report)
 
 
-def _how_to_go_on(measure: MeasureOptions) -> str:
-    again = "nothing was kept; the same command starts again"
-    cheap = "--evidence config answers within seconds"
-    return again if measure.evidence == "config" else f"{again}, and {cheap}"
-
-
-def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
-    report(f"{title}: {_STEPS.get(step, step)}", done, total)
+def _told(report: Report, name: str, seed: int) -> Progress:
+    title = f"{one_line(name, 60)} seed {seed}"
+    return lambda done, total, step: report(f"{title}: {_STEPS.get(step, step)}", done, total)
 
 
 def _scored(
@@ -231,10 +240,7 @@ def _scored(
         question = replace(question, source=source)
         with memory:
             evaluations = [
-                question.evaluated(
-                    options,
-                    partial(_told, progress, f"{one_line(name, 60)} seed {options.seed}"),
-                )
+                question.evaluated(options, _told(progress, name, options.seed))
                 for options in seeds
             ]
     return question.reported(evaluations)

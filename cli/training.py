@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Panel
+from rksp.cli.shared_options import ModelOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Given, Panel, TextOrJson, brief, with_options
+from rksp.cli.options import Given, Panel, TextOrJson, brief, print_json, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.run_options import RunOptions, learned
+from rksp.cli.shared_options import ModelOptions, RunOptions, learned
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe import Recipe
@@ -47,8 +44,7 @@ def transfer(
     output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
-    from rksp.assessment.basis import beyond
-    from rksp.assessment.model_choice import uncarried
+    from rksp.assessment.risk import beyond, uncarried
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.transfer import CONFIGURED
     from rksp.classifiers.transfer import transfer as carry
@@ -81,8 +77,7 @@ def transfer(
         document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
         if own_runs is not None:
             document["own_runs"] = own_runs.model_dump(mode="json")
-        json.dump(document, sys.stdout, indent=1, sort_keys=True)
-        sys.stdout.write("\n")
+        print_json(document)
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
     carried = "cannot tell the rate" if answer is None else short(answer)
@@ -98,7 +93,9 @@ def transfer(
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
     for row in rows:
         typer.echo("  " + "".join(cell.ljust(16) for cell in row).rstrip())
-    typer.echo("  (median decades between shapes of public sources that were left out of the fit)")
+    typer.echo(
+        "  (missed by: decades, the median over pairs of sizes of teams left out of the fit)"
+    )
     return 0
 
 

@@ -15,7 +15,7 @@ from lab.bench.commands import app as bench
 from lab.forecasts import app as forecasts
 from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
-from rksp.cli.progress import live_progress
+from rksp.cli.process import live_progress
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write, check_writable

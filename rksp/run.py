@@ -356,7 +356,7 @@ class Question:
         """
         if not paths:
             return replace(self, classifier=prior)
-        from rksp.assessment.model_choice import choose_model
+        from rksp.assessment.risk import choose_model
         from rksp.own_runs.scorecard import learn
 
         model, read = learn(paths, self.source, self.run.recipe, prior)

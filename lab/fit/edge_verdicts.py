@@ -9,7 +9,7 @@ from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import PUBLISHED, EdgeLadder
 from lab.fit.edge_left_out import keys
 from lab.fit.edge_spreads import with_spreads_of
-from rksp.assessment.basis import beyond
+from rksp.assessment.risk import beyond
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.verdict import Verdict, exceeds, verdict_at

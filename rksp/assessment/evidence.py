@@ -13,7 +13,7 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import Tier
 
-if TYPE_CHECKING:  # a configuration is judged without what measures a model
+if TYPE_CHECKING:
     from torch import nn
 
     from rksp.assessment.measurement import Measurement
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.models.source import ModelSource
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
+
 
 LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
 NOTHING_RAN = "the evidence is the configuration; nothing was run"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rksp.assessment.risk import Terms, rounded
+from rksp.assessment.risk import Terms, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningPredictor
@@ -262,7 +262,7 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         named = level.split("/")[-1].replace("_", "-")
         meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(named, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
-    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+    return largest_first(parts)
 
 
 def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
@@ -290,9 +290,4 @@ def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> s
     if rate is None or said.failed(rate) < threshold:
         return None
     start = said.start_here
-    if start >= rate or said.failed(start) >= threshold:
-        return None
-    return (
-        f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
-        f"P(failed) is {said.failed(start):.1%} there."
-    )
+    return start_lower(said, rate) if start < rate and said.failed(start) < threshold else None

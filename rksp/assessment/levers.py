@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rksp.assessment.model_choice import choose_model
-from rksp.assessment.risk import edge_inputs
+from rksp.assessment.risk import choose_model, edge_inputs
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import (
     LeverSize,
-    LeverTable,
     Shift,
     ShiftedEdgeModel,
     load_lever_table,
@@ -37,7 +35,6 @@ def levers_of(
     recipe: Recipe,
     model: EdgePredictor,
     predict: Predict,
-    table: LeverTable | None = None,
 ) -> tuple[LeverReport, ...]:
     """Return the levers that would raise the edge the most; none depends on the learning rate.
 
@@ -48,9 +45,8 @@ def levers_of(
         recipe: The recipe.
         model: The model of the edge that answers.
         predict: Returns its estimate for another recipe, and with other fields of `EdgeInputs`.
-        table: Sizes of the levers; default the shipped ones.
     """
-    table, found = table or load_lever_table(), []
+    table, found = load_lever_table(), []
     if not optimizer_spec(recipe.optimizer).is_adam_kin:
         return ()  # every pair was trained with AdamW
     for lever in LEVERS:
@@ -157,7 +153,6 @@ def apply_levers(
     *,
     is_pretrained: bool,
     model: EdgePredictor | None = None,
-    table: LeverTable | None = None,
 ) -> Applied:
     """Apply levers in the order in which they were asked for.
 
@@ -167,7 +162,6 @@ def apply_levers(
         recipe: The recipe.
         is_pretrained: The weights were trained before.
         model: The model of the edge; default the shipped one.
-        table: Sizes of the levers; default the shipped ones.
 
     Raises:
         InputError: A lever is unknown, is on already, or has no measured size for this kind of
@@ -178,7 +172,7 @@ def apply_levers(
             "--apply needs a run from random weights: levers were not measured on trained ones; "
             "leave it out."
         )
-    table, model = table or load_lever_table(), model or load_edge_model()
+    model = model or load_edge_model()
     sizes: list[LeverSize] = []
     said: dict[str, str] = {}
     names: list[str] = []
@@ -192,7 +186,7 @@ def apply_levers(
         changed = _with_lever(lever, typed, declared, recipe)
         part = lever.changed(declared, recipe)
         if not part and _log_edge(model, changed) == _log_edge(model, recipe):
-            sizes += _unmodelled(lever, typed, table, declared)
+            sizes += _unmodelled(lever, typed, declared)
         inputs |= part
         if lever.field:
             said[lever.field] = f"--apply {text}"
@@ -219,9 +213,7 @@ def _with_lever(lever: Lever, typed: str | None, declared: Declared, recipe: Rec
     return lever.applied(declared, recipe)
 
 
-def _unmodelled(
-    lever: Lever, typed: str | None, table: LeverTable, declared: Declared
-) -> list[LeverSize]:
+def _unmodelled(lever: Lever, typed: str | None, declared: Declared) -> list[LeverSize]:
     """Return the measured size of a lever that the model of the edge does not see.
 
     A lever that is held back changes the recipe alone, since its size is not to be relied on.
@@ -235,7 +227,7 @@ def _unmodelled(
             f"or change the recipe with {option} {typed}."
         )
     kind = kind_of(declared)
-    size = table.size(kind, lever.name)
+    size = load_lever_table().size(kind, lever.name)
     if size is None or size.low is None:
         raise InputError(
             f"The lever {lever.name} was not measured in enough families of this kind of model "

@@ -9,11 +9,14 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
 from rksp.ground.errors import ArtifactError
-from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
-from rksp.measure.response_profile import ResponsePoint, ResponseProfile
+from rksp.measure.forward_stats import (
+    ForwardStats,
+)
+from rksp.measure.response_profile import ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
@@ -68,8 +71,9 @@ class Measurement:
         try:
             stored = json.loads(text)
             shape = stored["stands_for"]
+            response = TypeAdapter(ResponseProfile).validate_python
             responses = {
-                Recipe.model_validate(step): _response(found) for step, found in stored["responses"]
+                Recipe.model_validate(step): response(found) for step, found in stored["responses"]
             }
             return cls(
                 **stored
@@ -95,18 +99,14 @@ def _plain(value: Any) -> Any:
 
 
 def _profile(stored: dict[str, Any]) -> Profile:
+    layers: dict[str, Any] = {"layers": tuple(map(_spectrum, stored["spectra"]["layers"]))}
     changed: dict[str, Any] = {
-        "spectra": _spectra(stored["spectra"]),
-        "forward": _forward(stored["forward"]),
+        "spectra": SpectralProfile(**stored["spectra"] | layers),
+        "forward": TypeAdapter(ForwardStats).validate_python(stored["forward"]),
         "chains": tuple((path, count) for path, count in stored["chains"]),
         "notes": tuple(stored["notes"]),
     }
     return Profile(**stored | changed)
-
-
-def _spectra(stored: dict[str, Any]) -> SpectralProfile:
-    layers: dict[str, Any] = {"layers": tuple(map(_spectrum, stored["layers"]))}
-    return SpectralProfile(**stored | layers)
 
 
 def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
@@ -119,20 +119,3 @@ def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
     }
     return LayerSpectrum(**stored | changed)
-
-
-def _forward(stored: dict[str, Any]) -> ForwardStats:
-    kinds: dict[str, type] = {
-        "blocks": BlockStats,
-        "attention": AttentionStats,
-        "routers": RouterStats,
-    }
-    parts: dict[str, Any] = {
-        name: tuple(kind(**one) for one in stored[name]) for name, kind in kinds.items()
-    }
-    return ForwardStats(**stored | parts)
-
-
-def _response(stored: dict[str, Any]) -> ResponseProfile:
-    points: dict[str, Any] = {"points": tuple(ResponsePoint(**p) for p in stored["points"])}
-    return ResponseProfile(**stored | points)

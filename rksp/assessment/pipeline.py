@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.basis import Basis
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.model_choice import choose_model, shown_beside
-from rksp.assessment.risk import Terms, declared_inputs
+from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
@@ -26,7 +23,7 @@ from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssess
 from rksp.documents.verdict import Verdict
 from rksp.ground.errors import ArtifactError, NotCovered, check_kind
 from rksp.recipe import Recipe
-from rksp.spectra.features import UNMEASURED, Features, Tier, extract
+from rksp.spectra.features import UNMEASURED, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
@@ -124,19 +121,12 @@ def judge(
             answer = replace(answers, evidence=bare, response=None).of(recipe)
             configured = ConfiguredReport.of(answer)
     try:
-        assessment = answers.of(
-            recipe,
-            rates=rates,
-            with_levers=True,
-            with_curve=with_details,
-            with_advice=with_advice,
-        )
+        shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
+        assessment = answers.of(recipe, rates=rates, **shown)
+        beside = shown_beside(recipe) if evidence.is_trained else ()
         others = tuple(
             AlternativeReport.of(answers.of(other), assumption=text)
-            for text, other in (
-                *alternatives,
-                *(shown_beside(recipe) if evidence.is_trained else ()),
-            )
+            for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
@@ -220,7 +210,19 @@ class _Answers:
         doubts = choice.doubts
         if seen is not None:
             doubts = doubts_of(seen, self.response, doubts)
-        make = partial(_basis, evidence, recipe, features, model, rates, with_levers, doubts)
+
+        def make() -> Basis:
+            """Return what the model of the edge says, and if asked with each lever."""
+            basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
+            if basis.reasons or not with_levers:
+                return basis
+            predict = lambda other, changed: model.predict(
+                replace(inputs_of(evidence, other), **changed), features.values
+            )
+            basis.estimate.lose_at(rates)
+            levers = levers_of(evidence.declared, recipe, model, predict)
+            return replace(basis, levers=levers, applied=applied_in(model))
+
         if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
             basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
         else:
@@ -241,27 +243,6 @@ class _Answers:
             is_measured=self.response is not None and self.response.reason is None,
             objective=recipe.objective,
         )
-
-
-def _basis(
-    evidence: Evidence,
-    recipe: Recipe,
-    features: Features,
-    model: EdgePredictor,
-    rates: Sequence[float],
-    with_levers: bool,
-    doubts: Sequence[str],
-) -> Basis:
-    """Return what the model of the edge says of a recipe, and if asked of it with each lever."""
-    basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
-    if basis.reasons or not with_levers:
-        return basis
-    predict = lambda other, changed: model.predict(
-        replace(inputs_of(evidence, other), **changed), features.values
-    )
-    basis.estimate.lose_at(rates)
-    levers = levers_of(evidence.declared, recipe, model, predict)
-    return replace(basis, levers=levers, applied=applied_in(model))
 
 
 def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:

@@ -75,8 +75,10 @@ def _target(first: Evaluation) -> ScoredTarget:
 
 
 def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
-    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": _transformers(first)}
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": version("transformers")}
     if (seen := first.measurement) is None:
+        if isinstance(first.source.config, TableConfig):  # the table's release read it
+            made["transformers"] = common().transformers
         return made | {"weights": "not built"}
     return made | {
         "weights": seen.weights,
@@ -86,12 +88,6 @@ def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]
         "states": seen.profile.states,
         "variant": seen.profile.spectra.variant,
     }
-
-
-def _transformers(first: Evaluation) -> str:
-    """Return the release that read the configuration: the installed one, or the table's."""
-    is_read = first.measurement is None and isinstance(first.source.config, TableConfig)
-    return common().transformers if is_read else version("transformers")
 
 
 def prevailing(verdicts: Sequence[str]) -> str:
@@ -136,12 +132,10 @@ def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
     if len(seeds) < 2:
         return {}
     values: dict[str, list[Any]] = {
-        "published_score": [s.spectra.published_score for s in seeds],
-        "probability_failed": [s.risk.probability_failed if s.risk else None for s in seeds],
-        "start_here": [s.risk.start_here if s.risk else None for s in seeds],
-        "do_not_exceed": [s.risk.do_not_exceed if s.risk else None for s in seeds],
-        "likely_edge": [s.risk.likely_edge if s.risk else None for s in seeds],
+        "published_score": [seed.spectra.published_score for seed in seeds]
     }
+    for name in ("probability_failed", "start_here", "do_not_exceed", "likely_edge"):
+        values[name] = [getattr(seed.risk, name, None) for seed in seeds]
     return {
         name: {
             "mean": statistics.fmean(found),

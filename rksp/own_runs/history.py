@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rksp.assessment.fine_tuning import fine_tuning_inputs
-from rksp.assessment.model_choice import choose_model
-from rksp.assessment.risk import declared_inputs
+from rksp.assessment.risk import choose_model, declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.documents.own_runs import LeftOutReport

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rksp.assessment.basis import beyond as beyond_edge
 from rksp.assessment.fine_tuning import beyond_tuning
+from rksp.assessment.risk import beyond as beyond_edge
 from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model

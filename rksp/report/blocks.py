@@ -242,10 +242,10 @@ Block = Sentence | Notes | Command | Table | Figure | Title | Verdict | Section
 _PAGES = {
     "score": "rksp.report.score.blocks",
     "confirm": "rksp.report.confirm",
-    "grid": "rksp.report.grid.blocks",
+    "grid": "rksp.report.grid",
     "diff": "rksp.report.diff",
-    "runs": "rksp.report.own_runs",
-    "watch": "rksp.report.watch",
+    "runs": "rksp.report.runs",
+    "watch": "rksp.report.runs",
 }
 
 

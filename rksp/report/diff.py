@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rksp.documents.finding import Finding
-from rksp.documents.score import ChangeReport, ComparisonReport, DiffReport, ScoreReport
+from rksp.documents.score import (
+    ChangeReport,
+    ComparisonReport,
+    DiffReport,
+    ScoreReport,
+)
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.report.blocks import (
@@ -22,10 +27,16 @@ from rksp.report.blocks import (
     Verdict,
     Words,
 )
-from rksp.report.issues import RISK, deciding, issues
+from rksp.report.gate import RISK, deciding, issues
 from rksp.report.words import STATES, TITLES, states
 
 Figures = dict[str, float | None]
+_ANSWER = {
+    "P(failed)": "probability_failed",
+    "start here": "start_here",
+    "likely edge": "likely_edge",
+    "do not exceed": "do_not_exceed",
+}
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
 
@@ -57,13 +68,15 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         if key not in after
     ]
     settings = _settings(old, new)
+    later = _compared(new)
+    numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
         changes=sorted(changes, key=lambda change: STATES.index(change.state)),
         settings=settings,
         places=_places(old, new, settings),
-        numbers=_numbers(old, new),
+        numbers={n: pair for n, pair in numbers.items() if pair != (None, None)},
         notes=notes,
     )
 
@@ -80,12 +93,8 @@ def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
 
 
 def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
-    before, after = deciding(old).risk, deciding(new).risk
-    if before is None or after is None:
-        return 0.0
-    if before.probability_failed is None or after.probability_failed is None:
-        return 0.0
-    return after.probability_failed - before.probability_failed
+    before, after = (figures_of(one)["P(failed)"] for one in (old, new))
+    return 0.0 if before is None or after is None else after - before
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
@@ -101,14 +110,11 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
                 f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
                 "new one"
             )
-    one, other = (report.seeds[0].spectra.variant for report in (old, new))
-    if one != other:
-        found.append(
-            f"the spectra are defined as {one} in the old report and {other} in the new one"
-        )
-    kept, keeps = _modes_kept(old), _modes_kept(new)
-    if kept and keeps and kept != keeps:
-        found.append(f"the spectra keep {kept} in the old report and {keeps} in the new one")
+    variants = [report.seeds[0].spectra.variant for report in (old, new)]
+    modes = [_modes_kept(report) for report in (old, new)]
+    for verb, (one, other) in (("are defined as", variants), ("keep", modes)):
+        if one and other and one != other:
+            found.append(f"the spectra {verb} {one} in the old report and {other} in the new one")
     return found
 
 
@@ -162,25 +168,10 @@ def _text(value: object) -> str | None:
     return None if value is None else short(value, 6) if isinstance(value, float) else str(value)
 
 
-def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:
-    """Return the settings to compare that either report has."""
-    one, other = _compared(old), _compared(new)
-    return {
-        name: (one[name], other[name])
-        for name in one
-        if one[name] is not None or other[name] is not None
-    }
-
-
 def figures_of(report: ScoreReport) -> Figures:
     """Return the answer in numbers: P(failed), and the rates S, E and X."""
     risk = deciding(report).risk
-    return {
-        "P(failed)": risk.probability_failed if risk else None,
-        "start here": risk.start_here if risk else None,
-        "likely edge": risk.likely_edge if risk else None,
-        "do not exceed": risk.do_not_exceed if risk else None,
-    }
+    return {said: getattr(risk, name, None) for said, name in _ANSWER.items()}
 
 
 def _compared(report: ScoreReport) -> Figures:
@@ -198,7 +189,8 @@ def blocks(report: DiffReport) -> list[Block]:
     title = Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
     tone = {"ok": "ok", "risk": "risk"}.get(new, "doubtful")
     counts = states(Counter(change.state for change in report.changes))
-    said = Verdict(word=TITLES[new], tone=tone, headline=f"{old} → {new}: {counts}")
+    moved = f"still {new}" if old == new else f"{old} → {new}"
+    said = Verdict(word=TITLES[new], tone=tone, headline=f"{moved}: {counts}")
     number = Numbers(report)
     return [title, said, *changed_blocks(report, number), *_moved(report, number)]
 
@@ -213,14 +205,9 @@ def _moved(report: DiffReport, number: Numbers) -> list[Block]:
         for at, effect in enumerate(report.effects)
         if not effect.why
     ]
-    why = [
-        f"{effect.name} cannot be changed alone: {effect.why}"
-        for effect in report.effects
-        if effect.why
-    ]
-    return [
-        Section("What each difference moves", [Table(head, rows), *([Notes(why)] if why else [])])
-    ]
+    why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
+    shown = [Table(head, rows), *([Notes(why)] if why else [])]
+    return [Section("What each difference moves", shown)]
 
 
 def _step(number: Numbers, path: str) -> Words:
@@ -248,8 +235,8 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
         if old != new
     ]
     for name, said in changed.settings.items():
-        places = changed.places.get(name, (None, None))
-        pairs.append([name, *(_stands(*one) for one in zip(said, places, strict=True))])
+        stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))
+        pairs.append([name, *(f"{x or MISSING}{at}" for x, at in zip(said, stands, strict=True))])
     found: list[Block] = []
     if rows:
         head = ("", "Check", "Message", "Fix", "Module")
@@ -257,7 +244,3 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
     if pairs:
         found.append(Table(("Setting", "Old", "New"), pairs))
     return [*found, Notes(changed.notes)] if changed.notes else found
-
-
-def _stands(value: str | None, place: str | None) -> str:
-    return f"{value or MISSING} ({place})" if place else value or MISSING

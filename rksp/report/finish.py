@@ -12,8 +12,7 @@ from rksp.documents.verdict import combined
 from rksp.ground.text import one_line, short
 from rksp.recipe_files.said.ignored import apply_comments
 from rksp.report import words
-from rksp.report.gate import Gate
-from rksp.report.issues import deciding, issues
+from rksp.report.gate import Gate, deciding, issues
 from rksp.run import Run
 
 _MOST = 2000  # bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,70 +22,40 @@ _LISTED = ("score", "grid")  # kinds whose issues code hosts list
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
-    """One format.
+    """One format of some kinds of documents.
 
     Attributes:
         name: Its name for `--format`.
         suffix: The suffix of files in this format; empty if there is none.
-        renderings: Kind of document -> `module:function`. The function takes the document and
-            returns text, or what rich prints.
+        kinds: Of documents.
+        rendering: `module:function`. The function takes the document and returns text, or what
+            rich prints.
     """
 
     name: str
-    suffix: str = ""
-    renderings: Mapping[str, str]
+    suffix: str
+    kinds: Sequence[str]
+    rendering: str
 
 
 # A new format is one file and one entry here.
 FORMATS = (
-    Format(
-        name="text",
-        suffix=".txt",
-        renderings=dict.fromkeys(KINDS, "rksp.report.terminal:render")
-        | {"score": "rksp.report.score.page:render"},
-    ),
-    Format(name="full", renderings={"score": "rksp.report.terminal:render"}),
-    Format(
-        name="json",
-        suffix=".json",
-        renderings=dict.fromkeys(KINDS, "rksp.documents.base:Document.to_json"),
-    ),
-    Format(
-        name="markdown",
-        suffix=".md",
-        renderings=dict.fromkeys(KINDS, "rksp.report.markdown:render"),
-    ),
-    Format(
-        name="sarif",
-        suffix=".sarif",
-        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.sarif:render"),
-    ),
-    Format(
-        name="junit",
-        suffix=".xml",
-        renderings={
-            "score": "rksp.report.machines.junit:render",
-            "confirm": "rksp.report.machines.junit:confirmation",
-            "grid": "rksp.report.machines.junit:grid",
-        },
-    ),
-    Format(
-        name="github",
-        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.annotations:github"),
-    ),
-    Format(
-        name="gitlab",
-        renderings=dict.fromkeys(_LISTED, "rksp.report.machines.annotations:gitlab"),
-    ),
-    Format(name="html", suffix=".html", renderings=dict.fromkeys(KINDS, "rksp.report.html:render")),
-    Format(name="brief", renderings={"score": "rksp.report.finish:render"}),
-    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.blocks:csv"}),
+    Format("text", ".txt", ("score",), "rksp.report.score.page:render"),
+    Format("text", ".txt", KINDS[1:], "rksp.report.terminal:render"),
+    Format("full", "", ("score",), "rksp.report.terminal:render"),
+    Format("json", ".json", KINDS, "rksp.documents.base:Document.to_json"),
+    Format("markdown", ".md", KINDS, "rksp.report.markdown:render"),
+    Format("sarif", ".sarif", _LISTED, "rksp.report.machines:sarif"),
+    Format("junit", ".xml", ("score", "confirm", "grid"), "rksp.report.machines:junit"),
+    Format("github", "", _LISTED, "rksp.report.machines:github"),
+    Format("gitlab", "", _LISTED, "rksp.report.machines:gitlab"),
+    Format("html", ".html", KINDS, "rksp.report.html:render"),
+    Format("brief", "", ("score",), "rksp.report.finish:render"),
+    Format("csv", ".csv", ("grid",), "rksp.report.grid:csv"),
 )
-RENDERINGS = {
-    (kind, found.name): function for found in FORMATS for kind, function in found.renderings.items()
-}
+RENDERINGS = {(kind, found.name): found.rendering for found in FORMATS for kind in found.kinds}
 _SUFFIXES = {found.suffix: found.name for found in FORMATS if found.suffix}
 
 
@@ -102,7 +72,7 @@ def one_of(names: Sequence[str], last: str = "or") -> str:
 def suffixes_of(kind: str | None = None) -> str:
     """Return the suffixes of one kind of document, or of any, such as `.txt .json .html`."""
     return " ".join(
-        f.suffix for f in FORMATS if f.suffix and (kind is None or kind in f.renderings)
+        end for end, name in _SUFFIXES.items() if kind is None or (kind, name) in RENDERINGS
     )
 
 

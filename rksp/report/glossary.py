@@ -1,14 +1,22 @@
-"""Look up a word of the output by any of its spellings; glossary.toml holds the words."""
+"""The words of the output by any spelling, and the JSON Schema of a document that they describe."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from rksp.documents.base import SCHEMA_VERSION, Document, Part
+from rksp.ground.flags import flags_of
+from rksp.recipe import Recipe
+
 NO_RANGE = "no known range"
+_ENTRY = re.compile(r"^ {4}([\w, `]+): (.*(?:\n {8}.*)*)", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +63,8 @@ def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
-    return tuple(Word(**{key: _frozen(value) for key, value in row.items()}) for row in rows)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    frozen = lambda value: tuple(value) if isinstance(value, list) else value
+    return tuple(Word(**{key: frozen(value) for key, value in row.items()}) for row in rows)
 
 
 def find_word(wanted: str) -> Word | None:
@@ -74,3 +79,45 @@ def _key(text: str) -> str:
 @cache
 def _by_key() -> dict[str, Word]:
     return {_key(name): word for word in words() for name in (word.name, *word.spellings)}
+
+
+def described(kind: type[Document]) -> dict[str, Any]:
+    """Return the schema of a kind of document; docstrings and the glossary describe its fields."""
+    schema = kind.model_json_schema()
+    classes = {one.__name__: one for one in _parts(Part)} | {Recipe.__name__: Recipe}
+    for name, part in {**schema.get("$defs", {}), kind.__name__: schema}.items():
+        said = _said(classes[name]) if name in classes else {}
+        for field, entry in part.get("properties", {}).items():
+            word = find_word(field)
+            told = said.get(field) or (word.meaning if word else "")
+            if told and "description" not in entry:
+                entry["description"] = told
+        if "description" in part:
+            part["description"] = part["description"].partition("\n\nAttributes:")[0]
+    name = str(schema["properties"]["kind"].get("default", kind.__name__))
+    example = {"kind": name, "schema_version": SCHEMA_VERSION, "verdict": "ok"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:rksp:schema:{name}:{SCHEMA_VERSION}",
+        "examples": [example],
+        **schema,
+    }
+
+
+def _parts(of: type[Any]) -> Iterator[type[Any]]:
+    yield of
+    for one in of.__subclasses__():
+        yield from _parts(one)
+
+
+def _said(part: type[Any]) -> dict[str, str]:
+    """Return field -> its entry in the docstring of the class or a base."""
+    found: dict[str, str] = {}
+    for one in reversed(part.__mro__):
+        text = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2]
+        for names, told in _ENTRY.findall(text):
+            for name in names.replace("`", "").split(","):
+                found[name.strip()] = " ".join(told.split())
+    if part is Recipe:
+        found = {name: flag.help for name, flag in flags_of(Recipe).items()} | found
+    return found

@@ -38,7 +38,9 @@ def page(template: str, document: dict[str, Any], **content: Any) -> str:
     )
     environment.filters |= {"kind": lambda block: type(block).__name__, "pieces": pieces}
     environment.tests["number"] = lambda cell: isinstance(cell, Number)
-    return environment.get_template(template).render(embedded=_embedded(document), **content)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    embedded = Markup(text.replace("<", "\\u003c"))  # so that the element cannot end early
+    return environment.get_template(template).render(embedded=embedded, **content)
 
 
 def framed(document: Document, name: str) -> str:
@@ -47,9 +49,3 @@ def framed(document: Document, name: str) -> str:
         '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
         'style="width: 100%; height: 680px; border: 0"></iframe>'
     ).format(name, render(document))
-
-
-def _embedded(document: dict[str, Any]) -> Markup:
-    """Return JSON for a script element, with "<" escaped so that the element cannot end early."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))

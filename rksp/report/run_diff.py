@@ -1,4 +1,4 @@
-"""The comparison of two runs, each a report or a run file: what differs, and what that moves."""
+"""Compare two runs, each a report or a run file, and say what each difference moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
-from rksp.report.diff import Figures, compare, figures_of
+from rksp.report.diff import compare, figures_of
 from rksp.report.finish import finished
 from rksp.report.gate import Gate
 from rksp.report.score.result import Result
@@ -131,7 +131,8 @@ def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[Effe
     changes += [MODEL] if set(settings) - Recipe.model_fields.keys() else []
     for name in changes:
         try:
-            found, why = _figures(_with(old.question, new.question, name)), ""
+            asked = _with(old.question, new.question, name)
+            found, why = figures_of(asked.reported([asked.evaluated(_CONFIG)])), ""
         except InputError as error:
             found, why = dict.fromkeys(before), str(error)
         yield EffectReport(name=name, numbers={k: (before[k], found[k]) for k in before}, why=why)
@@ -150,7 +151,3 @@ def _with(old: Question, new: Question, name: str) -> Question:
     fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
     origins = {**old.run.origins, name: new.run.origins[name]}
     return replace(old, run=replace(old.run, recipe=Recipe.parse(fields), origins=origins))
-
-
-def _figures(question: Question) -> Figures:
-    return figures_of(question.reported([question.evaluated(_CONFIG)]))

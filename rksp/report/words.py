@@ -69,18 +69,14 @@ def training(report: ScoreReport, name: str) -> str:
     return f"fine-tuning {name}" if is_fine_tuned(report) else f"{name} from scratch"
 
 
-def blocks(report: ScoreReport) -> str:
-    """Return the chains of blocks, such as `transformer.h (12)`."""
-    return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
-
-
 def stream(report: ScoreReport) -> str:
-    """Describe the residual stream: `blocks transformer.h (12), width 768`."""
+    """Describe the residual stream and what the model was shown; each may be missing."""
     if report.seeds[0].spectra.reason == NOTHING_RAN:
         return "only the configuration was read"
-    if not report.target.blocks:
-        return "the model has no residual stream of constant width"
-    return f"blocks {blocks(report)}, width {report.target.width}"
+    chains = " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
+    blocks = f"blocks {chains}, width {report.target.width}"
+    none = "the model has no residual stream of constant width"
+    return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
@@ -130,11 +126,8 @@ def of_published(report: ScoreReport, risk: RiskAssessment) -> str:
 
 def odds(risk: RiskAssessment) -> str:
     """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
-    shown = percent(definite(risk.probability_failed))
-    low, high = (
-        percent(definite(risk.probability_failed_low)),
-        percent(definite(risk.probability_failed_high)),
-    )
+    ends = risk.probability_failed_low, risk.probability_failed_high
+    shown, low, high = map(percent, map(definite, (risk.probability_failed, *ends)))
     return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
 
 
@@ -167,21 +160,6 @@ def ordered(report: ScoreReport) -> list[Finding]:
 def rate(value: float | None) -> str:
     """Format a learning rate with two digits; None is `none`."""
     return "none" if value is None else short(value, 2)
-
-
-def rates(risk: RiskAssessment) -> str:
-    """Return the three learning rates in a line: start here, likely edge, do not exceed."""
-    if risk.start_here is None:
-        return "no learning rate trains this model"
-    if risk.published is not None:
-        return f"start here {rate(risk.start_here)}, the middle of the published runs"
-    nats = risk.start_excess
-    excess = "" if nats is None else f"expected excess {nats:.2f} nats, "
-    return (
-        f"start here {rate(risk.start_here)} ({excess}P(failed) "
-        f"{percent(definite(risk.start_failed))}); likely edge {rate(risk.likely_edge)}; "
-        f"do not exceed {rate(risk.do_not_exceed)}"
-    )
 
 
 def learned(seed: SeedReport, *, is_brief: bool = False) -> str:
@@ -281,18 +259,10 @@ def applied(risk: RiskAssessment | None) -> str:
 def cost(report: ScoreReport, risk: RiskAssessment) -> str:
     """Say what a rate that is too low costs: `0.26 nats more than at S`; empty if little."""
     own, start = report.recipe.learning_rate, risk.start_here
-    if (
-        own is None
-        or start is None
-        or own >= start
-        or None
-        in (
-            risk.expected_excess,
-            risk.start_excess,
-        )
-    ):
+    excess, least = risk.expected_excess, risk.start_excess
+    if own is None or start is None or own >= start or excess is None or least is None:
         return ""
-    lost = definite(risk.expected_excess) - definite(risk.start_excess)
+    lost = excess - least
     return f"{lost:.2f} nats more than at S" if lost >= _COSTLY else ""
 
 
@@ -324,16 +294,6 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     return (
         f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the one "
         "not to exceed."
-    )
-
-
-def has_reasons(report: ScoreReport, risk: RiskAssessment | None) -> bool:
-    """Return True if there is something to say about what moves the edge."""
-    is_answered = risk is not None and not can_not_tell(risk)
-    return (
-        is_answered
-        and bool(definite(risk).contributions)
-        and report.recipe.learning_rate is not None
     )
 
 
@@ -387,16 +347,6 @@ def noise(report: ScoreReport) -> str:
     )
 
 
-def _widened(risk: RiskAssessment | None) -> list[str]:
-    """Return a line that names what widens the interval, if anything does."""
-    wide = [
-        f"{WIDENED_BY.get(name) or MEANINGS[name]} ({by:.2f} decades)"
-        for name, by in (risk.widened_by if risk else {}).items()
-        if by >= _NOTICED
-    ]
-    return [f"the interval of P(failed) is wider for {', '.join(wide)}"] if wide else []
-
-
 def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
@@ -433,7 +383,12 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         ]
         if listed:
             found.append(f"outside the range of the labelled runs: {', '.join(listed)}")
-    found += _widened(seed.risk)
+    wide = [
+        f"{WIDENED_BY.get(name) or MEANINGS[name]} ({by:.2f} decades)"
+        for name, by in (seed.risk.widened_by if seed.risk else {}).items()
+        if by >= _NOTICED
+    ]
+    found += [f"the interval of P(failed) is wider for {', '.join(wide)}"] if wide else []
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "

@@ -9,8 +9,7 @@ from support.edge_cases import inputs
 
 from lab.fit.edge_ladder import LAB
 from lab.ladders.edge_ladders import edge_ladders
-from rksp.assessment.basis import Basis
-from rksp.assessment.risk import Verdict
+from rksp.assessment.risk import Basis, Verdict
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.spectra.features import FEATURES, Features, Tier, extract
 

@@ -10,7 +10,7 @@ from support.commands import left_with
 from transformers import AutoModelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import rksp
-from rksp.assessment.model_choice import TRAINED
+from rksp.assessment.risk import TRAINED
 from rksp.documents.score import ADAPTERS_BESIDE
 
 SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 64}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.commands import left_with
 
-from rksp.cli.progress import sparse
+from rksp.cli.process import sparse
 from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.options import TrialOptions

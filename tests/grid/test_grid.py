@@ -35,7 +35,7 @@ from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.formats import render
 from rksp.report.gate import Gate
-from rksp.report.grid.report import grid_report
+from rksp.report.grid import grid_report
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
 STATES = Options(states=256)

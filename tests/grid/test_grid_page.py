@@ -20,7 +20,7 @@ from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe
 from rksp.report.formats import render
 from rksp.report.gate import Gate
-from rksp.report.grid.report import grid_report
+from rksp.report.grid import grid_report
 
 WARNED = [{"code": "RKSP505", "level": "warning"}]
 FAULTY = [{"code": "RKSP304", "level": "error"}]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from support.commands import left_with
 
 from rksp.cli.options import Given, Panel, with_options
-from rksp.cli.output_options import ConfirmOutput, ScoreOutput
+from rksp.cli.shared_options import ConfirmOutput, ScoreOutput
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, checked, flags_of, whole

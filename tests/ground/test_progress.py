@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from rksp.assessment.pipeline import evaluate
-from rksp.cli.progress import live_progress, sparse, time_left
+from rksp.cli.process import live_progress, sparse, time_left
 from rksp.documents.options import MeasureOptions
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe

@@ -206,7 +206,7 @@ def test_a_thousand_runs_are_learned_within_a_moment():
 
 def test_a_ladder_of_the_model_itself_covers_it():
     """Where rksp cannot tell, a ladder of that very model answers, and one of another does not."""
-    from rksp.assessment.basis import Basis
+    from rksp.assessment.risk import Basis
     from rksp.documents.verdict import Verdict
     from rksp.spectra.features import extract
 

@@ -13,7 +13,7 @@ from support.past_runs import LOSSES, RATES, write_table
 import rksp
 from rksp.grid.cell import Cell, Options
 from rksp.recipe import Recipe
-from rksp.report.own_runs import summary
+from rksp.report.runs import summary
 
 SMALL = [
     "--set",

@@ -10,7 +10,7 @@ from support.reports import scored
 from typer.testing import CliRunner
 
 from rksp.cli.options import Given, Panel, with_options
-from rksp.cli.run_options import RunOptions
+from rksp.cli.shared_options import RunOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.origin import OriginKind, assumed_line, flag_of, in_full, recipe_table

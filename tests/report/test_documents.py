@@ -27,7 +27,7 @@ from rksp.report import formats
 from rksp.report.diff import compare
 from rksp.report.formats import KINDS, RENDERINGS, Format, render
 from rksp.report.gate import Gate
-from rksp.report.grid.report import grid_report
+from rksp.report.grid import grid_report
 
 TINY = {"n_layer": "2", "n_embd": "32", "n_head": "2", "vocab_size": "256"}
 
@@ -126,11 +126,9 @@ def test_every_entry_of_the_table_names_a_function(kind, name):
 
 
 def test_a_format_for_all_kinds_is_one_entry(monkeypatch):
-    toy = Format(
-        name="toy", renderings=dict.fromkeys(KINDS, "rksp.documents.base:Document.to_json")
-    )
-    for kind in toy.renderings:
-        monkeypatch.setitem(RENDERINGS, (kind, toy.name), toy.renderings[kind])
+    toy = Format("toy", "", KINDS, "rksp.documents.base:Document.to_json")
+    for kind in toy.kinds:
+        monkeypatch.setitem(RENDERINGS, (kind, toy.name), toy.rendering)
     assert all(formats.formats_of(kind)[-1] == "toy" for kind in KINDS)
     assert json.loads(render(scored(), "toy"))["kind"] == "score"
 

@@ -17,7 +17,8 @@ from support.run_pages import confirmation_report, grid_report
 from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
 from rksp.report.formats import render
-from rksp.report.machines.annotations import from_root, listing
+from rksp.report.gate import from_root
+from rksp.report.machines import listing
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")

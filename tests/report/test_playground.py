@@ -13,8 +13,7 @@ from support import browser
 from support.commands import left_with
 from support.pages import Page, embedded
 
-from rksp.assessment.basis import beyond, open_at
-from rksp.assessment.risk import edge_inputs, rounded
+from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import verdict_at

@@ -21,7 +21,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import safe_strings
 from rksp.report.confirm import loss_curves
 from rksp.report.formats import formats_of, render
-from rksp.report.grid.blocks import Settings
+from rksp.report.grid import Settings
 
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")
 

@@ -11,7 +11,7 @@ import rksp
 from lab.bench.recipe_files import CONFIGS
 from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import ScoreReport
-from rksp.report.schema import described
+from rksp.report.glossary import described
 
 CONFIG = ["--evidence", "config"]
 

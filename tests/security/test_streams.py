@@ -13,7 +13,7 @@ import pytest
 from support.attacks import refused
 from support.commands import left_with
 
-from rksp.cli.streams import Stream, own_streams
+from rksp.cli.process import Stream, own_streams
 from rksp.confirm.calibrate import Ranks
 from rksp.ground.errors import Incomplete, InputError, foreign, summary
 

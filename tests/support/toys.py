@@ -248,7 +248,7 @@ TOYS = {
             "rksp/report/toy.py": "def render(document):\n    return f'a toy {document.kind}'\n",
             "rksp/report/formats.py": (
                 "FORMATS = (",
-                '    Format(name="toy", renderings={"score": "rksp.report.toy:render"}),',
+                '    Format("toy", "", ("score",), "rksp.report.toy:render"),',
             ),
         },
         _RUN + "print(rksp('score', 'gpt2', '--evidence', 'config', '--format', 'toy'))",

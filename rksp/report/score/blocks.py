@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from markupsafe import Markup
-
-from rksp.documents.score import LayerReport, RiskAssessment, ScoreReport, SeedReport
+from rksp.documents.score import ComparisonReport, RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import words
@@ -28,9 +26,8 @@ from rksp.report.blocks import (
     provenance,
 )
 from rksp.report.diff import changed_blocks
-from rksp.report.issues import deciding, place
-from rksp.report.machines.annotations import from_root
-from rksp.report.own_runs import history_blocks
+from rksp.report.gate import deciding, place
+from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
 from rksp.spectra.spectrum import VARIANTS
@@ -57,48 +54,45 @@ def blocks(report: ScoreReport) -> list[Block]:
     """Return the blocks of the page."""
     seed = deciding(report)
     number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
+    runs = report.own_runs and history_blocks(report.own_runs, Numbers(report, "own_runs/"))
     parts: list[Iterable[Block]] = [
-        [_title(report), _verdict(report, seed, number)],
+        [
+            Title(
+                eyebrow="rksp",
+                name=words.training(report, report.target.name),
+                about=f"{words.size_and_weights(report)}; {words.stream(report)}",
+            ),
+            _verdict(report, seed, number),
+        ],
         _around(report, seed),
         _curve(report, seed.risk),
         _findings(report),
-        [] if report.baseline is None else [_since(report)],
+        _since(report, report.baseline),
         _levers(seed.risk, number),
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
         [_evidence(report, seed, number)],
-        _own_runs(report),
+        [Section("Your own runs", runs, folds="summary")] if runs else [],
         [_recipe(report), _provenance(report, seed, number)],
     ]
     return [block for part in parts for block in part]
 
 
-def _title(report: ScoreReport) -> Title:
-    about = f"{words.size_and_weights(report)}; {words.stream(report)}; probe: "
-    return Title(
-        eyebrow="rksp",
-        name=words.training(report, report.target.name),
-        about=f"{about}{report.target.probe}",
-    )
-
-
 def _verdict(report: ScoreReport, seed: SeedReport, number: Numbers) -> Verdict:
-    risk = seed.risk
-    has_odds = risk is not None and risk.probability_failed is not None
-    has_odds = has_odds and not words.can_not_tell(definite(risk))
+    risk, gauge = seed.risk, None
+    odds: tuple[str, Words] | tuple[()] = ()
+    if risk is not None and risk.probability_failed is not None and not words.can_not_tell(risk):
+        odds = ("P(failed)", number("risk/probability_failed", PERCENT))
+        low, high = risk.probability_failed_low, risk.probability_failed_high
+        gauge = figures.gauge(risk.probability_failed, low, high, risk.threshold)
     return Verdict(
         word=words.TITLES[report.verdict],
         tone=_TONES.get(report.verdict, "doubtful"),
         headline=_headline(report, risk),
-        odds=("P(failed)", number("risk/probability_failed", PERCENT)) if has_odds else (),
-        gauge=_gauge(definite(risk)) if has_odds else None,
+        odds=odds,
+        gauge=gauge,
         blocks=list(_answer(report, seed, number)),
     )
-
-
-def _gauge(risk: RiskAssessment) -> Markup:
-    low, high = risk.probability_failed_low, risk.probability_failed_high
-    return figures.gauge(definite(risk.probability_failed), low, high, risk.threshold)
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
@@ -202,7 +196,7 @@ def _findings(report: ScoreReport) -> Iterator[Block]:
     rows: list[list[Words]] = []
     for one in words.ordered(report):
         stands = place(report, one)
-        where = [one.layer, f"{from_root(stands[0])}:{stands[1]}" if stands else ""]
+        where = [one.layer, "{}:{}".format(*stands) if stands else ""]
         small: list[str] = [part for name in filter(None, where) for part in (Code(name), " · ")]
         small.append(f"{one.healthy}; source: {one.source}")
         rows.append([one.level.value, one.code, one.message, one.fix, small])
@@ -213,11 +207,12 @@ def _findings(report: ScoreReport) -> Iterator[Block]:
         yield Section("Findings", [Sentence("No check found anything.", "hint")])
 
 
-def _since(report: ScoreReport) -> Section:
-    counts = words.states(Counter(one.state for one in definite(report.baseline).changes))
-    said = Sentence(f"Compared with the baseline: {counts}.")
-    blocks = [said, *changed_blocks(definite(report.baseline), Numbers(report, "baseline/"))]
-    return Section("Since the baseline", blocks)
+def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[Block]:
+    if changed is not None:
+        counts = words.states(Counter(one.state for one in changed.changes))
+        said = Sentence(f"Compared with the baseline: {counts}.")
+        blocks = [said, *changed_blocks(changed, Numbers(report, "baseline/"))]
+        yield Section("Since the baseline", blocks)
 
 
 def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
@@ -235,11 +230,11 @@ def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
 
 
 def _reasons(report: ScoreReport, risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
-    if not words.has_reasons(report, risk):
+    if risk is None or words.can_not_tell(risk) or report.recipe.learning_rate is None:
         return
     rows = [
         [one.meaning, number(f"risk/contributions/{i}/1", "+.2f")]
-        for i, one in enumerate(definite(risk).contributions)
+        for i, one in enumerate(risk.contributions)
         if abs(one.decades) >= _SMALL
     ]
     if rows:
@@ -261,19 +256,17 @@ def _spectra(seed: SeedReport, number: Numbers) -> Iterator[Block]:
         hint=("The fitted linear map of each residual block.", part * frame.is_part),
         drawing=figures.small_multiples(layers, frame, variant, number),
     )
-    rows = [_row(i, layer, number) for i, layer in enumerate(layers)]
+    rows: list[list[Words]] = []
+    for i, layer in enumerate(layers):
+        cells = (number(f"spectra/layers/{i}/{column.field}", column.form) for column in COLUMNS)
+        status = layer.status.replace("_", " ")
+        rows.append([Code(layer.name), *cells, "" if status == "ok" else status])
     rows.append(["usual", *map(usual, COLUMNS), ""])
     head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
     table = Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
     coverage = number("spectra/coverage", ".0%")
     about = Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
     yield Section("All numbers of all blocks", [about, table], folds="page")
-
-
-def _row(index: int, layer: LayerReport, number: Numbers) -> list[Words]:
-    at, status = f"spectra/layers/{index}", layer.status.replace("_", " ")
-    cells = [number(f"{at}/{column.field}", column.form) for column in COLUMNS]
-    return [Code(layer.name), *cells, "" if status == "ok" else status]
 
 
 def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
@@ -291,26 +284,15 @@ def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section
     return Section("Evidence", [*numbers, *([Notes(notes)] if notes else [])], folds="summary")
 
 
-def _own_runs(report: ScoreReport) -> Iterator[Block]:
-    if report.own_runs is not None:
-        blocks = history_blocks(report.own_runs, Numbers(report, "own_runs/"))
-        yield Section("Your own runs", blocks, folds="summary")
-
-
 def _recipe(report: ScoreReport) -> Section:
     values = dict(report.recipe)
+    places = {name: (" ", Code(f"{at[0]}:{at[1]}")) for name, at in report.recipe_places.items()}
     rows = [
-        (name, value, (said, *_placed(report, name)))
+        (name, value, (said, *places.get(name, ())))
         for name, value, said in recipe_rows(values, report.recipe_origins)
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
     return Section("Recipe", [Table(("Field", "Value", "From"), rows)], folds="page")
-
-
-def _placed(report: ScoreReport, name: str) -> Words:
-    """Return where a file sets a field: `train.yaml:3`; nothing where none does."""
-    stands = report.recipe_places.get(name)
-    return () if stands is None else (" ", Code(f"{stands[0]}:{stands[1]}"))
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:

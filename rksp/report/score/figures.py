@@ -206,7 +206,9 @@ def small_multiples(
             circle(layer, within, near_unit),
             layer.name,
             number(f"spectra/layers/{index}/spectral_radius", ".2f"),
-            Markup() if layer.status == Status.OK else Markup("<br>{}").format(_status(layer)),
+            Markup()
+            if layer.status == Status.OK
+            else Markup("<br>{}").format(layer.status.replace("_", " ")),
         )
         for index, layer in enumerate(layers)
     ]
@@ -230,10 +232,6 @@ def small_multiples(
 def _circles(drawn: Sequence[Markup]) -> Markup:
     few = " few" if len(drawn) < 6 else ""
     return Markup('<div class="circles{}">{}</div>').format(few, Markup().join(drawn))
-
-
-def _status(layer: LayerReport) -> str:
-    return layer.status.replace("_", " ")
 
 
 def circle(layer: LayerReport, within: Frame, near_unit: tuple[float, float] | None) -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rksp.classifiers.edge_model import load_edge_model
@@ -49,7 +49,9 @@ class Measured:
     @property
     def healthy(self) -> str:
         """The healthy range in words."""
-        return healthy(self.word)
+        found = find_word(self.word)
+        assert found is not None, self.word
+        return found.range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,6 @@ COLUMNS = (
 )
 
 
-def healthy(word: str) -> str:
-    """Return the healthy range of a measured word."""
-    found = find_word(word)
-    assert found is not None, word
-    return found.range
-
-
 def usual(column: Column) -> str:
     """Return the usual range of a column in short: `0.06–1`, or a dash."""
     found = find_word(column.title)
@@ -101,10 +96,6 @@ def usual(column: Column) -> str:
 
 def measured(seed: SeedReport) -> list[Measured]:
     """Return what was measured in the forward pass and in the response, in the pages' order."""
-    return list(_measured(seed))
-
-
-def _measured(seed: SeedReport) -> Iterator[Measured]:
     forward, response = seed.forward, seed.response
     uniform = forward.uniform_loss
     rows = [
@@ -122,12 +113,15 @@ def _measured(seed: SeedReport) -> Iterator[Measured]:
             ("critical rate", "response/critical_rate", "first step"),
             ("drift", "response/drift", "nats a position, one update at 1e-3"),
         ]
+    found = []
     for word, path, note in rows:
         part, field = path.split("/")
         value = getattr(getattr(seed, part), field)
         if value is not None:
             notes = filter(None, (note, _beyond(word, value)))
-            yield Measured(word=word, path=path, value=value, note="; ".join(notes))
+            one = Measured(word=word, path=path, value=value, note="; ".join(notes))
+            found.append(one)
+    return found
 
 
 def _beyond(word: str, value: float) -> str:

@@ -20,7 +20,7 @@ from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
-from rksp.report.issues import deciding
+from rksp.report.gate import deciding
 from rksp.report.score.measured import change
 from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES
 
@@ -84,14 +84,7 @@ def render(report: ScoreReport) -> Page:
     forms = [words.learned(seed), words.learned(seed, is_brief=True)]
     own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if forms[0] else []
     changed = (_line(Text(f"  {said}", style="dim")) for said in (change(seed),) if said)
-    parts = (
-        _verdict(report, seed),
-        _rates(report, seed.risk),
-        own,
-        trained,
-        changed,
-    )
-    lines = [line for part in parts for line in part]
+    lines = [*_verdict(report, seed), *_rates(report, seed.risk), *own, *trained, *changed]
     rest = list(_rest(report, seed))
     if len(lines) + len(rest) > _MOST:
         rest = list(_rest(report, seed, is_brief=True))
@@ -147,7 +140,8 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
     if risk is None or risk.start_here is None or words.can_not_tell(risk):
         return
     if risk.published is not None:
-        yield _line(f"  {words.rates(risk)}")
+        start = words.rate(risk.start_here)
+        yield _line(f"  start here {start}, the middle of the published runs")
         return
     start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
     excess = "" if risk.start_excess is None else f"+{risk.start_excess:.2f} nats"

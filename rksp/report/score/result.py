@@ -21,8 +21,8 @@ from rksp.ground.text import short
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
+from rksp.report.gate import deciding
 from rksp.report.html import framed
-from rksp.report.issues import deciding
 
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (

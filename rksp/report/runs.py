@@ -1,20 +1,25 @@
-"""The page of past runs: every run by its ladder, and how well rksp would have predicted them."""
+"""The pages of runs: past ones by their ladders, with how well rksp predicts them; watched ones."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
+from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import (
     HistoryReport,
     PastLadderReport,
     RunsReport,
     ScorecardReport,
 )
+from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report.blocks import (
     PERCENT,
     Block,
+    Code,
+    Command,
+    Figure,
     Notes,
     Numbers,
     Section,
@@ -24,13 +29,29 @@ from rksp.report.blocks import (
     Verdict,
     Words,
 )
+from rksp.report.confirm import loss_curves, profile, side_by_side
+from rksp.report.score import figures
 
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
 _MOST_NAMED = 5
+_MOST_ALARMS = 100  # JSON holds all of them
+_WORDS = {
+    "failed": ("risk", "The run failed"),
+    "alarmed": ("doubtful", "The run raised alarms"),
+    "quiet": ("ok", "The run raised no alarm"),
+}
+_LOSS = (
+    "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
+    "begins to show a failure."
+)
 
 
-def blocks(report: RunsReport) -> list[Block]:
+def blocks(report: RunsReport | WatchReport) -> list[Block]:
     """Return the blocks of the page."""
+    return _watched(report) if isinstance(report, WatchReport) else _past(report)
+
+
+def _past(report: RunsReport) -> list[Block]:
     history = report.history
     doubt = [Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
     found: list[Block] = [
@@ -153,3 +174,51 @@ def _is_ladder(ladder: PastLadderReport) -> bool:
 
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _watched(report: WatchReport) -> list[Block]:
+    number = Numbers(report)
+    size = f"{count(report.parameters)} parameters; " if report.parameters else ""
+    ranks = f" on {report.ranks} ranks" if report.ranks > 1 else ""
+    about = (size, number("trial/steps", ",d"), f" steps{ranks}; {report.ended}")
+    tone, headline = _WORDS[report.verdict]
+    return [
+        Title(eyebrow="rksp watch", name=report.model, about=about),
+        Verdict(
+            word=report.verdict.upper(),
+            tone=tone,
+            headline=headline,
+            blocks=[Sentence(said) for said in report.conclusions],
+        ),
+        *_alarms(report, number),
+        *_curves(report),
+        Section("Provenance", [Command(report.command)], is_record=True),
+    ]
+
+
+def _alarms(report: WatchReport, number: Numbers) -> Iterator[Block]:
+    rows: list[list[Words]] = [
+        [number(f"alarms/{i}/step", ",d"), Code(one.monitor), Code(one.layer or "–"), one.text]
+        for i, one in enumerate(report.alarms[:_MOST_ALARMS])
+    ]
+    if rows:
+        head = ("Step", "Monitor", "Module", "Alarm")
+        yield Section("Alarms", [Table(head, rows, narrow=("Step", "Alarm"))])
+    if report.forecast is not None:
+        yield Section("Forecast", [Sentence(line.strip()) for line in report.forecast.text])
+
+
+def _curves(report: WatchReport) -> Iterator[Block]:
+    hues = {report.trial.arm: 0}
+    drawn = figures.panel(
+        ("wide", loss_curves([report.trial], hues, width=920, height=340)),
+        ("narrow", loss_curves([report.trial], hues, width=350, height=290)),
+    )
+    yield Figure(title="Loss", hint=_LOSS, drawing=drawn)
+    curves = report.trial.profiles.items()
+    parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
+    hint = "Of the whole model, or of its worst layer at each step."
+    yield Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
+    silent = [f"{name} did not measure: {why}" for name, why in report.trial.silent.items()]
+    if silent:
+        yield Notes(silent)

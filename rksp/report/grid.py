@@ -1,12 +1,14 @@
-"""The page of a grid: what could not run, the best cells, the map of the risk, the ranking."""
+"""The document of a grid and its page: what could not run, the best cells, the map, the ranking."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
-from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
-from rksp.grid.table import ANSWERS, to_csv
+from rksp.documents.grid import FAILED, GridReport, RiskMap
+from rksp.grid.table import ANSWERS, Record, best_safe, heat_map, pareto, to_csv, where
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
@@ -24,7 +26,13 @@ from rksp.report.blocks import (
     Words,
     written,
 )
+from rksp.report.gate import Gate
+from rksp.report.words import sentence
 
+if TYPE_CHECKING:
+    from rksp.grid.run import GridResult
+
+_VERDICTS = ("ok", "caution", "risk", "cannot tell", "not assessed")
 _HEADLINES = {
     "ok": "No setting is a risk",
     "risk": "Some settings are a risk",
@@ -50,6 +58,71 @@ _ANSWERS = (
 )
 
 
+def grid_report(
+    result: GridResult, gate: Gate, *, conditions: Sequence[str] = (), top: int | None = None
+) -> GridReport:
+    """Judge every cell of a grid, and show the selected ones.
+
+    Args:
+        result: What the store holds.
+        gate: Decides which cells fail; its bar decides their verdicts.
+        conditions: Show only the cells that meet them, such as `lr<=1e-3`.
+        top: Show only so many of those.
+
+    Raises:
+        InputError: A condition cannot be read, or names no column.
+    """
+    everything = result.records(gate.bar)
+    shown, count = where(everything, conditions)[:top], len(everything)
+    positions = {record["position"] for record in shown}
+    failing = [record for record in everything if gate.fails(record)]
+    broken = [record for record in everything if record["verdict"] == FAILED]
+    broken.sort(key=lambda record: record["position"])
+    # A cell without a result has its state in place of a verdict.
+    undone = sum(record["verdict"] not in (*_VERDICTS, FAILED) for record in everything)
+    verdict, reasons = "risk" if failing else "ok", []
+    if broken or undone:
+        is_invalid = all(record["failure"] == "invalid" for record in broken)
+        verdict = "unusable" if len(broken) == count and is_invalid else "incomplete"
+    if broken:
+        why = str(broken[0]["message"])
+        reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
+        if "no such setting" in why:
+            reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
+    if undone:
+        reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
+    if failing and not reasons:
+        worst = failing[-1]  # they are ranked
+        rate = f" at {short(worst['learning_rate'])}" if worst["learning_rate"] else ""
+        at = f"(worst: {worst['model']}{rate})"
+        reasons = [f"{len(failing)} of {count} cells fail --fail-on {gate.fail_on} {at}"]
+    unknown = [record for record in everything if gate.stops(str(record["verdict"]))]
+    only_unknown = verdict == "ok" and bool(unknown)
+    if only_unknown:
+        reasons = [f"rksp cannot tell of {len(unknown)} of {count} cells"]
+    return GridReport(
+        verdict=verdict,
+        gate=GateReport(
+            fail_on=gate.fail_on,
+            failed=verdict != "ok" or only_unknown,
+            only_unknown=only_unknown,
+            issues=[],
+            reasons=reasons,
+        ),
+        cells=shown,
+        cells_in_grid=count,
+        axes=result.axes(),
+        best_safe=best_safe(everything),
+        pareto=pareto(everything),
+        failing=[record["position"] for record in failing if record["position"] in positions],
+        profiles_made=len(result.profiles),
+        made_by=dict(result.made_by),
+        assumed=dict(result.assumed),
+        risk_map=heat_map(everything, result.axes()),
+        hidden=[record for record in everything if record["position"] not in positions],
+    )
+
+
 class Settings:
     """Names each cell by what varies.
 
@@ -66,13 +139,10 @@ class Settings:
         own = [name for name in varied if fields[name] == name or fields[name] not in known]
         self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
 
-    def __call__(self, cell: Record, *, but: str = "") -> str:
-        """Return the cell by what varies, except one axis: `learning_rate=6e-4 n_layer=4`."""
-        words = [
-            f"{axis}={word(cell[axis])}"
-            for axis in self.axes
-            if axis != but and cell.get(axis) is not None
-        ]
+    def __call__(self, cell: Record) -> str:
+        """Return the cell by what varies: `learning_rate=6e-4 n_layer=4`."""
+        varied = [axis for axis in self.axes if cell.get(axis) is not None]
+        words = [f"{axis}={word(cell[axis])}" for axis in varied]
         return " ".join(words) or str(cell["model"])
 
     def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
@@ -133,15 +203,17 @@ def blocks(report: GridReport) -> list[Block]:
     """Return the blocks of the page."""
     setting = Settings(report)
     everything = [*report.cells, *report.hidden]
+    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
+    versions = Table(("Name", "Value", "", ""), cards, look="cards")
     parts: list[Iterable[Block]] = [
-        [_title(report, setting), _verdict(report)],
-        [Sentence(line_of(report.assumed), "hint")] if report.assumed else [],
+        [_title(report, setting), _counted(report)],
+        [Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
         _broken(setting, everything),
         [_best(report, setting, everything)],
         _trade_offs(report),
         [] if report.risk_map is None else [_map(report.risk_map, Numbers(report, "risk_map/"))],
         _ranking(report),
-        [_versions(report)],
+        [Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
 
@@ -163,7 +235,7 @@ def _title(report: GridReport, setting: Settings) -> Title:
     )
 
 
-def _verdict(report: GridReport) -> Verdict:
+def _counted(report: GridReport) -> Verdict:
     counts, total = report.counts, len(report.cells)
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
@@ -187,7 +259,8 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
     for message, stopped in setting.broken(everything).items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        rows.append(["error", _cells(len(stopped)), message, "", named])
+        cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"
+        rows.append(["error", cells, message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
         yield Section("Could not run", [Table(head, rows, look="items")])
@@ -235,17 +308,17 @@ def _trade_offs(report: GridReport) -> Iterator[Block]:
 
 def _map(heat: RiskMap, number: Numbers) -> Section:
     rows = [
-        [row.name, *(_chance(number, i, j, p) for j, p in enumerate(row.probabilities))]
+        [row.name]
+        + [
+            "" if chance is None else number(f"rows/{i}/probabilities/{j}", PERCENT)
+            for j, chance in enumerate(row.probabilities)
+        ]
         for i, row in enumerate(heat.rows)
     ]
     table = Table((" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map")
     binned = f"in {len(heat.rates)} columns of equal width, each up to the next one’s rate"
     said = f"Mean P(failed) by learning rate{f', {binned}' * heat.is_binned}."
     return Section("Risk over the grid", [Sentence(said, "hint"), table])
-
-
-def _chance(number: Numbers, row: int, column: int, chance: float | None) -> str:
-    return "" if chance is None else number(f"rows/{row}/probabilities/{column}", PERCENT)
 
 
 def _ranking(report: GridReport) -> Iterator[Block]:
@@ -275,13 +348,3 @@ def _ranking(report: GridReport) -> Iterator[Block]:
         shown.append(Sentence(said, "hint"))
     if rows:
         yield Section("Ranked", shown, hint=_ORDER)
-
-
-def _versions(report: GridReport) -> Section:
-    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
-    table = Table(("Name", "Value", "", ""), cards, look="cards")
-    return Section("Provenance", [table], folds="summary", is_record=True)
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count:,} cells"

@@ -1,0 +1,407 @@
+"""Groups of options that several commands share, one model for each panel or part of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+from pydantic import Field
+
+from rksp.cli.options import Given, assignments, flag_names
+from rksp.ground.budgets import PAST_RUNS, reading
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.factory import is_factory
+from rksp.ground.flags import COUNT, Flag
+from rksp.ground.model import Finite
+from rksp.ground.text import one_line
+from rksp.recipe import Recipe
+from rksp.report.formats import FORMATS, formats_of, one_of, suffixes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rksp.classifiers.edge_model import EdgeModel
+    from rksp.models.source import ModelSource
+    from rksp.run import Question, Run
+
+FailOn = Annotated[
+    list[str],
+    Flag(
+        "--fail-on",
+        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
+        "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
+        unit="bar",
+        from_file=True,  # only where it makes the gate stricter
+    ),
+]
+ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
+
+
+class ModelOptions(Finite):
+    """Options of the model."""
+
+    overrides: Annotated[
+        list[str],
+        Flag(
+            "--set", "Change a setting of the model's configuration; repeatable.", unit="key=value"
+        ),
+    ] = []
+    task: Annotated[
+        str | None,
+        Flag("--task", "Read the model as this, such as image-classification.", unit="task"),
+    ] = None
+    max_params: Annotated[
+        float, COUNT, Flag("--max-params", "Refuse larger models.", unit="parameters")
+    ] = Field(default=2e9, gt=0)
+    trust_remote_code: Annotated[
+        bool, Flag("--trust-remote-code", "Run the model code that a repository brings.")
+    ] = False
+    offline: Annotated[
+        bool, Flag("--offline", "Ask the Hub for nothing, not even a typed model's configuration.")
+    ] = False
+    allow_hub: Annotated[
+        bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
+    ] = False
+
+    def resolve(
+        self,
+        target: str,
+        overrides: Mapping[str, object],
+        *,
+        counts: bool = True,
+        is_typed: bool = False,
+    ) -> ModelSource:
+        """Resolve a target; `--set` replaces what a recipe file changes about it.
+
+        Args:
+            target: See `rksp.resolve`.
+            overrides: What a recipe file changes about the target.
+            counts: See `rksp.resolve`.
+            is_typed: A person typed the target, so the Hub may be asked for its configuration.
+
+        Raises:
+            InputError: The model does not exist.
+        """
+        from rksp.models.names import fetch_config, may_fetch, said_of_namesake
+        from rksp.models.resolve import resolve  # torch, not for --help
+        from rksp.models.source import Task
+
+        if self.task is not None and self.task not in get_args(Task):
+            hint = nearest(self.task, get_args(Task), count=1) or "."
+            raise InputError(f"--task {self.task!r} is unknown; use {one_of(get_args(Task))}{hint}")
+
+        runs_code = is_factory(target) or self.trust_remote_code  # which may take its time
+        with nullcontext() if runs_code else reading(f"the model {one_line(target, 200)}"):
+            source = resolve(
+                target,
+                overrides={**overrides, **assignments(self.overrides)},
+                trust_remote_code=self.trust_remote_code,
+                allow_hub=self.allow_hub and not self.offline,
+                max_params=int(self.max_params),
+                counts=counts,
+                fetch=fetch_config if is_typed and may_fetch(self.offline) else None,
+                task=cast(Any, self.task),
+            )
+        for said in said_of_namesake(target):
+            print(f"rksp: {one_line(said)}", file=sys.stderr)
+        return source
+
+
+def format_of(kind: str | None) -> Any:
+    """Return the type of `--format` for one kind of document, or for any."""
+    names = formats_of(kind) if kind else tuple(dict.fromkeys(found.name for found in FORMATS))
+    return Annotated[Literal[names], Flag("--format", "Format of the output on stdout.")]
+
+
+def files_of(kind: str | None) -> Any:
+    """Return the type of `--output` for one kind of document, or for any."""
+    said = f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
+    return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
+
+
+class GateOptions(Finite):
+    """Options of the exit code."""
+
+    fail_on: FailOn = ["0.5"]
+    exit_zero: ExitZero = False
+    select: Annotated[
+        list[str],
+        Flag(
+            "--select",
+            "Report only these checks: codes, beginnings of codes, or names; repeatable.",
+            unit="check",
+        ),
+    ] = []
+    ignore: Annotated[
+        list[str], Flag("--ignore", "Do not report these checks; repeatable.", unit="check")
+    ] = []
+    levels: Annotated[
+        list[str],
+        Flag(
+            "--level",
+            "Set the level of a check, such as RKSP503=note; repeatable.",
+            unit="check=level",
+        ),
+    ] = []
+    baseline: Annotated[
+        Path | None,
+        Flag(
+            "--baseline",
+            ("An older JSON report; only new and worse issues count for the exit code."),
+        ),
+    ] = None
+
+
+class RiskOptions(Finite):
+    """Options of the estimate of the risk."""
+
+    risk: Annotated[
+        float,
+        Flag(
+            "--risk",
+            "Probability that the edge lies below the learning rate not to exceed.",
+            unit="probability",
+        ),
+    ] = Field(default=0.05, gt=0, lt=1)
+    classifier: Annotated[
+        Path | None,
+        Flag(
+            "--classifier",
+            ("A model of the edge from python -m lab fit; the default is the shipped one."),
+        ),
+    ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Learn from past runs: files or folders, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
+
+
+class ScoreOutput(Finite):
+    """Options of the output of `rksp score`."""
+
+    output_format: format_of("score") = "text"  # type: ignore[valid-type]  # a table
+    verbose: Annotated[
+        bool,
+        Flag(
+            "--verbose",
+            "Print every measurement instead of the short page.",
+            aliases=("-v",),
+            from_file=True,
+        ),
+    ] = False
+    output: files_of("score") = []  # type: ignore[valid-type]  # a table
+
+    @property
+    def format(self) -> str:
+        """The format of stdout: the full text where it was asked for."""
+        return "full" if self.verbose and self.output_format == "text" else self.output_format
+
+
+class ConfirmOutput(Finite):
+    """Options of the output of `rksp confirm`."""
+
+    output_format: format_of("confirm") = "text"  # type: ignore[valid-type]  # a table
+    output: files_of("confirm") = []  # type: ignore[valid-type]  # a table
+
+
+class ReportOutput(Finite):
+    """Options of the output of `rksp report`."""
+
+    output_format: format_of(None) = "text"  # type: ignore[valid-type]  # a table
+    output: files_of(None) = []  # type: ignore[valid-type]  # a table
+
+
+class DiffOutput(Finite):
+    """Options of the output and exit code of `rksp diff`."""
+
+    fail_on: FailOn = ["error"]
+    exit_zero: ExitZero = False
+    output_format: format_of("diff") = "text"  # type: ignore[valid-type]  # a table
+
+
+class RunOptions(Finite):
+    """Options of the run beside the fields of its recipe."""
+
+    recipe_file: Annotated[
+        Path | None, Flag("--recipe", "A trainer's run file; options override its settings.")
+    ] = None
+    devices: Annotated[
+        int | None,
+        Flag(
+            "--devices",
+            "Number of devices in the run; needed where a run file gives the batch per device.",
+            unit="devices",
+        ),
+    ] = None
+    as_format: Annotated[
+        str | None,
+        Flag(
+            "--as",
+            "Read the run file as this trainer's; the default is to recognize the trainer.",
+            unit="trainer",
+        ),
+    ] = None
+    is_pretrained: Annotated[
+        bool | None,
+        Flag(
+            "--pretrained/--from-scratch",
+            "The run starts from trained weights, or from random ones; the default is what the "
+            "target and the run file show.",
+        ),
+    ] = None
+
+    is_strict: Annotated[
+        bool, Flag("--strict", "Refuse a run file with a setting that rksp does not know.")
+    ] = False
+
+    def run(self, target: str, given: Given[Recipe]) -> Run:
+        """Return the run of a target; what is to be known about its file is said on stderr.
+
+        Raises:
+            InputError: See `rksp.run.Run.read`.
+        """
+        from rksp.run import Run
+
+        with reading(f"the run file {one_line(str(self.recipe_file or target), 200)}"):
+            run = Run.read(
+                target,
+                {name: given.values[name] for name in given.typed},
+                file=self.recipe_file,
+                devices=self.devices,
+                trainer=self.as_format,
+                strict=self.is_strict,
+                flags=flag_names(Recipe),
+            )
+        say(run.notes)
+        return replace(run, is_pretrained=self.is_pretrained)
+
+
+class SoftwareOptions(Finite):
+    """Options of the software and the hardware that train."""
+
+    env: Annotated[
+        Path | None,
+        Flag(
+            "--env",
+            "The software that trains, where it is not this Python: what pip freeze prints, a "
+            "lock file, requirements, environment.yml or a Dockerfile.",
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None, Flag("--gpu", "The accelerator that trains, such as h100.", unit="name")
+    ] = None
+
+
+def learned(question: Question, paths: Sequence[Path], prior: EdgeModel | None = None) -> Question:
+    """Return the question to a classifier that knows past runs; say if they move nothing.
+
+    Raises:
+        InputError: A path holds no run that can be read.
+    """
+    if not paths:
+        return question.learning((), prior)
+    with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", PAST_RUNS):
+        question = question.learning(paths, prior)
+    if question.unlearned:
+        say([f"nothing is learned from the runs: {question.unlearned}"])
+    return question
+
+
+def say(notes: Iterable[str]) -> None:
+    """Print notes on stderr, a line each."""
+    for note in notes:
+        print(f"rksp: {one_line(note)}", file=sys.stderr)
+
+
+class PlanOptions(Finite):
+    """Options of the cells of a grid."""
+
+    target: Annotated[
+        str | None, Flag("--target", "The model, if the file names none.", unit="target")
+    ] = None
+    samples: Annotated[
+        int | None,
+        Flag("--samples", "Draw this many cells at random; needed for ranges.", unit="cells"),
+    ] = Field(default=None, ge=1)
+    sample_seed: Annotated[int, Flag("--sample-seed", "Seed of the random draw.", unit="seed")] = 0
+    ignore: Annotated[
+        list[str],
+        Flag(
+            "--ignore",
+            "Ignore this axis, which sets neither recipe nor model; repeatable.",
+            unit="axis",
+        ),
+    ] = []
+    max_cells: Annotated[int, Flag("--max-cells", "Refuse larger grids.", unit="cells")] = Field(
+        default=10_000, ge=1
+    )
+    dry_run: Annotated[bool, Flag("--dry-run", "Print the cells and stop.")] = False
+
+
+class EngineOptions(Finite):
+    """Options of the workers."""
+
+    engine: Annotated[
+        Literal["local", "ray", "slurm"], Flag("--engine", "Where the workers run.")
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        Flag("--workers", "Number of models to measure at the same time.", unit="workers"),
+    ] = Field(default=None, ge=1)
+    address: Annotated[
+        str | None, Flag("--address", "Address of a Ray cluster.", unit="address")
+    ] = None
+    slurm: Annotated[
+        list[str],
+        Flag(
+            "--slurm",
+            "A parameter of submitit: slurm_partition=cpu, timeout_min=60, mem_gb=8.",
+            unit="name=value",
+        ),
+    ] = []
+    timeout: Annotated[
+        float, Flag("--timeout", "Time limit for one profile or cell.", unit="seconds")
+    ] = Field(default=1800.0, gt=0)
+    retry_failed: Annotated[bool, Flag("--retry-failed", "Run failed cells again.")] = False
+
+
+class ViewOptions(Finite):
+    """Options of a grid's output and exit code."""
+
+    fail_on: FailOn = ["0.5"]
+    exit_zero: ExitZero = False
+    output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
+    output: Annotated[
+        list[str],
+        Flag(
+            "--output",
+            f"Also write FILE ({suffixes_of('grid')}) or FORMAT=FILE; a FILE.db is the store, "
+            "from which the same grid resumes. Repeatable.",
+            aliases=("-o",),
+            unit="file",
+        ),
+    ] = []
+    top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(
+        default=None, ge=1
+    )
+    where: Annotated[
+        list[str],
+        Flag("--where", "Print only the cells that match: lr<=1e-3; repeatable.", unit="condition"),
+    ] = []
+    export: Annotated[
+        list[Path],
+        Flag(
+            "--export",
+            "Also write all cells (.csv, .jsonl), or those that pass as a sweep: W&B "
+            "(.yaml), Hydra (.txt), Optuna (.json); repeatable.",
+            unit="file",
+        ),
+    ] = []
