@@ -52,11 +52,12 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
 
 
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
-    """Return the rate to start with if the recipe has none or one that is at risk."""
+    """Return the rate to start with, or that of the fix, if there is none or one at risk."""
     risk, rate = seed.risk, report.recipe.learning_rate
     if definite(risk).start_here is None:
         return None
-    start = short(definite(definite(risk).start_here), 2)
+    ceiling = None if rate is None else definite(risk).do_not_exceed
+    start = short(min(filter(None, (definite(risk).start_here, ceiling))), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
     return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
 

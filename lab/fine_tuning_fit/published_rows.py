@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from lab.fine_tuning_fit.public_rows import Row, inputs_of, is_trained_card, is_trained_recipe
@@ -21,6 +22,9 @@ from rksp.classifiers.fine_tuning.published import (
     size_class,
 )
 
+# Runs of reinforcement learning and reward models that trainers ship, or behind which a released
+# model stands: read in the files that each row names, and counted beside the rows that are given.
+AFTER_TRAINING = Path(__file__).with_name("after_training.jsonl")
 # Where the row's method names the objective, the recipe's name for it. GDPO is GRPO with several
 # rewards; EBFT takes GRPO's step on a reward of features (Jelassi et al., 2026).
 _NAMED = {"gdpo": "grpo", **{name: name for name in WIDER}}

@@ -46,11 +46,14 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     peft = evidence.recipe.peft
     how = {"none": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}.get(peft, "adapters")
+    which = f"the highest usual one for {how} at this size and batch"
+    if evidence.highest_published is not None:
+        which = "the highest of the published runs of this kind"
     yield Observation(
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
         message=(
             f"The learning rate {short(rate, 6)} is {rate / limit:.3g} times {short(limit, 2)}, "
-            f"the highest usual one for {how} at this size and batch."
+            f"{which}."
         ),
         value=rate / limit,
         rate=limit,
@@ -60,6 +63,8 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 def _limit(evidence: CheckEvidence) -> float | None:
     """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
+    if evidence.highest_published is not None:
+        return evidence.highest_published
     family = optimizer_spec(recipe.optimizer).family
     if not evidence.is_fine_tuning or family not in ("adaptive", "sign-like"):
         return None

@@ -514,8 +514,18 @@ def _axolotl_precision(draft: Draft) -> None:
         draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
 
 
+def _hatchery(draft: Draft) -> None:
+    """Set the adapters that a service trains, and its loss (axolotl/integrations/hatchery)."""
+    service = draft.get("hatchery")
+    if service is not None:
+        draft.put("peft", "lora", service)
+        convert.put_lora(draft, "hatchery.lora_rank", "", "", 32)
+
+
 def _axolotl_objective(draft: Draft) -> None:
     convert.stated_objective("rl", ebft="other")(draft)
+    losses = {"importance_sampling": "grpo", "cispo": "grpo", "dro": "grpo"}
+    convert.stated_objective("hatchery.loss_fn", cross_entropy="lm", **losses)(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
@@ -537,6 +547,7 @@ AXOLOTL = reader(
     "axolotl",
     convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
     convert.lora("adapter=lora", **_LORA),
+    _hatchery,
     Row("optimizer", "optimizer", convert.optimizer, "adamw"),
     # contribs/mit/muon/dist_muon.py
     Row("muon_scale", "optim_args.adjust_lr", convert.meaning(rms_norm="match_rms_adamw")),

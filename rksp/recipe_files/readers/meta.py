@@ -88,7 +88,7 @@ def _titan_fall(draft: Draft) -> None:
 
 
 def _titan_precision(draft: Draft) -> None:
-    """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
+    """Set precision and adapters: converters do, else FSDP unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         convert.put_precision(draft, weights, is_pure=True)
@@ -99,7 +99,14 @@ def _titan_precision(draft: Draft) -> None:
         text = name.text if isinstance(name, Unresolved) else str(name)
         if re.search("float8|fp8|mx|fp4", text.lower()):
             draft.put("precision", "fp8", converters, text=f"{text:.60} read as fp8")
-            return
+        if text.lower().startswith("lora"):
+            draft.put("peft", "lora", converters, text=f"{text:.60}")
+            for field, key in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
+                value = re.search(rf"\b{key}=([\d.]+)", text)
+                if value is not None:
+                    draft.put(field, float(value[1]), converters, text=value[0])
+    if draft.knows("precision"):
+        return
     found = draft.text("training.mixed_precision_param")
     if found is not None:
         convert.put_precision(draft, found)
