@@ -65,7 +65,6 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "feedback": dict(read.feedback),
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
@@ -100,9 +99,6 @@ def _print(read: RecipeFile) -> None:
     line = _assumed(read)
     if line:
         _say(f"\n{line}")
-    if read.feedback:
-        said = (f"{name} {_value(value)}" for name, value in read.feedback.items())
-        _say(f"\nFeedback: {', '.join(said)}")
     for i, one in enumerate(read.unread):
         _say(f"{'' if i else chr(10)}Unread: {one}")
     _print_target(read)

@@ -111,7 +111,7 @@ def test_a_checkpoint_is_trained_itself_and_its_path_is_quoted(checkpoint, tmp_p
 
 
 def test_a_large_model_type_is_shrunk_without_the_settings_that_shrinking_refuses(tmp_path):
-    unseen = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--optimizer", "lamb"]
+    unseen = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--batch-ramp", "0:16,500:32"]
     words, report = following("gpt2", *unseen, "--evidence", "config", cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
     assert words[:2] == ["rksp", "calibrate"] and "--shrink" in words

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rksp.recipe import AFTER_TRAINING
+from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table.convert import Converter, Setter, betas, number, positive
@@ -166,11 +166,13 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
-        if draft.value("objective") in AFTER_TRAINING:
-            for name, keys in _trainers()["feedback"].items():
-                found = draft.get(*keys.split())
-                if found is not None:
-                    draft.feedback[name] = found.value
+        for kind, objectives in (("preferences", PREFERENCES), ("reinforced", REINFORCED)):
+            if draft.value("objective") in objectives:
+                for name, setting in _trainers()[kind].items():
+                    number(draft, name, setting.split())
+                reference = draft.text(*_trainers()["references"]["keys"].split())
+                if reference is not None:
+                    draft.note(f"The run is held to the reference model {reference.value}.")
         if self.muon and draft.value("optimizer") == "muon":
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
