@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
-from rksp.documents.finding import Level
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
@@ -40,7 +39,7 @@ def untuned(recipe: Recipe) -> list[str]:
     return ["no run of fine-tuning is in fp8"] if recipe.precision == "fp8" else []
 
 
-@check("RKSP901", "not-covered", Level.NOTE, reads="recipe")
+@check("RKSP901")
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     # The model of fine-tuning says itself what its runs do not hold.
     parts = [] if evidence.is_fine_tuning else list(not_covered(evidence.recipe))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rksp.checks.check import Observation, check
+from rksp.checks.check import Look, Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.text import short
@@ -36,13 +36,13 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
 _RANK_ONE = 1e-4
 _PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
-_BETAS = (0.005, 10.0)  # half of the lowest and the highest that the SimPO study searched
+_BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
 _KL, _WILD_KL = 0.2, 2.0  # Ziegler et al. began there; ten times that
-_GROUP = 4  # answers to a prompt; published runs of GRPO have 4 to 64
-_CLIP = 0.5  # beyond the 0.28 of DAPO, most published clips have no effect
+_GROUP = (4, 128)  # answers to a prompt; published runs of GRPO have 4 to 64
+_CLIP = (3e-4, 0.5)  # that of GSPO's mean over a sequence; beyond DAPO's 0.28 few clip anything
 
 
-@check("RKSP508", "fine-tuning-rate", Level.ERROR)
+@check("RKSP508")
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, limit = evidence.recipe.learning_rate, _limit(evidence)
     if rate is None or limit is None or rate <= limit:
@@ -100,7 +100,7 @@ def _whole(evidence: CheckEvidence) -> float:
     return next(limit for largest, limit in table if size <= largest)
 
 
-@check("RKSP509", "fine-tuning-batch", Level.WARNING)
+@check("RKSP509")
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate
@@ -117,7 +117,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP511", "adapter-scale", Level.WARNING, is_cause=True, reads="recipe")
+@check("RKSP511")
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.peft not in LOW_RANK or not recipe.lora_alpha:
@@ -140,7 +140,7 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP512", "adapter-rank", Level.NOTE)
+@check("RKSP512")
 def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, rate = evidence.recipe, evidence.recipe.learning_rate
     if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
@@ -154,7 +154,7 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP513", "fine-tuning-epochs", Level.WARNING, reads="recipe")
+@check("RKSP513")
 def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if not evidence.is_fine_tuning or recipe.rows is None:
@@ -172,63 +172,32 @@ def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP514", "preference-beta", Level.WARNING, reads="recipe")
-def _beta(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, beta = evidence.recipe, evidence.recipe.preference_beta
-    least, most = _BETAS
-    if recipe.objective not in PREFERENCES or beta is None or least <= beta <= most:
-        return
-    is_constant = beta == 0 and recipe.objective != "orpo"
-    yield Observation(
-        level=Level.WARNING if is_constant else Level.NOTE,
-        message=(
-            f"β is 0, at which the loss of {recipe.objective.upper()} is constant: nothing trains."
-            if is_constant
-            else f"β is {beta:g}; published runs of preference losses have 0.01 to {most:g}."
-        ),
-        value=beta,
-        is_cause=is_constant,
-    )
+def _within(field: str, objectives: Sequence[str], said: str, least: float, most: float) -> Look:
+    """Return what notes that a setting lies outside what published runs have; a wild one warns."""
+
+    def look(evidence: CheckEvidence) -> Iterator[Observation]:
+        recipe, value = evidence.recipe, getattr(evidence.recipe, field)
+        if recipe.objective not in objectives or value is None or least <= value <= most:
+            return
+        broken = _BROKEN.get((recipe.objective, field, value), "")
+        is_wild = bool(broken) or (field == "kl_coefficient" and value > _WILD_KL)
+        yield Observation(
+            level=Level.WARNING if is_wild else Level.NOTE,
+            message=f"{said} {value:g}; published runs have {least:g} to {most:g}{broken}.",
+            value=float(value),
+            is_cause=bool(broken),
+        )
+
+    return look
 
 
-@check("RKSP515", "kl-penalty", Level.WARNING, reads="recipe")
-def _kl(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, weight = evidence.recipe, evidence.recipe.kl_coefficient
-    if recipe.objective not in REINFORCED or weight is None or weight <= _KL:
-        return
-    yield Observation(
-        level=Level.WARNING if weight > _WILD_KL else Level.NOTE,
-        message=f"The KL penalty has weight {weight:g}; published runs have 0 to {_KL:g}.",
-        value=weight,
-    )
-
-
-@check("RKSP516", "group-size", Level.WARNING, reads="recipe")
-def _group(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, count = evidence.recipe, evidence.recipe.generations
-    if recipe.objective != "grpo" or count is None or count >= _GROUP:
-        return
-    alone = "one answer, which is its own mean: its advantage is zero, or the bare reward"
-    yield Observation(
-        level=Level.WARNING if count == 1 else Level.NOTE,
-        message=(
-            f"Each prompt gets {alone if count == 1 else f'{count} answers'}; published runs of "
-            f"GRPO have {_GROUP} to 64."
-        ),
-        value=float(count),
-        is_cause=count == 1,
-    )
-
-
-@check("RKSP517", "clip-range", Level.NOTE, reads="recipe")
-def _clip(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, span = evidence.recipe, evidence.recipe.clip_range
-    if recipe.objective not in REINFORCED or span is None or 0 < span <= _CLIP:
-        return
-    yield Observation(
-        message=(
-            f"The clip range is {span:g}; most published runs have 0.1 to 0.28, and sequence-level "
-            "ratios 3e-4."
-        ),
-        value=span,
-    )
+_CONSTANT = ", and at 0 the loss is constant: nothing trains"
+_ALONE = ", and a lone answer is its own mean: its advantage is zero, or the bare reward"
+_BROKEN = {("dpo", "preference_beta", 0): _CONSTANT, ("kto", "preference_beta", 0): _CONSTANT,
+           ("grpo", "generations", 1): _ALONE}  # fmt: skip
+_beta = check("RKSP514")(_within("preference_beta", PREFERENCES, "β is", *_BETAS))
+_kl = check("RKSP515")(_within("kl_coefficient", REINFORCED, "The KL penalty has weight", 0.0, _KL))
+_group = check("RKSP516")(
+    _within("generations", ("grpo",), "The answers to each prompt are", *_GROUP)
+)
+_clip = check("RKSP517")(_within("clip_range", REINFORCED, "The clip range is", *_CLIP))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.evidence import CheckEvidence
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
@@ -22,7 +22,7 @@ _OVER_TYPICAL = 5.0  # Llama 2 70B trained with 2.6 times what clipping leaves
 _LARGE_EPSILON, _HUGE_EPSILON = 1e-4, 1e-2
 
 
-@check("RKSP401", "non-finite-gradient", Level.ERROR, needs=(Need.GRADIENT,), reads="recipe")
+@check("RKSP401")
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     response, forward = evidence.response, evidence.forward
     if definite(response).reason != GRADIENT_NOT_FINITE:
@@ -35,14 +35,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(message=message, value=None)
 
 
-@check(
-    "RKSP402",
-    "fp16-gradient-range",
-    Level.ERROR,
-    needs=(Need.GRADIENT,),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP402")
 def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
     largest = evidence.response.grad_max if evidence.response is not None else None
     if largest is None or not evidence.in_fp16:
@@ -55,7 +48,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP403", "gradient-scale", Level.ERROR, needs=(Need.GRADIENT,), reads="recipe")
+@check("RKSP403")
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     norm = _norm(evidence)
     if norm is not None and norm > _NORM:
@@ -70,7 +63,7 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP404", "no-clipping", Level.WARNING)
+@check("RKSP404")
 def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if evidence.is_clipped:
@@ -88,7 +81,7 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(message=f"Gradients are not clipped, and {reason}.", value=value)
 
 
-@check("RKSP405", "optimizer-epsilon", Level.ERROR, is_cause=True)
+@check("RKSP405")
 def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if not evidence.has_adam:
@@ -167,7 +160,7 @@ _SMALL, _TINY = 1e-3, 1e-5  # PixArt-α clips at 0.01, and nothing published bel
 _LARGE = 1000.0
 
 
-@check("RKSP406", "clipping-bound", Level.ERROR, reads="recipe")
+@check("RKSP406")
 def _bound(evidence: CheckEvidence) -> Iterator[Observation]:
     bound = evidence.recipe.max_grad_norm
     if bound is None:

@@ -18,7 +18,7 @@ _SHRINK = 0.1
 _FOLLOW_BETAS = ("adamw", "nadamw", "cautious", "mars", "soap", "lamb")
 
 
-@check("RKSP407", "adam-betas", Level.ERROR, is_cause=True, reads="recipe")
+@check("RKSP407")
 def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     beta1, beta2, name = recipe.adam_beta1, recipe.adam_beta2, recipe.optimizer
@@ -55,7 +55,7 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP408", "batch-memory", Level.WARNING)
+@check("RKSP408")
 def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.optimizer not in _FOLLOW_BETAS or evidence.is_fine_tuning:
@@ -77,7 +77,7 @@ def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP409", "weight-decay", Level.ERROR)
+@check("RKSP409")
 def _decay(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     decay, rate = recipe.weight_decay, recipe.learning_rate

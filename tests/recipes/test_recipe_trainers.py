@@ -9,9 +9,9 @@ import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
 from rksp.recipe_files.registry import READERS, read_recipe_file
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import hub_id_of, shape_of
 
 
 def changed(tmp_path: Path, name: str, *changes: tuple[str, str], more: str = ""):

@@ -55,7 +55,8 @@ def adam(
     epsilon: object = 1e-8,
     *,
     pair: str = "",
-    keys: tuple[str, str, str] = ("", "", ""),
+    each: str = "",
+    eps: str = "",
 ) -> tuple[Step, ...]:
     """Return the rows of Adam's betas and epsilon.
 
@@ -64,12 +65,16 @@ def adam(
         beta2: The trainer's default.
         epsilon: The trainer's default, or what finds it in the draft.
         pair: Keys of both betas together.
-        keys: Keys of the first beta, of the second and of epsilon.
+        each: The key of the first beta and that of the second.
+        eps: Keys of epsilon.
     """
-    fields = zip(("adam_beta1", "adam_beta2", "adam_epsilon"), keys, strict=True)
-    defaults = (beta1, beta2, epsilon)
-    rows = (Row(*field, default=value) for field, value in zip(fields, defaults, strict=True))
-    return betas(*pair.split()), *rows
+    first, second = each.split() or ("", "")
+    return (
+        betas(*pair.split()),
+        Row("adam_beta1", first, default=beta1),
+        Row("adam_beta2", second, default=beta2),
+        Row("adam_epsilon", eps, default=epsilon),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
