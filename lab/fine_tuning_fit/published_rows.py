@@ -7,7 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +17,6 @@ from rksp.classifiers.fine_tuning.published import (
     ARTIFACT,
     WIDER,
     Published,
-    plain,
     published_method,
     size_class,
 )
@@ -60,7 +59,7 @@ def published_rows(rows: Sequence[Row]) -> list[Published]:
 
 def artifact(rows: Sequence[Row]) -> str:
     """Return the text of the shipped file; the same rows in any order, the same bytes."""
-    found = plain(published_rows(rows))
+    found = [asdict(row) for row in published_rows(rows)]
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in found)
     head = f' "schema": "{ARTIFACT.schema}",\n "card": {{"digest": "{digest}"}}'

@@ -9,24 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rksp.checks import (
-    coverage,
-    fine_tuning,
-    forward,
-    gradient,
-    memory,
-    precision,
-    rate,
-    router,
-    shape,
-)
+from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rate, router, shape
 from rksp.checks.check import Check, Observation, Reads
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
-_MODULES = (coverage, fine_tuning, forward, gradient, memory, precision, rate, router, shape)
+_MODULES = (coverage, fine_tuning, forward, gradient, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS
-from rksp.classifiers.fine_tuning.published import ANY, LEAST, WIDER, sort_of
+from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
 from rksp.classifiers.kinds import WIDENED_BY
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
@@ -251,8 +251,9 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
         said.append(
-            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): the rank "
-            "moves S alone, alpha none of these rates"
+            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): in "
+            f"{ADAPTER_LADDERS} public ladders the rank moved S alone, and alpha, which goes with "
+            "it, none of these rates"
         )
     if risk.forgets_from is not None:
         said.append(f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills goes")
