@@ -64,6 +64,7 @@ class EdgeInputs:
         batch_tokens: Tokens an optimizer step.
         late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
             for a constant schedule.
+        in_fp8: The arithmetic has 8 bits or fewer, as in no labelled run.
         muon_scale: Of the update of Muon or Scion, as in a recipe.
         beta1, beta2: Of Adam and its kin; None where the optimizer has none.
     """
@@ -89,6 +90,7 @@ class EdgeInputs:
     predicts_next: bool = True
     masks: bool = False
     is_made_up: bool = False
+    in_fp8: bool = False
 
     @property
     def kind_share(self) -> float:

@@ -20,6 +20,7 @@ WIDENED_BY = {
     "kind": "the kind of its blocks, known from short runs alone",
     "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
+    "precision": "the 8-bit arithmetic, which no labelled run has",
     "few_tokens": "a batch of few tokens",
     "narrow": "the width, narrower than in any run so long",
 }
@@ -93,6 +94,8 @@ class Kinds:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])
         if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
             found["optimizer"] = self.unlike["optimizer"]
+        if inputs.in_fp8 and "optimizer" in self.unlike:  # as much as any part that runs differ in
+            found["precision"] = self.unlike["optimizer"]
         beyond = {name: over for name, over in outside.items() if name in _IN_DECADES}
         beyond |= {"narrow": inputs.narrowness, "climbing": inputs.climbing}
         beyond |= {"few_tokens": inputs.lack_of_tokens}

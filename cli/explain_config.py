@@ -63,7 +63,6 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "feedback": dict(read.feedback),
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
@@ -97,9 +96,6 @@ def _lines(read: RecipeFile) -> Iterator[str]:
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)
     if line := _assumed(read):
         yield from ("", line)
-    if read.feedback:
-        said = (f"{name} {shown(value)}" for name, value in read.feedback.items())
-        yield from ("", f"Feedback: {', '.join(said)}")
     if read.unread:
         yield from ("", *(f"Unread: {one}" for one in read.unread))
     if read.starts_trained:

@@ -265,7 +265,8 @@ def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     risk, rate = seed.risk, report.recipe.learning_rate
     if definite(risk).start_here is None:
         return None
-    start = short(definite(definite(risk).start_here), 2)
+    ceiling = None if rate is None else definite(risk).do_not_exceed
+    start = short(min(filter(None, (definite(risk).start_here, ceiling))), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
     return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
 

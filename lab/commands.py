@@ -323,10 +323,10 @@ def published_runs(
 ) -> None:
     """Count the runs of ROWS by method, objective, kind and size; the same give the same bytes."""
     from lab.fine_tuning_fit.public_rows import read_public_rows
-    from lab.fine_tuning_fit.published_rows import artifact
+    from lab.fine_tuning_fit.published_rows import AFTER_TRAINING, artifact
 
     check_writable(output)
-    atomic_write(output, artifact(read_public_rows(rows)))
+    atomic_write(output, artifact(read_public_rows([*rows, AFTER_TRAINING])))
     typer.echo(f"Counted the published runs: {output}.")
 
 

@@ -27,6 +27,7 @@ from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.edits import RunText, applied
 
 FACTORS = (30, 100, 1000)
+_ENDS = {"yes": "launched", "no": "blocked", "unknown": "asked"}
 LOWEST, HIGHEST = 1 / 30, 3.0  # of the authors' rate
 
 
@@ -55,8 +56,8 @@ def obeyed(file: str) -> tuple[str, ScoreReport]:
     report = scored(file)
     if definite(report.summary).launch == "no" or _is_high(report):
         report = fixed(file)[1]
-    ends = {"yes": "launched", "no": "blocked", "unknown": "asked"}
-    return ends[definite(report.summary).launch], report
+    launch = definite(report.summary).launch
+    return "asked" if launch == "yes" and _is_high(report) else _ENDS[launch], report
 
 
 def _is_high(report: ScoreReport) -> bool:
@@ -68,9 +69,7 @@ def _is_high(report: ScoreReport) -> bool:
 def ended(name: str, rate: float, factor: float) -> str:
     """Return how one run file ends, at the authors' rate (factor 1) or sabotaged."""
     if factor == 1:
-        return {"yes": "launched", "no": "blocked", "unknown": "asked"}[
-            definite(scored(str(CONFIGS / name)).summary).launch
-        ]
+        return _ENDS[definite(scored(str(CONFIGS / name)).summary).launch]
     path, mark, part = name.partition("::")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, Path(path).name)

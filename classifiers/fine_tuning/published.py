@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ ARTIFACT = Artifact(
 )
 ANY = "any"  # size
 LEAST = 5  # runs, below which rksp cannot tell
+ADAPTER_LADDERS = 109  # public ones of the model of fine-tuning; in none does alpha vary alone
 CLASSES = {1e9: "below 1B", 1e10: "1B to 10B", math.inf: "from 10B"}  # parameters, by their end
 # A recipe's objective, and the wider one that it is counted under too.
 WIDER = {"dpo": "preference", "kto": "preference", "orpo": "preference", "reward": "reward",
@@ -114,11 +115,6 @@ def published_runs(path: Path | None = None) -> tuple[Published, ...]:
         ArtifactError: It is missing or damaged.
     """
     return ARTIFACT.load(path, lambda text: ARTIFACT.parse(text, _built))
-
-
-def plain(rows: Iterable[Published]) -> list[dict[str, Any]]:
-    """Return rows as the artifact has them."""
-    return [asdict(row) for row in rows]
 
 
 def _built(stored: Any) -> tuple[Published, ...]:

@@ -46,6 +46,8 @@ _OBJECTIVES = {
     "dpo": "preference",
     "kto": "preference",
     "gdpo": "rl",
+    "grpo": "rl",
+    "ppo": "rl",
     "orpo": "orpo",
     "reward": "reward",
     "ebft": "rl",

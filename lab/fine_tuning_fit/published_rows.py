@@ -7,7 +7,8 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 from lab.fine_tuning_fit.public_rows import Row, inputs_of, is_trained_card, is_trained_recipe
@@ -16,11 +17,13 @@ from rksp.classifiers.fine_tuning.published import (
     ARTIFACT,
     WIDER,
     Published,
-    plain,
     published_method,
     size_class,
 )
 
+# Runs of reinforcement learning and reward models that trainers ship, or behind which a released
+# model stands: read in the files that each row names, and counted beside the rows that are given.
+AFTER_TRAINING = Path(__file__).with_name("after_training.jsonl")
 # Where the row's method names the objective, the recipe's name for it. GDPO is GRPO with several
 # rewards; EBFT takes GRPO's step on a reward of features (Jelassi et al., 2026).
 _NAMED = {"gdpo": "grpo", **{name: name for name in WIDER}}
@@ -56,7 +59,7 @@ def published_rows(rows: Sequence[Row]) -> list[Published]:
 
 def artifact(rows: Sequence[Row]) -> str:
     """Return the text of the shipped file; the same rows in any order, the same bytes."""
-    found = plain(published_rows(rows))
+    found = [asdict(row) for row in published_rows(rows)]
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in found)
     head = f' "schema": "{ARTIFACT.schema}",\n "card": {{"digest": "{digest}"}}'

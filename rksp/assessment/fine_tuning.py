@@ -16,13 +16,7 @@ from rksp.assessment.risk import Terms, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningPredictor
-from rksp.classifiers.fine_tuning.published import (
-    LEAST,
-    Published,
-    lookup,
-    published_runs,
-    sort_of,
-)
+from rksp.classifiers.fine_tuning.published import LEAST, Published, lookup, published_runs, sort_of
 from rksp.documents.score import Contribution, PublishedReport, RiskAssessment
 from rksp.documents.verdict import Verdict
 from rksp.ground.text import short

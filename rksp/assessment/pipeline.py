@@ -140,6 +140,7 @@ def judge(
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
         **{name: getattr(trusted, name, None) for name in names},
+        highest_published=trusted and trusted.published and trusted.published.highest,
         is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,

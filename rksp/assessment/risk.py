@@ -120,6 +120,7 @@ def edge_inputs(
         late_share=recipe.late_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
+        in_fp8=recipe.precision == "fp8",
         norm=norm,
         **kind,
     )

@@ -1,16 +1,18 @@
 """Advisories: releases and settings that are known to train wrongly, as data, and their matcher.
 
-`advisories.jsonl` has one advisory a line, in OSV's words where they fit; `rksp.checks.conditions`
-reads its conditions.
+`advisories.jsonl` has one advisory a line, in OSV's words where they fit. Its conditions are each
+true, false or not known of a run.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import operator
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -20,12 +22,136 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field
 
-from rksp.checks.conditions import Answer, answer, in_force
 from rksp.checks.environment import Environment, name_of
 from rksp.documents.finding import LEVELS, Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import Strict
-from rksp.recipe_files.said.facts import Fact, Facts
+from rksp.models.declared import EXPERTS, Declared, setting
+from rksp.recipe_files.said.facts import SHORT, Fact, Facts
+
+_COMPARED = re.compile(r"(>=|<=|!=|>|<)\s*(\d[\d.e+-]*)")
+_OPERATORS = {">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt,
+              "<": operator.lt}  # fmt: skip
+GIVEN = ("given", "set")  # the setting has a value, whatever it is
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of some conditions together.
+
+    Attributes:
+        holds: True, False, or None where that is not known.
+        by: The keys that made it true.
+        lacks: The keys whose values are not known and would decide.
+    """
+
+    holds: bool | None
+    by: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = field(default=())
+
+
+def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
+    """Return whether all conditions hold; `any` holds a list of alternatives.
+
+    A condition is a value, a list of which one must be there (null: left at the default), a
+    comparison such as `>1`, or `given`. What one condition makes false stays false, whatever is not
+    known of the others.
+    """
+    found = [_alternatives(wanted, facts) if key == "any" else _one(key, wanted, facts)
+             for key, wanted in when.items()]  # fmt: skip
+    if any(one.holds is False for one in found):
+        return Answer(False)
+    lacks = _joined(one.lacks for one in found)
+    is_known = all(one.holds for one in found)
+    return Answer(True if is_known else None, _joined(one.by for one in found), lacks)
+
+
+def _alternatives(choices: list[Mapping[str, Any]], facts: Facts) -> Answer:
+    found = [answer(choice, facts) for choice in choices]
+    true = [one for one in found if one.holds]
+    if true:
+        return true[0]
+    unknown = [one for one in found if one.holds is None]
+    return Answer(None, (), _joined(one.lacks for one in unknown)) if unknown else Answer(False)
+
+
+def _joined(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for part in parts for name in part))
+
+
+def _one(key: str, wanted: Any, facts: Facts) -> Answer:
+    fact = facts.get(key)
+    holds = None if fact is None else _any(key, wanted, fact)
+    if holds is None:
+        return Answer(None, (), (key,))
+    return Answer(holds, (key,) if holds else ())
+
+
+def _any(key: str, wanted: Any, fact: Fact) -> bool | None:
+    """Return whether one of the values of a fact is wanted."""
+    choices = wanted if isinstance(wanted, list) else [wanted]
+    found = [_matches(key, choice, value) for choice in choices for value in fact.values]
+    return True if True in found else None if None in found else False
+
+
+def _matches(key: str, wanted: Any, value: Any) -> bool | None:
+    compared = _COMPARED.fullmatch(wanted) if isinstance(wanted, str) else None
+    if compared is not None:
+        if value is None:  # a default that is off; a comparison with a usual value needs it
+            return None if compared[1] == "!=" else False
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return bool(_OPERATORS[compared[1]](value, float(compared[2])))
+    if wanted in GIVEN:
+        return value is not None
+    if key == "gpu":
+        return re.search(rf"\b{re.escape(wanted)}", str(value), re.IGNORECASE) is not None
+    if wanted is None or value is None:
+        return wanted is value or (wanted is False and value is None)
+    if isinstance(wanted, str) and isinstance(value, str):
+        return wanted.lower() == value.lower()
+    return type(wanted) is type(value) and wanted == value
+
+
+def in_force(settings: Mapping[str, Any], facts: Facts) -> bool:
+    """Return True if all settings of a fix are known to be there already."""
+    known = [facts.get(key.rpartition(".")[2]) for key in settings]
+    return bool(known) and all(
+        fact is not None and wanted in fact.values
+        for wanted, fact in zip(settings.values(), known, strict=True)
+    )
+
+
+def model_facts(config: object, task: str | None = None) -> dict[str, Fact]:
+    """Return what a configuration shows of the model; nothing without one."""
+    if config is None:
+        return {}
+    said = Declared(config, task)
+    types = {str(setting(part, "model_type") or "") for part in (said.config, said.part)} - {""}
+    scaling = said.get("rope_scaling", "rope_parameters")
+    stored = str(said.get("dtype", "torch_dtype") or "").removeprefix("torch.")
+    names = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "output_router_logits")
+    found = {name: said.get(name) for name in names} | {"stored_dtype": SHORT.get(stored)}
+    found["tied_weights"] = found.pop("tie_word_embeddings")
+    facts = {name: Fact((value,)) for name, value in found.items() if value is not None}
+    facts["moe"] = Fact((bool(said.get(*EXPERTS)),))
+    facts["vision"] = Fact((setting(config, "vision_config") is not None,))
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    facts["rope_type"] = Fact((kind,))
+    if types:
+        facts["model_type"] = Fact(tuple(sorted(types)), f"model type {', '.join(sorted(types))}")
+    return facts
+
+
+def gpu_facts(name: str | None) -> dict[str, Fact]:
+    """Return what the name of an accelerator shows, such as `h100` or `NVIDIA H100 80GB HBM3`."""
+    if not name:
+        return {}
+    is_amd = re.search(r"\bMI[0-9]{3}|\bRX |Radeon|gfx", name, re.IGNORECASE)
+    is_apple = re.search(r"\bM[1-9]\b|apple|mps", name, re.IGNORECASE)
+    device = "rocm" if is_amd else "mps" if is_apple else "cuda"
+    return {"gpu": Fact((name,), f"GPU {name}"), "device": Fact((device,))}
+
 
 _FILE = Path(__file__).with_name("advisories.jsonl")
 _LAPSE = datetime.timedelta(days=90)  # after the last check of a range without an end
@@ -77,7 +203,7 @@ class Details(Strict):
     Attributes:
         source: Its number in the collection that it was taken from.
         cause: Shared by advisories of one cause, of which one is shown.
-        when: The conditions; see `rksp.checks.conditions.answer`.
+        when: The conditions; see `answer`.
         symptom: What goes wrong, in two or three words.
         range_is_certain: Both ends of the range were read in the repository or its releases.
         fix: One sentence; `upgrade` has the releases without the fault, `set` the settings.

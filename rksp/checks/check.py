@@ -42,6 +42,7 @@ class Observation:
 
 Reads = Literal["model", "recipe", "rate"]
 Look = Callable[[CheckEvidence], Iterator[Observation]]
+_FACTS = ("name", "level", "needs", "is_cause", "reads")  # fields of `Check`; the others are texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check.
+    """One check: a function, and what `checks.toml` has beside its texts.
 
     Attributes:
         code: Stable: RKSP and three digits; each hundred is one topic.
@@ -134,9 +135,12 @@ class Check:
         )
 
 
-def check(code: str, name: str, level: Level, **facts: Any) -> Callable[[Look], Check]:
-    """Make a check of the function that looks; the arguments are the other fields of `Check`."""
-    return lambda look: Check(code=code, name=name, level=level, look=look, **facts)
+def check(code: str) -> Callable[[Look], Check]:
+    """Make a check of the function that looks; `checks.toml` has the rest."""
+    facts = {name: value for name, value in _written()[code].items() if name in _FACTS}
+    needs = tuple(Need[name.upper()] for name in facts.pop("needs", ()))
+    level = Level(facts.pop("level"))
+    return lambda look: Check(code=code, look=look, level=level, needs=needs, **facts)
 
 
 class _Thresholds(string.Formatter):
@@ -151,7 +155,8 @@ class _Thresholds(string.Formatter):
 
 @cache
 def _texts(check: Check) -> Texts:
-    constants, said = check.look.__globals__, dict(_written()[check.code])
+    constants, written = check.look.__globals__, _written()[check.code]
+    said = {name: value for name, value in written.items() if name not in _FACTS}
     settings = said.pop("settings", ())  # a list, or the name of a constant
     named = constants[settings] if isinstance(settings, str) else settings
     filled = {name: _Thresholds().vformat(text, (), constants) for name, text in said.items()}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
-from rksp.documents.finding import Level
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
@@ -22,7 +21,6 @@ def not_covered(recipe: Recipe) -> tuple[str, ...]:
     parts = {
         f"optimizer {recipe.optimizer}": spec.labelled == "none",
         f"weight decay inside {recipe.optimizer}": spec.couples_decay and recipe.weight_decay > 0,
-        "fp8": recipe.precision == "fp8",
         "adapters": recipe.peft != "none",
         f"objective {recipe.objective}": recipe.objective not in SEEN_OBJECTIVES,
         "batch ramp": bool(recipe.batch_ramp),
@@ -41,11 +39,12 @@ def untuned(recipe: Recipe) -> list[str]:
     return ["no run of fine-tuning is in fp8"] if recipe.precision == "fp8" else []
 
 
-@check("RKSP901", "not-covered", Level.NOTE, reads="recipe")
+@check("RKSP901")
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
-    parts = list(not_covered(evidence.recipe))
-    if evidence.is_fine_tuning:  # its own model says what its runs do not hold
-        parts = ["fp8"] if untuned(evidence.recipe) else []
+    # The model of fine-tuning says itself what its runs do not hold.
+    parts = [] if evidence.is_fine_tuning else list(not_covered(evidence.recipe))
+    if evidence.recipe.precision == "fp8":
+        parts.append("fp8")
     if evidence.settings.scales_rates_by_width:
         parts.append("rates scaled by width (μP)")
     if parts:

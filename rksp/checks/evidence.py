@@ -86,6 +86,7 @@ class CheckEvidence:
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
+        highest_published: The highest rate of published runs, where they alone answer.
         is_doubtful: P(failed) at the recipe's rate is near the bar, or above it.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
@@ -101,6 +102,7 @@ class CheckEvidence:
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
+    highest_published: float | None = None
     is_doubtful: bool = False
     is_pretrained: bool = False
     reads_tokens: bool = True

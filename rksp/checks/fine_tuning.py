@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rksp.checks.check import Observation, check
+from rksp.checks.check import Look, Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.text import short
-from rksp.recipe import LOW_RANK, USUAL_RANK
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, USUAL_RANK
 from rksp.recipe.optimizers.table import optimizer_spec
 
 # Up to so many parameters: the highest usual rate of training all weights of a decoder. SmolLM's
@@ -34,23 +34,29 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 # Of 594 public recipes three in four take one epoch and 95 % at most the first; of 171 that are
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
-_SCALED = tuple(name for name in LOW_RANK if name != "rslora")  # which divides by the root
 _RANK_ONE = 1e-4
-_PREFERENCE_LOSSES = ("dpo", "kto", "orpo", "ppo", "grpo")
+_PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
+_BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
+_KL, _WILD_KL = 0.2, 2.0  # Ziegler et al. began there; ten times that
+_GROUP = (4, 128)  # answers to a prompt; published runs of GRPO have 4 to 64
+_CLIP = (3e-4, 0.5)  # that of GSPO's mean over a sequence; beyond DAPO's 0.28 few clip anything
 
 
-@check("RKSP508", "fine-tuning-rate", Level.ERROR)
+@check("RKSP508")
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, limit = evidence.recipe.learning_rate, _limit(evidence)
     if rate is None or limit is None or rate <= limit:
         return
     peft = evidence.recipe.peft
     how = {"none": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}.get(peft, "adapters")
+    which = f"the highest usual one for {how} at this size and batch"
+    if evidence.highest_published is not None:
+        which = "the highest of the published runs of this kind"
     yield Observation(
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
         message=(
             f"The learning rate {short(rate, 6)} is {rate / limit:.3g} times {short(limit, 2)}, "
-            f"the highest usual one for {how} at this size and batch."
+            f"{which}."
         ),
         value=rate / limit,
         rate=limit,
@@ -60,6 +66,8 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 def _limit(evidence: CheckEvidence) -> float | None:
     """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
+    if evidence.highest_published is not None:
+        return evidence.highest_published
     family = optimizer_spec(recipe.optimizer).family
     if not evidence.is_fine_tuning or family not in ("adaptive", "sign-like"):
         return None
@@ -92,7 +100,7 @@ def _whole(evidence: CheckEvidence) -> float:
     return next(limit for largest, limit in table if size <= largest)
 
 
-@check("RKSP509", "fine-tuning-batch", Level.WARNING)
+@check("RKSP509")
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate
@@ -109,28 +117,30 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP511", "adapter-scale", Level.WARNING, is_cause=True, reads="recipe")
+@check("RKSP511")
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if recipe.peft not in _SCALED or not recipe.lora_alpha:
+    if recipe.peft not in LOW_RANK or not recipe.lora_alpha:
         return
-    rank = recipe.lora_rank or USUAL_RANK
-    scale = recipe.lora_alpha / rank
-    least, most = _SCALES
+    rank, is_root = recipe.lora_rank or USUAL_RANK, recipe.peft == "rslora"
+    scale = recipe.lora_alpha / (math.sqrt(rank) if is_root else rank)
+    least, most = _WILD_SCALES if is_root else _SCALES  # its authors have 8 at rank 4
     if least <= scale <= most:
         return
     is_wild = not _WILD_SCALES[0] <= scale <= _WILD_SCALES[1]
+    toys = " On toys, four times the alpha lowered the edge of DPO and GRPO 2 to 4 times."
     yield Observation(
         level=Level.WARNING if is_wild else Level.NOTE,
         message=(
-            f"Alpha {short(recipe.lora_alpha, 4)} over rank {rank} scales the adapters "
-            f"by {short(scale, 3)}; public recipes have {least:g} to {most:g}."
+            f"Alpha {short(recipe.lora_alpha, 4)} over {'the root of ' * is_root}rank {rank} "
+            f"scales the adapters by {short(scale, 3)}; public recipes have {_SCALES[0]:g} to "
+            f"{_SCALES[1]:g}.{toys * (recipe.objective in _PREFERENCE_LOSSES)}"
         ),
         value=scale,
     )
 
 
-@check("RKSP512", "adapter-rank", Level.NOTE)
+@check("RKSP512")
 def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, rate = evidence.recipe, evidence.recipe.learning_rate
     if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
@@ -144,7 +154,7 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP513", "fine-tuning-epochs", Level.WARNING, reads="recipe")
+@check("RKSP513")
 def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if not evidence.is_fine_tuning or recipe.rows is None:
@@ -160,3 +170,34 @@ def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
         ),
         value=epochs,
     )
+
+
+def _within(field: str, objectives: Sequence[str], said: str, least: float, most: float) -> Look:
+    """Return what notes that a setting lies outside what published runs have; a wild one warns."""
+
+    def look(evidence: CheckEvidence) -> Iterator[Observation]:
+        recipe, value = evidence.recipe, getattr(evidence.recipe, field)
+        if recipe.objective not in objectives or value is None or least <= value <= most:
+            return
+        broken = _BROKEN.get((recipe.objective, field, value), "")
+        is_wild = bool(broken) or (field == "kl_coefficient" and value > _WILD_KL)
+        yield Observation(
+            level=Level.WARNING if is_wild else Level.NOTE,
+            message=f"{said} {value:g}; published runs have {least:g} to {most:g}{broken}.",
+            value=float(value),
+            is_cause=bool(broken),
+        )
+
+    return look
+
+
+_CONSTANT = ", and at 0 the loss is constant: nothing trains"
+_ALONE = ", and a lone answer is its own mean: its advantage is zero, or the bare reward"
+_BROKEN = {("dpo", "preference_beta", 0): _CONSTANT, ("kto", "preference_beta", 0): _CONSTANT,
+           ("grpo", "generations", 1): _ALONE}  # fmt: skip
+_beta = check("RKSP514")(_within("preference_beta", PREFERENCES, "β is", *_BETAS))
+_kl = check("RKSP515")(_within("kl_coefficient", REINFORCED, "The KL penalty has weight", 0.0, _KL))
+_group = check("RKSP516")(
+    _within("generations", ("grpo",), "The answers to each prompt are", *_GROUP)
+)
+_clip = check("RKSP517")(_within("clip_range", REINFORCED, "The clip range is", *_CLIP))

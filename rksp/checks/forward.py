@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
 
@@ -16,7 +16,7 @@ _TIED_SPREAD = 4.0
 _FAST, _LARGE = 5.0, 7e9
 
 
-@check("RKSP101", "initial-loss", Level.ERROR, needs=(Need.FORWARD,), is_cause=True, reads="model")
+@check("RKSP101")
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
     if forward is None or evidence.is_pretrained:
@@ -37,7 +37,7 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP102", "output-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
+@check("RKSP102")
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
     if evidence.is_pretrained:
@@ -69,14 +69,7 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
     return float(evidence.settings.number("initializer_factor") or 1.0) * math.sqrt(width)
 
 
-@check(
-    "RKSP103",
-    "tied-embedding-scale",
-    Level.WARNING,
-    needs=(Need.WEIGHTS,),
-    is_cause=True,
-    reads="model",
-)
+@check("RKSP103")
 def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
     if facts is None or evidence.is_pretrained or not facts.ties_embeddings:
@@ -99,7 +92,7 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP104", "missing-z-loss", Level.WARNING, needs=(Need.SIZE,))
+@check("RKSP104")
 def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, size = evidence.rate_over_published, evidence.active_parameters
     if ratio is None or ratio <= _FAST or definite(size) < _LARGE or evidence.recipe.z_loss:
@@ -128,7 +121,7 @@ _TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
 _WIDE = 512  # narrower models have small heads by necessity
 
 
-@check("RKSP201", "attention-logit-scale", Level.ERROR, is_cause=True, reads="recipe")
+@check("RKSP201")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention:
@@ -195,9 +188,7 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP202", "attention-entropy", Level.ERROR, needs=(Need.FORWARD,), is_cause=True, reads="model"
-)
+@check("RKSP202")
 def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
     if not attention or evidence.is_pretrained:
@@ -214,7 +205,7 @@ def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP203", "missing-qk-norm", Level.WARNING, needs=(Need.SIZE,))
+@check("RKSP203")
 def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     edge, rate, size = (
         evidence.public_edge,
@@ -237,7 +228,7 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP204", "head-dimension", Level.NOTE, needs=(Need.CONFIG,), reads="model")
+@check("RKSP204")
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
     width = evidence.settings.width
     heads = evidence.settings.number("num_attention_heads", "n_head")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.flags import count
 from rksp.ground.model import definite
@@ -21,14 +21,7 @@ _FP16_LARGE = 100e9  # parameters: BigScience's 104B, GLM-130B and OPT-175B
 _HEAVY_TAIL = 30.0  # kurtosis; Gaussian entries have 3
 
 
-@check(
-    "RKSP301",
-    "non-finite-activation",
-    Level.ERROR,
-    needs=(Need.FORWARD,),
-    is_cause=True,
-    reads="model",
-)
+@check("RKSP301")
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.forward is not None and evidence.forward.non_finite is not None:
         yield Observation(
@@ -41,14 +34,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP302",
-    "fp16-activation-range",
-    Level.ERROR,
-    needs=(Need.FORWARD,),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP302")
 def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
     largest = _largest(evidence)
     if largest is None or not evidence.in_fp16:
@@ -66,7 +52,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP303", "fp8-activation-range", Level.NOTE, needs=(Need.FORWARD,), reads="recipe")
+@check("RKSP303")
 def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
     largest = _largest(evidence)
     if largest is not None and largest > _FP8_MAX:
@@ -86,7 +72,7 @@ def _largest(evidence: CheckEvidence) -> float | None:
     return evidence.forward.activation_absmax if evidence.forward is not None else None
 
 
-@check("RKSP304", "low-precision-parameters", Level.ERROR, is_cause=True, reads="recipe")
+@check("RKSP304")
 def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.precision not in _ROUNDING:
@@ -114,7 +100,7 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP305", "lost-updates", Level.WARNING, needs=(Need.RESPONSE, Need.WEIGHTS))
+@check("RKSP305")
 def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, response, facts = evidence.recipe, evidence.response, evidence.facts
     if recipe.precision not in _ROUNDING or recipe.learning_rate is None:
@@ -136,7 +122,7 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP306", "fp16-family", Level.WARNING, needs=(Need.CONFIG,), is_cause=True, reads="recipe")
+@check("RKSP306")
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16 or not evidence.is_fine_tuning:
         return
@@ -155,7 +141,7 @@ def _declared_dtype(evidence: CheckEvidence) -> str:
     return str(evidence.settings.get("dtype", "torch_dtype") or "")
 
 
-@check("RKSP307", "fp16-training", Level.WARNING, is_cause=True)
+@check("RKSP307")
 def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16 or evidence.is_fine_tuning or any(_fp16_family.look(evidence)):
         return
@@ -177,7 +163,7 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(level=level, message=message, value=value)
 
 
-@check("RKSP308", "fp8-training", Level.WARNING, is_cause=True, reads="recipe")
+@check("RKSP308")
 def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.recipe.precision != "fp8":
         return

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need, published_rate, swept_edge
+from rksp.checks.evidence import CheckEvidence, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.documents.verdict import exceeds
 from rksp.ground.flags import count
@@ -25,7 +25,7 @@ _REFERENCE_BATCH = 0.5e6  # tokens; Brown et al., 2020, Table 2.1, 125M to 760M 
 _BATCH_RATIO, _WILD_BATCH_RATIO = 10.0, 30.0
 
 
-@check("RKSP501", "learning-rate", Level.ERROR, needs=(Need.ANSWER,))
+@check("RKSP501")
 def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, edge = evidence.recipe.learning_rate, evidence.likely_edge
     ceiling = evidence.do_not_exceed
@@ -52,7 +52,7 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP502", "published-rate", Level.WARNING, needs=(Need.SIZE,))
+@check("RKSP502")
 def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, edge = evidence.rate_over_published, evidence.public_edge
     rate, size = evidence.recipe.learning_rate, evidence.active_parameters
@@ -89,7 +89,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP503", "warmup", Level.WARNING)
+@check("RKSP503")
 def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, wanted = evidence.recipe, _wanted_warmup(evidence)
     if recipe.warmup_steps >= wanted:
@@ -126,7 +126,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     return min(_WARMUP_STEPS, math.ceil(_WARMUP_SHARE * recipe.max_steps))
 
 
-@check("RKSP504", "batch-scaling", Level.WARNING, needs=(Need.SIZE,))
+@check("RKSP504")
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, tokens = evidence.rate_over_published, evidence.tokens
     if ratio is None or tokens >= _REFERENCE_BATCH:
@@ -149,7 +149,7 @@ _OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published
 
 
-@check("RKSP507", "optimizer-rate", Level.WARNING, needs=(Need.SIZE,))
+@check("RKSP507")
 def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, size = evidence.recipe, evidence.active_parameters
     rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
@@ -177,7 +177,7 @@ _TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
 _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
 
 
-@check("RKSP505", "warmup-length", Level.WARNING, reads="recipe")
+@check("RKSP505")
 def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     if recipe.warmup_steps >= recipe.max_steps and recipe.warmup_steps > 1:
@@ -193,7 +193,7 @@ def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP506", "no-movement", Level.ERROR)
+@check("RKSP506")
 def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate

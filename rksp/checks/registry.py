@@ -9,24 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rksp.checks import (
-    coverage,
-    fine_tuning,
-    forward,
-    gradient,
-    memory,
-    precision,
-    rate,
-    router,
-    shape,
-)
+from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rate, router, shape
 from rksp.checks.check import Check, Observation, Reads
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
-_MODULES = (coverage, fine_tuning, forward, gradient, memory, precision, rate, router, shape)
+_MODULES = (coverage, fine_tuning, forward, gradient, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),
@@ -52,8 +42,9 @@ class NotRun:
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
-    All findings about the learning rate advise the same rate: the one to start with, or the highest
-    that none of them complains of where that is lower.
+    All findings about the learning rate advise the same rate: the one to start with, or the lowest
+    of the one not to exceed and of the highest that each accepts, where that is lower. In a short
+    run the rate to start with is above the one not to exceed, where a program launches nothing.
 
     Args:
         evidence: What is known of the model and the run.
@@ -63,8 +54,8 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     known = _at_any_rate(evidence, {} if seen is None else seen)
     observed = sorted((*known, *_looked(evidence, "rate")), key=lambda sight: sight[0].code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
-    if limits and evidence.start_here is not None:
-        limits.append(evidence.start_here)
+    if limits:
+        limits += filter(None, (evidence.start_here, evidence.do_not_exceed))
     limit = min(limits, default=0.0)
     is_start = limit == evidence.start_here  # one rate a page, as it is printed
     advice = _lower(evidence.recipe.learning_rate, limit, is_start=is_start) if limits else ""

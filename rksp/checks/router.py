@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
 
@@ -14,9 +14,7 @@ _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
 _DEAD_SHARE = 0.75  # freshly drawn OLMoE and Qwen3-MoE, two blocks: 0.36 and 0.42
 
 
-@check(
-    "RKSP801", "router-collapse", Level.ERROR, needs=(Need.FORWARD,), is_cause=True, reads="model"
-)
+@check("RKSP801")
 def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
     routers = evidence.forward.routers if evidence.forward is not None else ()
     if not routers or evidence.is_pretrained:
@@ -31,14 +29,7 @@ def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP802",
-    "router-logit-scale",
-    Level.ERROR,
-    needs=(Need.FORWARD,),
-    is_cause=True,
-    reads="model",
-)
+@check("RKSP802")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     routers = evidence.forward.routers if evidence.forward is not None else ()
     if not routers or evidence.is_pretrained:
@@ -54,7 +45,7 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP803", "dead-experts", Level.WARNING, needs=(Need.FORWARD,), reads="model")
+@check("RKSP803")
 def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
     measured = evidence.forward.routers if evidence.forward is not None else ()
     experts = evidence.settings.experts
@@ -110,14 +101,7 @@ def balance_is_off(evidence: CheckEvidence) -> str | None:
     return None
 
 
-@check(
-    "RKSP804",
-    "balance-loss-off",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP804")
 def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
     reason = balance_is_off(evidence)
     if reason is not None:
@@ -133,14 +117,7 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check(
-    "RKSP805",
-    "router-stability",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    is_cause=True,
-    reads="recipe",
-)
+@check("RKSP805")
 def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     if (settings.experts or 0) <= 1:

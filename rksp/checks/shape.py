@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.models.declared import Declared
 
@@ -29,14 +29,7 @@ _DROPOUTS = (
 _DEEPER = 24  # BERT-large and RoBERTa-large
 
 
-@check(
-    "RKSP701",
-    "feed-forward-ratio",
-    Level.WARNING,
-    needs=(Need.CONFIG,),
-    is_cause=True,
-    reads="model",
-)
+@check("RKSP701")
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
     width, inner = evidence.settings.width, evidence.settings.inner
     if (
@@ -58,7 +51,7 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP702", "missing-normalization", Level.ERROR, needs=(Need.MODULES,), is_cause=True)
+@check("RKSP702")
 def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     facts = evidence.facts
     if facts is None or facts.block_norms:
@@ -71,7 +64,7 @@ def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     )
 
 
-@check("RKSP703", "width-depth-ratio", Level.NOTE, needs=(Need.MODULES,), reads="model")
+@check("RKSP703")
 def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
     facts = evidence.facts
     if facts is None or facts.depth < _DEEP:
@@ -84,7 +77,7 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP704", "dropout", Level.ERROR, needs=(Need.CONFIG,), reads="model")
+@check("RKSP704")
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
     shares = {name: evidence.settings.number(name) for name in _DROPOUTS}
     known = {name: share for name, share in shares.items() if share is not None}
@@ -97,7 +90,7 @@ def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP705", "post-norm-depth", Level.WARNING, needs=(Need.CONFIG,), is_cause=True)
+@check("RKSP705")
 def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     if evidence.is_pretrained or evidence.recipe.learning_rate is None:
@@ -118,7 +111,7 @@ _LONG = 32_768
 _OVERLAP = 1.1  # of the longest wavelength: 65,536 positions at base 10,000 are published
 
 
-@check("RKSP205", "position-limit", Level.ERROR, needs=(Need.CONFIG,), reads="recipe")
+@check("RKSP205")
 def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
     settings, asked = evidence.settings, evidence.recipe.sequence_length
     limit = settings.positions
@@ -146,7 +139,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
-@check("RKSP206", "rope-base", Level.WARNING, needs=(Need.CONFIG,), is_cause=True, reads="recipe")
+@check("RKSP206")
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     base, is_scaled = _rope(settings)
@@ -194,7 +187,7 @@ def _parts(value: Any) -> list[Any]:
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 
 
-@check("RKSP207", "rope-precision", Level.NOTE, needs=(Need.CONFIG,), reads="recipe")
+@check("RKSP207")
 def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
     base, _ = _rope(evidence.settings)
     recipe = evidence.recipe
@@ -220,7 +213,7 @@ _UNSCALED = 0.9
 _VANISHING = 1e-4
 
 
-@check("RKSP601", "init-std", Level.WARNING, is_cause=True, reads="recipe")
+@check("RKSP601")
 def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     std, width = _drawn(evidence)
     if not std or not width or evidence.is_pretrained:
@@ -253,14 +246,7 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
     return evidence.settings.number("initializer_range", "init_std"), evidence.settings.width
 
 
-@check(
-    "RKSP602",
-    "residual-scaling",
-    Level.WARNING,
-    needs=(Need.MODULES,),
-    is_cause=True,
-    reads="model",
-)
+@check("RKSP602")
 def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
     if evidence.is_pretrained:
@@ -303,7 +289,7 @@ def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
     return last / middle if is_known else 1.0
 
 
-@check("RKSP603", "zero-init-branch", Level.NOTE, needs=(Need.FORWARD,), reads="model")
+@check("RKSP603")
 def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
     blocks = evidence.forward.blocks if evidence.forward is not None else ()
     still = [b for b in blocks if b.update_ratio is not None and b.update_ratio < _VANISHING]

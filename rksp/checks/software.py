@@ -54,8 +54,7 @@ def audited(
             f"The software of this run is not checked, as {trainer} is not installed here; give "
             "--env FILE, such as what pip freeze prints where you train.",
         )
-    from rksp.checks.advisories import audit, packages
-    from rksp.checks.conditions import gpu_facts, model_facts
+    from rksp.checks.advisories import audit, gpu_facts, model_facts, packages
 
     if env is None:
         environment, torch = installed_here(packages()), sys.modules.get("torch")

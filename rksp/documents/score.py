@@ -462,12 +462,14 @@ class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
-        launch: yes; no where P(failed) reaches the bar or a finding has level error; unknown where
-            rksp cannot tell, no learning rate was given, or published runs alone answer.
+        launch: yes; no where P(failed) reaches the bar, a finding has level error, or the rate is
+            above ten times that of published runs; unknown where rksp cannot tell or no learning
+            rate was given.
         why: One sentence.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.
-        start_here, likely_edge, do_not_exceed: See `RiskAssessment`.
+        start_here, likely_edge, do_not_exceed: See `RiskAssessment`. Where published runs answer,
+            the first is the middle of their rates and the last the highest; no edge is known.
         edits: Changes that remove findings, the most severe finding's first; the edits of
             `rksp fix` are those with a place in the file.
         next_command: What to run next; empty where nothing more can be asked.

@@ -27,9 +27,8 @@ from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
-from rksp.recipe_files.columns import canonical
+from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
-from rksp.recipe_files.rows import ROWS, read_rows
 from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000

@@ -92,7 +92,8 @@ def _ramp(value: Any) -> Any:
     return () if value is None else value
 
 
-AFTER_TRAINING = ("dpo", "kto", "orpo", "reward", "ppo", "grpo")  # objectives of trained models
+PREFERENCES, REINFORCED = ("dpo", "kto", "orpo"), ("ppo", "grpo")
+AFTER_TRAINING = (*PREFERENCES, "reward", *REINFORCED)  # objectives of trained models
 
 
 class Recipe(Finite):
@@ -298,6 +299,21 @@ class Recipe(Finite):
         ),
     ] = ()
     objective: Annotated[Objective, Flag("--objective", "What the run minimizes.")] = "lm"
+    preference_beta: Annotated[
+        float | None,
+        Flag("--preference-beta", "β of a preference loss (DPO, KTO, ORPO).", unit="weight"),
+    ] = Field(default=None, ge=0)
+    kl_coefficient: Annotated[
+        float | None,
+        Flag("--kl-coefficient", "Weight of the KL penalty of PPO and GRPO.", unit="weight"),
+    ] = Field(default=None, ge=0)
+    generations: Annotated[
+        int | None, COUNT, Flag("--generations", "Answers to each prompt in RL.", unit="answers")
+    ] = Field(default=None, ge=1)
+    clip_range: Annotated[
+        float | None,
+        Flag("--clip-range", "By how much PPO and GRPO let a ratio leave 1.", unit="ratio"),
+    ] = Field(default=None, ge=0)
     z_loss: Annotated[
         float | None,
         Flag("--z-loss", "Coefficient of log²Z of the output in the loss.", unit="weight"),

@@ -125,7 +125,6 @@ def read_document(
     try:
         _launched(draft)
         reader.read(draft)
-        _note_another_loss(draft)
         read = dataclasses.replace(
             draft.finish(),
             keys=reader.keys,
@@ -237,14 +236,6 @@ def _launched(draft: Draft) -> None:
         ):
             draft.devices = counts[0] * (counts[1] if len(counts) > 1 else 1)
             draft.devices_text = " × ".join(f"--{name}" for name in (key, *others) if name in flags)
-
-
-def _note_another_loss(draft: Draft) -> None:
-    loss = draft.value("objective")
-    if loss != "lm":
-        draft.note(
-            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
-        )
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:

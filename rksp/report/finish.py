@@ -90,6 +90,7 @@ def _held(level: str) -> str:
 def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
     risk, edits = deciding(report).risk, edits_of(report)
+    known = risk and risk.published
     launch = _launch(report)
     placed = next((one.file for one in edits if one.file is not None), None)
     fix = f"rksp fix {placed} --write" if placed is not None and launch == "no" else ""
@@ -101,7 +102,7 @@ def summarized(report: ScoreReport) -> ScoreReport:
         high=risk and risk.probability_failed_high,
         start_here=risk and risk.start_here,
         likely_edge=risk and risk.likely_edge,
-        do_not_exceed=risk and risk.do_not_exceed,
+        do_not_exceed=known.highest if known else risk and risk.do_not_exceed,
         edits=edits,
         next_command=(fix or report.next_command)[:_LONGEST],
     )
@@ -134,8 +135,8 @@ def _launch(report: ScoreReport) -> str:
     is_held = gate is not None and gate.failed and not gate.only_unknown
     if is_held or report.risk_verdict == "risk" or _errors(report):
         return "no"
-    has_answer = risk is not None and risk.probability_failed is not None
-    return "yes" if has_answer and report.risk_verdict not in _UNKNOWN else "unknown"
+    is_answered = risk is not None and report.risk_verdict not in _UNKNOWN
+    return "yes" if is_answered and report.recipe.learning_rate is not None else "unknown"
 
 
 def _errors(report: ScoreReport) -> list[str]:
@@ -147,6 +148,6 @@ def _why(report: ScoreReport, launch: str) -> str:
     if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
         start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
         return f"No learning rate was given{start}."
-    if risk is not None and (launch == "yes" or (launch == "unknown" and risk.published)):
+    if risk is not None and launch == "yes":
         return f"{words.answer(report, risk)}."
     return next((one.message for one in issues(report)), report.verdict)

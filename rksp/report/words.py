@@ -8,7 +8,7 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS
-from rksp.classifiers.fine_tuning.published import ANY, LEAST, WIDER, sort_of
+from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
 from rksp.classifiers.kinds import WIDENED_BY
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
@@ -16,6 +16,7 @@ from rksp.documents.score import (
     BYTES_FOLDED,
     BYTES_SPREAD,
     LeverReport,
+    PublishedReport,
     RiskAssessment,
     ScoreReport,
     SeedReport,
@@ -24,7 +25,7 @@ from rksp.documents.verdict import decisive_finding, exceeds, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
-from rksp.recipe import LOW_RANK, USUAL_RANK
+from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
 from rksp.spectra.status import Status
 
@@ -40,6 +41,11 @@ _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LOSSES = {"lm": "", "mlm": "masked text", "seq2seq": "sequence to sequence",
+           "classification": "classification", "distillation": "distillation",
+           "reward": "reward model", "other": "another loss"}  # fmt: skip
+_ADAPTERS = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA", "rslora": "rsLoRA",
+             "pissa": "PiSSA", "other": "adapters"}  # fmt: skip
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 _NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
@@ -65,8 +71,19 @@ def is_fine_tuned(report: ScoreReport) -> bool:
 
 
 def training(report: ScoreReport, name: str) -> str:
-    """Return what is trained and from where: `gpt2 from scratch`, or `fine-tuning gpt2`."""
-    return f"fine-tuning {name}" if is_fine_tuned(report) else f"{name} from scratch"
+    """Return what is trained, how and from where: `gpt2 from scratch`, `GRPO, LoRA r 16 for gpt2`.
+
+    The loss is left out where it is the next token, and the adapters where there are none.
+    """
+    recipe = report.recipe
+    loss = _LOSSES.get(recipe.objective, recipe.objective.upper())
+    rank = f" r {recipe.lora_rank or USUAL_RANK}" if recipe.peft in LOW_RANK else ""
+    adapters = f"{_ADAPTERS[recipe.peft]}{rank}" if recipe.peft != "none" else ""
+    if recipe.objective in AFTER_TRAINING:
+        return f"{', '.join(filter(None, (loss, adapters)))} for {name}"
+    if not is_fine_tuned(report):
+        return f"{name} from scratch{f' ({loss})' * bool(loss)}"
+    return f"fine-tuning {name}{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
 
 
 def stream(report: ScoreReport) -> str:
@@ -95,14 +112,28 @@ def published(report: ScoreReport, risk: RiskAssessment) -> str:
     known, own = risk.published, report.recipe.learning_rate
     if known is None:
         return ""
-    size = "" if known.size == ANY else f", {known.size}"
-    said = (
-        f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
-        f"{rate(known.lowest)} to {rate(known.highest)}"
-    )
+    said = _published_range(known)
     if own is not None and own > known.highest:
         return f"{said}; yours is {own / known.highest:.3g} times the highest"
     return said if own is None else f"{said}; yours is not above them"
+
+
+def beside_published(report: ScoreReport, known: PublishedReport) -> str:
+    """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
+    own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
+    if own is None:
+        return f"{runs} and no rate of yours"
+    if own <= known.highest:
+        return f"{short(own, 6)} is not above {runs}"
+    return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
+
+
+def _published_range(known: PublishedReport) -> str:
+    size = "" if known.size == ANY else f", {known.size}"
+    return (
+        f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
+        f"{rate(known.lowest)} to {rate(known.highest)}"
+    )
 
 
 def of_published(report: ScoreReport, risk: RiskAssessment) -> str:
@@ -196,7 +227,8 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
-        moved = "the rank moves S alone, alpha none" if risk.usual is None else "neither moves one"
+        looked = f"in {ADAPTER_LADDERS} public ladders the rank moved S alone, alpha none"
+        moved = looked if risk.usual is None else "neither moves one"
         said.append(
             f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): {moved} of "
             "these rates"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from support.places import RUN_CONFIGS
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -12,6 +14,7 @@ from rksp.assessment.risk import Terms
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.classifiers.fine_tuning.published import published_runs
 from rksp.documents.score import RiskAssessment
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
@@ -115,8 +118,6 @@ def test_the_risk_rises_with_the_rate_as_the_curve_says(more):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"objective": "grpo"}, "and has 2 of reinforcement learning with all weights"),
-        ({"objective": "reward"}, "and has 4 of reward models with all weights"),
         ({"objective": "dpo", "optimizer": "lion"}, "optimizer lion"),
         ({"objective": "mlm", "task": "masked-lm"}, "objective masked"),
         ({"objective": "distillation"}, "objective distillation"),
@@ -129,6 +130,23 @@ def test_what_no_run_has_is_not_told(more, reason):
     said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
     assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
     assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
+
+
+def test_few_published_runs_are_named_and_answer_nothing(monkeypatch):
+    few = tuple(dataclasses.replace(row, runs=2, stated=0) for row in published_runs())
+    monkeypatch.setattr("rksp.assessment.fine_tuning.published_runs", lambda: few)
+    said = answer(LLAMA, objective="reward", rate=1e-5)
+    assert said.verdict == "cannot tell" and "has 2 of reward models" in "; ".join(said.reasons)
+
+
+@pytest.mark.parametrize(
+    ("objective", "rates"),
+    [("grpo", (1e-6, 1e-4, 1e-3)), ("ppo", (5e-7, 1e-4, 1e-3)), ("reward", (1e-5, 1e-3, 1e-2))],
+)
+def test_published_runs_of_all_weights_answer(objective, rates):
+    said = [answer(LLAMA, objective=objective, rate=rate) for rate in rates]
+    assert [one.verdict for one in said] == ["ok", "caution", "risk"]
+    assert {one.answered_by for one in said} == {"published runs"}
 
 
 def test_published_runs_answer_for_objectives_whose_edge_no_run_shows():

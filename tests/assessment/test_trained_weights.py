@@ -86,7 +86,7 @@ def test_a_head_on_stored_weights_is_answered(classifier, capsys):
 
 
 @pytest.mark.parametrize("evidence", ["config", "response"])
-@pytest.mark.parametrize("objective", ["reward", "grpo", "distillation"])
+@pytest.mark.parametrize("objective", ["distillation", "other"])
 def test_unseen_objectives_cannot_be_told(evidence, objective, capsys):
     more = ("--objective", objective, "--evidence", evidence)
     assert is_untold(risk_of(scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", *more)))

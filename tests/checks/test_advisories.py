@@ -12,8 +12,16 @@ from packaging.specifiers import SpecifierSet
 from support.places import TESTS
 
 from lab.advisories import matches
-from rksp.checks.advisories import ESTABLISHED, Advisory, advisories, audit, find_advisory
-from rksp.checks.conditions import answer, gpu_facts, model_facts
+from rksp.checks.advisories import (
+    ESTABLISHED,
+    Advisory,
+    advisories,
+    answer,
+    audit,
+    find_advisory,
+    gpu_facts,
+    model_facts,
+)
 from rksp.checks.environment import Environment, Release, name_of
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError

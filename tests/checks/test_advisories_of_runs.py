@@ -10,8 +10,7 @@ import pytest
 from support.commands import left_with
 from support.places import RUN_CONFIGS, TESTS
 
-from rksp.checks.advisories import advisories, audit
-from rksp.checks.conditions import answer, gpu_facts, model_facts
+from rksp.checks.advisories import advisories, answer, audit, gpu_facts, model_facts
 from rksp.checks.environment import read_environment
 from rksp.documents.finding import Level
 from rksp.documents.options import MeasureOptions

@@ -80,11 +80,23 @@ def test_a_classifier_of_texts_is_scored_and_its_rate_judged_as_fine_tuning(fold
     assert (status, seen) == (0, {})
 
 
-@pytest.mark.parametrize("change", [["--optimizer", "lamb"], ["--precision", "fp8"]])
-def test_what_the_labelled_runs_do_not_hold_is_not_judged(change, folder, capsys):
+def answered(folder, capsys, *change):
     with pytest.raises(SystemExit):
         main(["score", str(folder / "gpt2.json"), *GOOD, *change, "--format", "json"])
     report = json.loads(capsys.readouterr().out)
-    assert report["verdict"] == "cannot tell"
-    assert change[1] in " ".join(report["seeds"][0]["risk"]["reasons"])
-    assert "RKSP901" in {finding["code"] for finding in report["findings"]}
+    return report, {finding["code"] for finding in report["findings"]}
+
+
+def test_what_the_labelled_runs_do_not_hold_is_not_judged(folder, capsys):
+    report, seen = answered(folder, capsys, "--optimizer", "lamb")
+    assert report["verdict"] == "cannot tell" and "RKSP901" in seen
+    assert "lamb" in " ".join(report["seeds"][0]["risk"]["reasons"])
+
+
+def test_arithmetic_of_8_bits_widens_the_answer_by_name(folder, capsys):
+    known, whole = (answered(folder, capsys, *more) for more in ([], ["--precision", "fp8"]))
+    before, after = (report["seeds"][0]["risk"] for report, _ in (known, whole))
+    assert after["likely_edge"] == before["likely_edge"]
+    assert after["do_not_exceed"] < before["do_not_exceed"]
+    assert "precision" in after["widened_by"] and "precision" not in before["widened_by"]
+    assert "RKSP901" in whole[1] - known[1]

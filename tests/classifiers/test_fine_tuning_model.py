@@ -21,8 +21,8 @@ from lab.fine_tuning_fit.fit import SHIPPED, fit_fine_tuning
 from lab.fine_tuning_fit.ladder import CARD, ladder_of_runs
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, lapses, left_out
 from lab.fine_tuning_fit.posterior import Seen, posterior
-from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
-from lab.fine_tuning_fit.published_rows import artifact, published_rows
+from lab.fine_tuning_fit.public_rows import inputs_of, public_ladders, read_public_rows
+from lab.fine_tuning_fit.published_rows import AFTER_TRAINING, artifact, published_rows
 from lab.fine_tuning_fit.scores import (
     chosen_starts,
     is_near,
@@ -36,7 +36,7 @@ from lab.fine_tuning_fit.shipped import shipped_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import matched_moments
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
-from rksp.classifiers.fine_tuning.published import published_runs
+from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, published_runs
 from rksp.ground.errors import ArtifactError, InputError
 
 ROWS = "RKSP_FINE_TUNING_ROWS"  # folder of the public rows, which are not shipped
@@ -442,7 +442,10 @@ def test_a_source_is_told_what_the_others_choose(away, chosen):
 def test_the_shipped_table_is_the_count_of_its_rows():
     if ROWS not in os.environ:
         pytest.skip(f"the public rows are not shipped; {ROWS} names their folder")
-    rows = read_public_rows([Path(os.environ[ROWS]) / name for name in FILES])
+    files = [Path(os.environ[ROWS]) / name for name in FILES]
+    ladders = map(inputs_of, read_public_rows(files[:1]))
+    assert sum(one.trained == "adapter" for one in ladders) == ADAPTER_LADDERS
+    rows = read_public_rows([*files, AFTER_TRAINING])
     assert artifact(rows) == (Path(rksp.classifiers.__file__).parent / SHIPPED_TABLE).read_text()
 
 

@@ -26,8 +26,9 @@ PUBLIC = (
 
 RECIPE = (
     "--batch --bs --dtype --eps --optim --warmup --wd "  # of one word, by `Flag.names`
-    "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
-    "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
+    "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --clip-range "
+    "--decay-factor --decay-milestones --decay-power --decay-shape --decay-steps --devices "
+    "--epsilon --examples --generations --kl-coefficient --preference-beta "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
     "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows "
     "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "

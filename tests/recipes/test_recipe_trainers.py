@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
+from rksp.cli.fix import scored
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
 from rksp.recipe_files.registry import READERS, read_recipe_file
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import hub_id_of, shape_of
+from rksp.report.score.page import render
 
 
 def changed(tmp_path: Path, name: str, *changes: tuple[str, str], more: str = ""):
@@ -322,14 +324,19 @@ def test_litgpt_model_config_is_a_shape(tmp_path):
         ("restated/trl/zephyr_dpo_qlora.yaml", "qlora", "dpo"),
         ("restated/llama-factory/llama3_lora_reward.yaml", "lora", "reward"),
         ("restated/ms-swift/qlora_bnb.sh", "qlora", "lm"),
+        ("axolotl/tinker_rl.yaml", "lora", "grpo"),
+        ("axolotl/tinker_sft.yaml", "lora", "lm"),
+        ("restated/verl/ppo_trainer.yaml", "none", "ppo"),
         ("restated/litgpt/llama-2-7b_lora.yaml", "lora", "lm"),
     ],
 )
-def test_adapters_and_other_losses_are_said(name, peft, objective):
-    read = read_recipe_file(CONFIGS / name)
-    recipe = read.recipe()
-    assert (recipe.peft, recipe.objective) == (peft, objective)
-    assert (objective == "lm") != any("another loss" in note for note in read.notes)
+def test_adapters_and_other_losses_reach_the_first_line(name, peft, objective):
+    report = scored(str(CONFIGS / name))
+    assert (report.recipe.peft, report.recipe.objective) == (peft, objective)
+    first = render(report).lines[0].forms[-1].plain
+    told = {"lm": "fine-tuning", "reward": "reward model"}.get(objective, objective.upper())
+    rank = report.recipe.lora_rank
+    assert told in first and ("" if rank is None else f"LoRA r {rank}") in first
 
 
 KINDS = {

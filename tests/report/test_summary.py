@@ -22,7 +22,10 @@ CONFIG = ["--evidence", "config"]
         (["gpt2", "--lr", "6e-4", "--warmup-steps", "100"], "yes"),
         (["gpt2", "--lr", "0.3"], "no"),
         (["gpt2"], "unknown"),
-        (["gpt2", "--lr", "1e-6", "--objective", "dpo"], "unknown"),
+        (["gpt2", "--lr", "1e-6", "--objective", "dpo"], "yes"),
+        (["llama", "--lr", "1e-3", "--objective", "grpo", "--peft", "lora"], "no"),
+        (["llama", "--lr", "1e-6", "--objective", "grpo", "--peft", "lora"], "yes"),
+        (["llama", "--lr", "1e-4", "--objective", "distillation"], "unknown"),
     ],
 )
 def test_the_summary_says_whether_to_launch(asked, launch, capsys):
@@ -43,7 +46,8 @@ def test_where_published_runs_answer_the_reason_names_them(capsys):
     asked = ["llama", "--pretrained", "--lr", "5e-7", "--objective", "dpo", *CONFIG]
     left_with(["score", *asked, "--format", "brief"])
     summary = json.loads(capsys.readouterr().out)
-    assert summary["launch"] == "unknown" and "published runs of DPO" in summary["why"]
+    assert summary["launch"] == "yes" and "published runs of DPO" in summary["why"]
+    assert summary["start_here"] < summary["do_not_exceed"] and summary["likely_edge"] is None
 
 
 def test_a_gate_that_never_fails_does_not_make_a_launch(capsys):

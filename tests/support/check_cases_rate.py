@@ -146,10 +146,45 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 64.0}),
     ),
+    "adapter-scale, over the root": (
+        healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 256.0}),
+        Level.WARNING,
+        healthy(recipe={"peft": "rslora", "lora_rank": 4, "lora_alpha": 16.0}),
+    ),
+    "preference-beta": (
+        healthy(recipe={"objective": "dpo", "preference_beta": 0.0}),
+        Level.WARNING,
+        healthy(recipe={"objective": "orpo", "preference_beta": 0.1}),
+    ),
+    "preference-beta, far above": (
+        healthy(recipe={"objective": "kto", "preference_beta": 50.0}),
+        Level.NOTE,
+        healthy(recipe={"objective": "dpo", "preference_beta": 10.0}),
+    ),
+    "kl-penalty": (
+        healthy(recipe={"objective": "grpo", "kl_coefficient": 5.0}),
+        Level.WARNING,
+        healthy(recipe={"objective": "ppo", "kl_coefficient": 0.2}),
+    ),
+    "group-size": (
+        healthy(recipe={"objective": "grpo", "generations": 1}),
+        Level.WARNING,
+        healthy(recipe={"objective": "ppo", "generations": 1}),
+    ),
+    "group-size, two": (
+        healthy(recipe={"objective": "grpo", "generations": 2}),
+        Level.NOTE,
+        healthy(recipe={"objective": "grpo", "generations": 4}),
+    ),
+    "clip-range": (
+        healthy(recipe={"objective": "grpo", "clip_range": 5.0}),
+        Level.NOTE,
+        healthy(recipe={"objective": "ppo", "clip_range": 0.28}),
+    ),
     "adapter-scale, a little": (
         healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 2.0}),
         Level.NOTE,
-        healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 256.0}),
+        healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 32.0}),
     ),
     "adapter-rank": (
         healthy(recipe={"peft": "lora", "lora_rank": 1, "learning_rate": 5e-4}),

@@ -45,12 +45,14 @@ class Toy(Monitor):
 '''
 _CHECK = """
 
-@check("RKSP999", "toy", Level.NOTE)
+@check("RKSP999")
 def _toy(evidence):
     yield Observation(level=Level.NOTE, message="A toy.", value=1.0)
 """
 _CHECK_TEXTS = """
 [RKSP999]
+name = "toy"
+level = "note"
 title = "A toy"
 measures = "-"
 why = "-"

@@ -24,8 +24,8 @@ from rksp.ground.budgets import LOG_LINE, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_limited, read_text
 from rksp.own_runs.run import Curve, Points, RawRun, RunReader, number_of
+from rksp.recipe_files.columns import ROWS, read_rows
 from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
-from rksp.recipe_files.rows import ROWS, read_rows
 
 _HEAD = 2**16
 _BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")

@@ -139,6 +139,7 @@ def _balanced(text: str, i: int) -> int:
     return len(text) - 1
 
 
+_NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _VARIABLE = re.compile(
@@ -155,6 +156,9 @@ _TOOLS = re.compile(
     r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
 )
 _MODULE = ("-m", "--module")
+_QUEUES = ("mason.py",)  # the trainer comes later on the line
+# `read -r -d '' NAME <<EOF` keeps the lines up to EOF in a variable.
+_DOCUMENT = re.compile(r"\bread (?:-\w+ (?:'' )?)*(\w+) <<-?'?(\w+)'?\n(.*?)\n\2\b", re.S)
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 
 
@@ -203,6 +207,8 @@ class _Variables(dict[str, list[Word]]):
 def read_shell(text: str) -> CommandLine:
     """Return the command of a script that has the most settings."""
     variables = _Variables()
+    variables["HOME"] = [Word("~", 1)]
+    text = _DOCUMENT.sub(r'\1="\n\3\n"', text)
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
     for statement in _Reader(text).statements():
@@ -318,9 +324,13 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
             known = " ".join(part.text for part in variables[name])
             variables.spent += len(known)
             return known
-        return match[2] if match[2] is not None else _ELSEWHERE
+        return match[2].strip("\"'") if match[2] is not None else _ELSEWHERE
 
-    text = _VARIABLE.sub(value, word.text)
+    text = word.text
+    for _ in range(_NESTED):  # the default of a variable may be another variable
+        text, before = _VARIABLE.sub(value, text), text
+        if text == before or len(text) > _MOST:
+            break
     if len(text) > _MOST:
         text = _ELSEWHERE
     text = re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
@@ -388,7 +398,7 @@ def _command(words: list[Word]) -> CommandLine:
 
 def _find_program(texts: list[str]) -> tuple[int, str]:
     for i, text in enumerate(texts):
-        if match := _PROGRAM.search(text):
+        if (match := _PROGRAM.search(text)) and match[1] not in _QUEUES:
             return i, match[1] or match[2]
         if (match := _TOOLS.search(text)) and i + 1 < len(texts):
             return i + 1, f"{match[1]} {texts[i + 1]}"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rksp.recipe_files.parse.python_source import OPTIMIZERS
-from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import shape_of
 from rksp.recipe_files.table.reader import Row, adam, reader
 
 _SHAPE = {"n_layer": 12, "n_head": 12, "n_embd": 768}
@@ -74,7 +74,7 @@ NANOGPT = reader(
     "nanogpt",
     Row("optimizer", "", default="adamw"),
     Row("learning_rate", "learning_rate", default=6e-4),
-    *adam(0.9, 0.95, keys=("beta1", "beta2", "")),
+    *adam(0.9, 0.95, each="beta1 beta2"),
     Row("weight_decay", "weight_decay", default=0.1),
     Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
     Row("sequence_length", "block_size", default=1024),
@@ -141,7 +141,7 @@ MODDED_NANOGPT = reader(
         0.9,
         0.95,
         pair=" ".join(f"{OPTIMIZERS}.{name}.betas" for name in ("Adam", "AdamW", "DistAdam")),
-        keys=("", "", f"{OPTIMIZERS}.Adam.eps"),
+        eps=f"{OPTIMIZERS}.Adam.eps",
     ),
     Row("weight_decay", f"{_HOME}.weight_decay {OPTIMIZERS}.Muon.weight_decay", default=0.0),
     Row("max_grad_norm", "", default=None),

@@ -25,7 +25,7 @@ from rksp.recipe_files.table.reader import NOTHING, Row, Step, adam, reader
 
 _LENGTHS = "max_seq_length max_length cutoff_len block_size seq_length model_max_length"
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
-_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
+_ADAM = {"each": "adam_beta1 adam_beta2", "eps": "adam_epsilon"}
 
 
 def arguments(
@@ -42,7 +42,7 @@ def arguments(
     return (
         Row("optimizer", "optim", convert.optimizer, "adamw"),
         Row("learning_rate", "learning_rate", default=rate),
-        *adam(0.9, beta2, keys=_ADAM),
+        *adam(0.9, beta2, **_ADAM),
         Row("weight_decay", "weight_decay", default=decay),
         Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
         Row("sequence_length", _LENGTHS, _length, length),
@@ -514,8 +514,18 @@ def _axolotl_precision(draft: Draft) -> None:
         draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
 
 
+def _hatchery(draft: Draft) -> None:
+    """Set the adapters that a service trains, and its loss (axolotl/integrations/hatchery)."""
+    service = draft.get("hatchery")
+    if service is not None:
+        draft.put("peft", "lora", service)
+        convert.put_lora(draft, "hatchery.lora_rank", "", "", 32)
+
+
 def _axolotl_objective(draft: Draft) -> None:
     convert.stated_objective("rl", ebft="other")(draft)
+    losses = {"importance_sampling": "grpo", "cispo": "grpo", "dro": "grpo"}
+    convert.stated_objective("hatchery.loss_fn", cross_entropy="lm", **losses)(draft)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
@@ -537,11 +547,12 @@ AXOLOTL = reader(
     "axolotl",
     convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
     convert.lora("adapter=lora", **_LORA),
+    _hatchery,
     Row("optimizer", "optimizer", convert.optimizer, "adamw"),
     # contribs/mit/muon/dist_muon.py
     Row("muon_scale", "optim_args.adjust_lr", convert.meaning(rms_norm="match_rms_adamw")),
     Row("learning_rate", "learning_rate"),
-    *adam(0.9, 0.999, keys=_ADAM),
+    *adam(0.9, 0.999, **_ADAM),
     Row("weight_decay", "weight_decay", default=0.0),
     Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
     Row("sequence_length", "sequence_len", default=512),

@@ -10,10 +10,9 @@ import dataclasses
 import re
 
 from rksp.ground.model import definite
-from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import precision_of
+from rksp.recipe_files.table.names import precision_of, shape_of
 from rksp.recipe_files.table.reader import Row, adam, reader
 
 _COMPUTE = re.compile(r"(?:^|,)c(?:ompute)?=([a-z0-9]+)")
@@ -159,7 +158,7 @@ LEVANTER = reader(
     # optim/muon.py
     Row("muon_scale", "optimizer.use_kimi_scaling", convert.meaning(true="match_rms_adamw")),
     Row("learning_rate", "optimizer.learning_rate", default=6e-4),
-    *adam(0.9, 0.95, keys=("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")),
+    *adam(0.9, 0.95, each="optimizer.beta1 optimizer.beta2", eps="optimizer.epsilon"),
     Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),
     Row("max_grad_norm", "optimizer.max_grad_norm", convert.clip, 1.0),
     Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
@@ -265,7 +264,7 @@ MAXTEXT = reader(
     _base,
     Row("optimizer", "opt_type", convert.optimizer, "adamw"),
     Row("learning_rate", "learning_rate", default=3e-5),
-    *adam(0.9, 0.95, keys=("adam_b1", "adam_b2", "adam_eps")),
+    *adam(0.9, 0.95, each="adam_b1 adam_b2", eps="adam_eps"),
     Row("weight_decay", "adam_weight_decay", default=0.1),
     Row("max_grad_norm", "gradient_clipping_threshold", convert.clip, 1.0),
     Row("sequence_length", "max_target_length", default=2048),

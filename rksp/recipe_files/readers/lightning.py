@@ -17,9 +17,9 @@ from typing import Any
 
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found, lines_below
-from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import shape_of
 from rksp.recipe_files.table.reader import Row, adam, reader
 
 _MODEL = ("model.init_args", "model")
@@ -363,7 +363,8 @@ LITGPT = reader(
         0.9,
         0.999,
         pair="optimizer.init_args.betas",
-        keys=("train.beta1", "train.beta2", "optimizer.init_args.eps"),
+        each="train.beta1 train.beta2",
+        eps="optimizer.init_args.eps",
     ),
     Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
     Row("max_grad_norm", "train.max_norm", convert.clip, _gpt_clip),
@@ -507,11 +508,7 @@ TIMM = reader(
     Row("optimizer", "opt", convert.optimizer, "sgd"),
     Row("momentum", "momentum", default=0.9),
     *adam(
-        0.9,
-        0.999,
-        lambda draft: _EPSILONS.get(_opt(draft), 1e-8),
-        pair="opt_betas",
-        keys=("", "", "opt_eps"),
+        0.9, 0.999, lambda draft: _EPSILONS.get(_opt(draft), 1e-8), pair="opt_betas", eps="opt_eps"
     ),
     Row("weight_decay", "weight_decay", default=2e-5),
     _timm_clip,

@@ -18,9 +18,9 @@ from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found, lines_below
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
-from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import hub_id_of, shape_of
 from rksp.recipe_files.table.reader import NOTHING, Row, adam, reader
 
 _CONVERTERS = (
@@ -88,7 +88,7 @@ def _titan_fall(draft: Draft) -> None:
 
 
 def _titan_precision(draft: Draft) -> None:
-    """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
+    """Set precision and adapters: converters do, else FSDP unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         convert.put_precision(draft, weights, is_pure=True)
@@ -99,7 +99,14 @@ def _titan_precision(draft: Draft) -> None:
         text = name.text if isinstance(name, Unresolved) else str(name)
         if re.search("float8|fp8|mx|fp4", text.lower()):
             draft.put("precision", "fp8", converters, text=f"{text:.60} read as fp8")
-            return
+        if text.lower().startswith("lora"):
+            draft.put("peft", "lora", converters, text=f"{text:.60}")
+            for field, key in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
+                value = re.search(rf"\b{key}=([\d.]+)", text)
+                if value is not None:
+                    draft.put(field, float(value[1]), converters, text=value[0])
+    if draft.knows("precision"):
+        return
     found = draft.text("training.mixed_precision_param")
     if found is not None:
         convert.put_precision(draft, found)
@@ -142,7 +149,8 @@ TORCHTITAN = reader(
         0.9,
         0.95,
         pair="optimizer.betas",
-        keys=("optimizer.beta1", "optimizer.beta2", "optimizer.eps"),
+        each="optimizer.beta1 optimizer.beta2",
+        eps="optimizer.eps",
     ),
     Row("weight_decay", "optimizer.weight_decay", default=0.1),
     Row("max_grad_norm", "training.max_norm", convert.clip, 1.0),
@@ -261,7 +269,7 @@ TORCHTUNE = reader(
     _tune_adapters,
     Row("optimizer", "optimizer._component_", convert.optimizer),
     Row("learning_rate", "optimizer.lr"),
-    *adam(0.9, 0.999, pair="optimizer.betas", keys=("", "", "optimizer.eps")),
+    *adam(0.9, 0.999, pair="optimizer.betas", eps="optimizer.eps"),
     Row("weight_decay", "optimizer.weight_decay"),
     Row("max_grad_norm", "clip_grad_norm", convert.clip, None),
     Row("sequence_length", "tokenizer.max_seq_len"),
@@ -318,7 +326,7 @@ LINGUA = reader(
     "lingua",
     Row("optimizer", "", default="adamw"),
     Row("learning_rate", "optim.lr", default=3e-4),
-    *adam(0.9, 0.95, keys=("optim.beta1", "optim.beta2", "optim.epsilon")),
+    *adam(0.9, 0.95, each="optim.beta1 optim.beta2", eps="optim.epsilon"),
     Row("weight_decay", "optim.weight_decay", default=0.1),
     Row("max_grad_norm", "optim.clip", convert.clip, 1.0),
     Row("sequence_length", "data.seq_len", default=2048),
@@ -491,12 +499,7 @@ FAIRSEQ = reader(
     "fairseq",
     Row("optimizer", "optimizer._name optimizer", convert.optimizer),
     Row("learning_rate", "optimization.lr lr", default=0.25),
-    *adam(
-        0.9,
-        0.999,
-        pair="optimizer.adam_betas adam_betas",
-        keys=("", "", "optimizer.adam_eps adam_eps"),
-    ),
+    *adam(0.9, 0.999, pair="optimizer.adam_betas adam_betas", eps="optimizer.adam_eps adam_eps"),
     Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
     Row("max_grad_norm", "optimization.clip_norm clip_norm", convert.clip, None),
     Row(

@@ -122,7 +122,7 @@ OLMO = reader(
     "olmo",
     Row("optimizer", "optimizer.name", convert.optimizer, "lion"),
     Row("learning_rate", "optimizer.learning_rate", default=1e-4),
-    *adam(0.9, 0.95, 1e-5, pair="optimizer.betas", keys=("", "", "optimizer.eps")),
+    *adam(0.9, 0.95, 1e-5, pair="optimizer.betas", eps="optimizer.eps"),
     Row("weight_decay", "optimizer.weight_decay", default=0.01),
     Row("max_grad_norm", "max_grad_norm", convert.clip, None),
     Row("sequence_length", "model.max_sequence_length", default=1024),

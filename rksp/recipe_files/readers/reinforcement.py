@@ -165,12 +165,7 @@ OPENRLHF = reader(
     _open_objective,
     Row("optimizer", "actor.optim optim", convert.optimizer, "adamw"),
     _open_rate,
-    *adam(
-        0.9,
-        0.95,
-        pair="actor.adam.betas adam.betas adam_betas",
-        keys=("", "", "actor.adam.eps adam.eps"),
-    ),
+    *adam(0.9, 0.95, pair="actor.adam.betas adam.betas adam_betas", eps="actor.adam.eps adam.eps"),
     Row("weight_decay", "actor.adam.weight_decay adam.weight_decay l2", default=0.0),
     Row("max_grad_norm", "actor.max_norm max_norm", convert.clip, 1.0),
     _open_length,

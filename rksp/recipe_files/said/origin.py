@@ -123,8 +123,6 @@ class RecipeFile:
         devices: Number of devices, where the file, its launcher or the user says it.
         reader: Name of the reader; empty for a draft that no reader finished.
         document: What was read; `deepspeed` the DeepSpeed file that it names, or holds.
-        feedback: What preferences and rewards are trained with, by name: beta, kl_coefficient,
-            reference_model, generations, clip_range, policy_passes; empty for other objectives.
         unread: Settings that may matter and that rksp does not read.
     """
 
@@ -142,7 +140,6 @@ class RecipeFile:
     reader: str = ""
     document: Document | None = field(default=None, repr=False, compare=False)
     deepspeed: Document | None = field(default=None, repr=False, compare=False)
-    feedback: Mapping[str, object] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
     def field(self, name: str) -> RecipeField:
@@ -243,6 +240,10 @@ def _left_out(name: str, is_used: bool) -> Origin:
         "rows": "only epochs need it",
         "peft": "all weights are trained by default",
         "z_loss": "no z-loss by default",
+        "preference_beta": "the trainer's own",
+        "kl_coefficient": "the trainer's own",
+        "generations": "the trainer's own",
+        "clip_range": "the trainer's own",
         "lora_rank": "no adapters",
         "lora_alpha": "no adapters",
         "lora_targets": "no adapters",

@@ -79,7 +79,6 @@ class Draft:
         self.document = document
         self.trainer = trainer
         self.keys: Mapping[str, str] = {}  # of the reader: field -> its key
-        self.feedback: dict[str, object] = {}  # of preferences and rewards: name -> setting
         self.devices = devices
         self.devices_text = "" if devices is None else "--devices"
         self._given = frozenset(given or ())
@@ -316,7 +315,6 @@ class Draft:
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,
-            feedback=self.feedback,
         )
 
     def where(self, found: Found) -> str:

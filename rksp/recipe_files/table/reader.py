@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rksp.recipe import AFTER_TRAINING
+from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table.convert import Converter, Setter, betas, number, positive
@@ -55,7 +55,8 @@ def adam(
     epsilon: object = 1e-8,
     *,
     pair: str = "",
-    keys: tuple[str, str, str] = ("", "", ""),
+    each: str = "",
+    eps: str = "",
 ) -> tuple[Step, ...]:
     """Return the rows of Adam's betas and epsilon.
 
@@ -64,12 +65,16 @@ def adam(
         beta2: The trainer's default.
         epsilon: The trainer's default, or what finds it in the draft.
         pair: Keys of both betas together.
-        keys: Keys of the first beta, of the second and of epsilon.
+        each: The key of the first beta and that of the second.
+        eps: Keys of epsilon.
     """
-    fields = zip(("adam_beta1", "adam_beta2", "adam_epsilon"), keys, strict=True)
-    defaults = (beta1, beta2, epsilon)
-    rows = (Row(*field, default=value) for field, value in zip(fields, defaults, strict=True))
-    return betas(*pair.split()), *rows
+    first, second = each.split() or ("", "")
+    return (
+        betas(*pair.split()),
+        Row("adam_beta1", first, default=beta1),
+        Row("adam_beta2", second, default=beta2),
+        Row("adam_epsilon", eps, default=epsilon),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +171,13 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
-        if draft.value("objective") in AFTER_TRAINING:
-            for name, keys in _trainers()["feedback"].items():
-                found = draft.get(*keys.split())
-                if found is not None:
-                    draft.feedback[name] = found.value
+        for kind, objectives in (("preferences", PREFERENCES), ("reinforced", REINFORCED)):
+            if draft.value("objective") in objectives:
+                for name, setting in _trainers()[kind].items():
+                    number(draft, name, setting.split())
+                reference = draft.text(*_trainers()["references"]["keys"].split())
+                if reference is not None:
+                    draft.note(f"The run is held to the reference model {reference.value}.")
         if self.muon and draft.value("optimizer") == "muon":
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 

@@ -112,11 +112,13 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
             yield _line(Text(f"  {said}", style="yellow"))
         return
     name = target.name
-    whole, brief = (words.training(report, said) for said in (f"{name}{size}", name))
+    names = (f"{name}{size}", name, name.rpartition("/")[2])  # without its organization, at last
+    whole, brief, least = (words.training(report, said) for said in names)
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "
-    if said := words.published(report, risk):
-        forms: tuple[str, ...] = (f"{whole}: {said}", said)
+    if risk.published is not None:
+        beside = words.beside_published(report, risk.published)
+        forms = tuple(f"{title}: {beside}" for title in (whole, brief, least))
     elif rate is None or risk.probability_failed is None:
         forms = (f"{whole} {steps}; no learning rate was given",)
     else:
@@ -127,10 +129,9 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
             f"{odds}{diverging} for {brief} {at}",
             f"{odds} for {whole} {at}",
             f"{odds} for {brief} {at}",
-            f"{odds} for {words.training(report, 'it')} {at}",
-            f"{odds} {at} for {name}",
-            f"{odds} {at}",
-            odds,
+            f"{odds} for {least} {at}",
+            f"{odds} for {least} at {short(rate, 6)}",
+            f"{odds} for {words.training(report, 'it')}",
         )
     yield _line(*(Text.assemble(title, f"{start}{form}") for form in forms))
 

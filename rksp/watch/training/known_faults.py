@@ -13,8 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from rksp.checks.advisories import audit, packages
-from rksp.checks.conditions import gpu_facts, model_facts
+from rksp.checks.advisories import audit, gpu_facts, model_facts, packages
 from rksp.checks.environment import installed_here
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
