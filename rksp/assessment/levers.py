@@ -14,7 +14,6 @@ from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever,
 from rksp.classifiers.levers.effects import (
     LeverSize,
     LeverTable,
-    Shift,
     ShiftedEdgeModel,
     load_lever_table,
 )
@@ -68,7 +67,7 @@ def levers_of(
 
 def applied_in(model: EdgePredictor) -> tuple[str, ...]:
     """Return the levers that a model of the edge counts with, by name."""
-    return model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
+    return model.levers if isinstance(model, ShiftedEdgeModel) else ()
 
 
 def _modelled(lever: Lever, declared: Declared, recipe: Recipe, predict: Predict) -> float | None:
@@ -197,7 +196,7 @@ def apply_levers(
         if lever.field:
             said[lever.field] = f"--apply {text}"
         recipe = changed
-    shifted = ShiftedEdgeModel(prior=model, shift=Shift.of(names, sizes, inputs))
+    shifted = ShiftedEdgeModel(prior=model, levers=tuple(names), sizes=tuple(sizes), inputs=inputs)
     return Applied(recipe=recipe, model=shifted, said=said)
 
 
