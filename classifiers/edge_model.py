@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Number, of_stored
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
-from rksp.classifiers.lines import Amount, Divergence, Expected, Kinds, Line
-from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, Spread
+from rksp.classifiers.lines import KINDS, Amount, Divergence, Expected, Kinds, Line
+from rksp.classifiers.rates import DO_NOT_EXCEED, EdgeEstimate, Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
@@ -119,7 +118,9 @@ class EdgeModel:
         long = horizon_share(inputs.steps)
         blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
         outside = self._outside(features)
-        unlike = self.kinds.widenings(inputs, self._shown(features), outside)
+        shown = lambda line: sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
+        kind = Amount(edge=offset.edge + shown(self.edge), best=offset.best + shown(self.best))
+        unlike = self.kinds.widenings(inputs, kind, outside)
         edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
         best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
         begins = self.divergence.short.mixed(self.divergence.long, long)
@@ -128,7 +129,7 @@ class EdgeModel:
             diverging=begins.wider(x.edge for x in unlike.values()).around(above, self.weights),
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
-            least_diverged=self.divergence.least(inputs),
+            least_diverged=self.divergence.bare if inputs.norm == "none" else 0.0,
             lapse=self.lapse,
             contributions={
                 name: decades
@@ -159,21 +160,12 @@ class EdgeModel:
 
         return load_fine_tuning_model()
 
-    def _shown(self, features: Mapping[str, float]) -> dict[str, Amount]:
-        """Return what each column adds to both lines, where 0 is none of it."""
-        weights = lambda line, name: line.weights.get(name, 0.0) * features[name]
-        return {
-            name: Amount(edge=weights(self.edge, name), best=weights(self.best, name))
-            for name in self.best.weights
-        }
-
     def _outside(self, features: Mapping[str, float]) -> dict[str, float]:
-        found = {}
-        for name, (low, high) in self.ranges.items():
-            distance = max(low - features[name], features[name] - high)
-            if distance > 1e-9:
-                found[name] = round(distance, 4)
-        return found
+        ranges = self.ranges.items()
+        over = {
+            name: max(low - features[name], features[name] - high) for name, (low, high) in ranges
+        }
+        return {name: round(decades, 4) for name, decades in over.items() if decades > 1e-9}
 
     def to_json(self) -> str:
         """Write the artifact; the same model, the same bytes."""
@@ -194,13 +186,12 @@ class EdgeModel:
         model = of_stored(cls, stored)
         if abs(sum(model.weights) - 1) > 1e-6:
             raise ValueError("the weights are no weights")
+        spreads = [model.divergence.short, model.divergence.long]
         for part in (model.short, model.long):
+            spreads += (part.edge, part.best)
             if not len(part.below) == len(part.above) == len(model.knots):
                 raise ValueError("the losses do not stand at the knots")
-        spreads = [
-            spread for part in (model.short, model.long) for spread in (part.edge, part.best)
-        ]
-        for spread in (*spreads, model.divergence.short, model.divergence.long):
+        for spread in spreads:
             if len(spread.between) != len(model.weights):
                 raise ValueError("the spreads do not stand at the weights")
         if not 0 < model.lapse.low <= model.lapse.share <= model.lapse.high < DO_NOT_EXCEED:

@@ -16,7 +16,7 @@ from rksp.classifiers.rates import Spread
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
 _BEYOND = 0.5
-_KINDS = ("parallel", "branch_norm")
+KINDS = ("parallel", "branch_norm")
 _IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
@@ -80,10 +80,6 @@ class Divergence:
     short: Spread
     long: Spread
 
-    def least(self, inputs: EdgeInputs) -> float:
-        """Return the least share of P(failed) that P(diverged) is."""
-        return self.bare if inputs.norm == "none" else 0.0
-
     def at(self, inputs: EdgeInputs, features: Mapping[str, float]) -> float:
         """Return log10 of the rate that is reached when runs begin to diverge."""
         return self.line.at(features) + inputs.kind_share * self.families.get(inputs.family, 0.0)
@@ -120,23 +116,19 @@ class Kinds:
     def offset(self, inputs: EdgeInputs) -> Amount:
         """Return what to add to the lines for the family."""
         known = self.families.get(inputs.family)
-        share = inputs.kind_share
-        return Amount(
-            edge=share * known.mean.edge if known else 0.0,
-            best=share * known.mean.best if known else 0.0,
-        )
+        return _times(inputs.kind_share, known.mean) if known else Amount(edge=0.0, best=0.0)
 
     def widenings(
         self,
         inputs: EdgeInputs,
-        shown: Mapping[str, Amount],
+        kind: Amount,
         outside: Mapping[str, float],
     ) -> dict[str, Amount]:
         """Return every standard deviation to add between sources, by what it is for.
 
         Args:
             inputs: The model and its recipe.
-            shown: What each column adds to the edge and to the best rate.
+            kind: What the kind of its blocks adds, the columns of `KINDS` and its family's offset.
             outside: Columns beyond the data, with by how many decades.
         """
         found, share = {}, inputs.kind_share
@@ -146,12 +138,7 @@ class Kinds:
         elif "family" in self.unlike:
             found["family"] = _times(share, self.unlike["family"])
         if share < 1:  # the part of the effect of a kind that only toy runs show
-            mean = self.offset(inputs)
-            kind = [shown[name] for name in _KINDS if name in shown]
-            whole = Amount(
-                edge=abs(mean.edge + sum(k.edge for k in kind)),
-                best=abs(mean.best + sum(k.best for k in kind)),
-            )
+            whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
             found["kind"] = _times((1 - share) / share, whole)
         if not inputs.predicts_next and "task" in self.unlike:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])

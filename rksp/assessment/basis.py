@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rksp.assessment.risk import RATES, Terms
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS, EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.classifiers.rates import says_nothing
+from rksp.classifiers.rates import EdgeEstimate, says_nothing
 from rksp.documents.score import Contribution, LeverReport, RiskAssessment
 from rksp.ground.text import short
 from rksp.recipe.optimizers.table import optimizer_spec

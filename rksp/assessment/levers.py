@@ -8,7 +8,6 @@ from typing import Any
 
 from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import edge_inputs
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import (
@@ -17,6 +16,7 @@ from rksp.classifiers.levers.effects import (
     ShiftedEdgeModel,
     load_lever_table,
 )
+from rksp.classifiers.rates import EdgeEstimate
 from rksp.documents.score import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of

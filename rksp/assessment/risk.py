@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
     EdgeInputs,
     Norm,
 )
+from rksp.classifiers.rates import EdgeEstimate
 from rksp.documents.score import CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
