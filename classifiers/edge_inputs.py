@@ -293,3 +293,13 @@ MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
     "family": "the model's family"
 }
 NO_WARMUP = "no warm-up"
+# What widens a spread and is no column, in words.
+WIDENED_BY = {
+    "family": "the model's family",
+    "kind": "the kind of its blocks, known from short runs alone",
+    "objective": "the objective, which is not the next token",
+    "optimizer": "the optimizer, known from few sources",
+    "precision": "the 8-bit arithmetic, which no labelled run has",
+    "few_tokens": "a batch of few tokens",
+    "narrow": "the width, narrower than in any run so long",
+}

@@ -1,5 +1,5 @@
 // The model of the edge in JavaScript, for the playground: what `edge_inputs.py` makes of a run, and
-// what `edge_model.py`, `edge_estimate.py` and `rates.py` say of it. It is generic in the columns:
+// what `edge_model.py` and `rates.py` say of it. It is generic in the columns:
 // the lines of the artifact decide which of them count. tests/report/test_playground.py holds it
 // against Python in a browser, so that neither can change alone.
 "use strict";

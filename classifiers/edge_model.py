@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Number, of_stored
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
-from rksp.classifiers.kinds import Amount, Kinds
-from rksp.classifiers.line import Divergence, Expected, Line
-from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, Spread
+from rksp.classifiers.lines import KINDS, Amount, Divergence, Expected, Kinds, Line
+from rksp.classifiers.rates import DO_NOT_EXCEED, EdgeEstimate, Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
@@ -28,8 +27,8 @@ ARTIFACT = Artifact(
     noun="model of the edge", schema="rksp-edge-6", file="edge.json", command="python -m lab fit"
 )
 
-
 _Share = Annotated[float, Field(ge=0, le=1)]
+T = TypeVar("T")
 _End = Annotated[float, Field(gt=-5 * SENSELESS, lt=5 * SENSELESS)]  # of the range of a column
 
 
@@ -47,58 +46,6 @@ class Horizon:
     best: Spread
     below: Sequence[Number]
     above: Sequence[Number]
-
-
-class EdgePredictor(Protocol):
-    """What answers for random initializations: the fitted model, or one that knows own runs too."""
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What it was fitted on."""
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the configuration predicts of every measured column."""
-
-    def predict(
-        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
-    ) -> EdgeEstimate:
-        """Return the distribution of the edge and of the best rate."""
-
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return by how many widths of its range each measured feature lies outside of it."""
-
-    @property
-    def tuning(self) -> FineTuningPredictor:
-        """What answers for trained weights beside it."""
-
-
-class Asking:
-    """A predictor that asks another one, `prior`, and says of what it does not change as it does.
-
-    It has `predict` to add.
-    """
-
-    prior: EdgePredictor
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What the prior was fitted on."""
-        return self.prior.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the prior's configuration lets measured columns be."""
-        return self.prior.expected
-
-    @property
-    def tuning(self) -> FineTuningPredictor:
-        """What answers for trained weights."""
-        return self.prior.tuning
-
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the prior says."""
-        return self.prior.strangeness(measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +92,6 @@ class EdgeModel:
             for name, expected in self.expected.items()
         }
 
-    def lines(
-        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
-    ) -> tuple[float, float]:
-        """Return log10 of the edge and of the best rate without the family's offset.
-
-        They are of the highest rate that is reached.
-        """
-        features = self.features(inputs, measured)
-        return self.edge.at(features), self.best.at(features)
-
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
@@ -181,7 +118,9 @@ class EdgeModel:
         long = horizon_share(inputs.steps)
         blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
         outside = self._outside(features)
-        unlike = self.kinds.widenings(inputs, self._shown(features), outside)
+        shown = lambda line: sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
+        kind = Amount(edge=offset.edge + shown(self.edge), best=offset.best + shown(self.best))
+        unlike = self.kinds.widenings(inputs, kind, outside)
         edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
         best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
         begins = self.divergence.short.mixed(self.divergence.long, long)
@@ -190,7 +129,7 @@ class EdgeModel:
             diverging=begins.wider(x.edge for x in unlike.values()).around(above, self.weights),
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
-            least_diverged=self.divergence.least(inputs),
+            least_diverged=self.divergence.bare if inputs.norm == "none" else 0.0,
             lapse=self.lapse,
             contributions={
                 name: decades
@@ -221,21 +160,12 @@ class EdgeModel:
 
         return load_fine_tuning_model()
 
-    def _shown(self, features: Mapping[str, float]) -> dict[str, Amount]:
-        """Return what each column adds to both lines, where 0 is none of it."""
-        weights = lambda line, name: line.weights.get(name, 0.0) * features[name]
-        return {
-            name: Amount(edge=weights(self.edge, name), best=weights(self.best, name))
-            for name in self.best.weights
-        }
-
     def _outside(self, features: Mapping[str, float]) -> dict[str, float]:
-        found = {}
-        for name, (low, high) in self.ranges.items():
-            distance = max(low - features[name], features[name] - high)
-            if distance > 1e-9:
-                found[name] = round(distance, 4)
-        return found
+        ranges = self.ranges.items()
+        over = {
+            name: max(low - features[name], features[name] - high) for name, (low, high) in ranges
+        }
+        return {name: round(decades, 4) for name, decades in over.items() if decades > 1e-9}
 
     def to_json(self) -> str:
         """Write the artifact; the same model, the same bytes."""
@@ -256,13 +186,12 @@ class EdgeModel:
         model = of_stored(cls, stored)
         if abs(sum(model.weights) - 1) > 1e-6:
             raise ValueError("the weights are no weights")
+        spreads = [model.divergence.short, model.divergence.long]
         for part in (model.short, model.long):
+            spreads += (part.edge, part.best)
             if not len(part.below) == len(part.above) == len(model.knots):
                 raise ValueError("the losses do not stand at the knots")
-        spreads = [
-            spread for part in (model.short, model.long) for spread in (part.edge, part.best)
-        ]
-        for spread in (*spreads, model.divergence.short, model.divergence.long):
+        for spread in spreads:
             if len(spread.between) != len(model.weights):
                 raise ValueError("the spreads do not stand at the weights")
         if not 0 < model.lapse.low <= model.lapse.share <= model.lapse.high < DO_NOT_EXCEED:
@@ -281,3 +210,85 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
         ArtifactError: There is no such file, or it is not a model.
     """
     return ARTIFACT.load(path, EdgeModel.from_json)
+
+
+class Asking(ABC):
+    """A predictor that asks another one, `prior`, and answers as it does but for the rates."""
+
+    prior: EdgePredictor
+
+    @abstractmethod
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the prior was fitted on."""
+        return self.prior.card
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the prior's configuration lets measured columns be."""
+        return self.prior.expected
+
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """What answers for trained weights."""
+        return self.prior.tuning
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the prior says."""
+        return self.prior.strangeness(measured)
+
+
+# What answers for random initializations: the model, or what asks it.
+EdgePredictor: TypeAlias = EdgeModel | Asking
+
+
+class Remembered(Asking):
+    """Remembers the estimates of another predictor: the cells of a grid share most of them.
+
+    Args:
+        prior: The predictor that is asked.
+    """
+
+    def __init__(self, prior: EdgePredictor) -> None:
+        self.prior = prior
+        self._made: dict[Hashable, Any] = {}
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
+        asked = (inputs, tuple((measured or {}).items()))
+        return self.once(asked, lambda: self.prior.predict(inputs, measured))
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the predictor says."""
+        return self.once(tuple(measured.items()), lambda: self.prior.strangeness(measured))
+
+    def once(self, asked: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` made when this was asked for the first time."""
+        if asked not in self._made:
+            self._made[asked] = make()
+        return self._made[asked]
+
+
+CONFIGURED = "rksp, configuration alone"
+# Shifts of log10 of a rate from one model to another that need no fitted one.
+RULES: Mapping[str, Callable[[EdgeInputs, EdgeInputs], float]] = {
+    "same rate": lambda small, large: 0.0,
+    "1/√width": lambda small, large: -0.5 * math.log10(large.width / small.width),
+    "1/width": lambda small, large: -math.log10(large.width / small.width),
+}
+
+
+def shifts(model: EdgePredictor, small: EdgeInputs, large: EdgeInputs) -> dict[str, float]:
+    """Return log10 of the factor by which each rule carries a rate to a large model.
+
+    The first, "rksp", keeps the distance from the edge: it is the shift of the edges.
+    """
+    edge = model.predict(large).log_edge - model.predict(small).log_edge
+    return {"rksp": edge} | {name: rule(small, large) for name, rule in RULES.items()}

@@ -45,9 +45,7 @@ def transfer(
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.assessment.risk import beyond, uncarried
-    from rksp.classifiers.edge_model import load_edge_model
-    from rksp.classifiers.transfer import CONFIGURED
-    from rksp.classifiers.transfer import transfer as carry
+    from rksp.classifiers.edge_model import CONFIGURED, load_edge_model, shifts
     from rksp.run import Question
 
     runs = [of.run(name, recipe) for name in (small, large)]
@@ -68,13 +66,15 @@ def transfer(
     informed = learned(asked[1], past or ())
     edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
-    found = carry(edges, origin, aim, rate)
-    answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
+    moved = shifts(edges, origin, aim)
+    rules = {name: rate * 10**by for name, by in moved.items()}
+    carried_to, by = rules.pop("rksp"), moved["rksp"]
+    answer, shift = (None, None) if doubts else (carried_to, by)
     errors = dict(edges.card.get("transfer", {}))
     errors["rksp"] = errors.pop(CONFIGURED, {})
     if output_format == "json":
         document: dict[str, Any] = {"small_rate": rate, "rate": answer, "edge_shift": shift}
-        document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
+        document |= {"rules": rules, "errors": errors, "reasons": sorted(doubts)}
         if own_runs is not None:
             document["own_runs"] = own_runs.model_dump(mode="json")
         print_json(document)
@@ -88,7 +88,7 @@ def transfer(
         typer.echo(f"  not reliable here: {text}")
     if shift is not None:
         typer.echo(f"  the edge moves by {shift:+.2f} decades, from the configurations alone")
-    rates = {"rksp": answer} | found.rules
+    rates = {"rksp": answer} | rules
     columns = ("rule", "rate", "edge missed by", "best rate missed by")
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
     for row in rows:

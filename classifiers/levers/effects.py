@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal
@@ -13,10 +13,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
+from rksp.classifiers.rates import EdgeEstimate
 from rksp.ground.model import Finite, definite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
@@ -156,49 +156,20 @@ _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """By how much levers move the edge and the best rate, in decades, and how surely.
-
-    Attributes:
-        levers: Names of all levers that are applied.
-        inputs: Fields of `EdgeInputs` that they set besides those of the recipe.
-        edge, best: Of the rates, by those levers that the model has no column for.
-        spread: Standard deviation of the shift of the edge in a family that was not measured.
-    """
-
-    levers: tuple[str, ...] = ()
-    inputs: tuple[tuple[str, Any], ...] = ()
-    edge: float = 0.0
-    best: float = 0.0
-    spread: float = 0.0
-
-    @classmethod
-    def of(
-        cls, levers: Sequence[str], sizes: Sequence[LeverSize], inputs: Mapping[str, Any]
-    ) -> Shift:
-        """Return the shift of levers together, as if each acted by itself."""
-        ends = [(size.low, size.high) for size in sizes]
-        spreads = [(definite(high) - definite(low)) / (2 * _EIGHTY) for low, high in ends]
-        return cls(
-            levers=tuple(levers),
-            inputs=tuple(sorted(inputs.items())),
-            edge=sum(size.shift for size in sizes),
-            best=sum(size.best or 0.0 for size in sizes),
-            spread=math.hypot(*spreads),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedEdgeModel(Asking):
-    """A model of the edge whose every estimate is moved by the same shift.
+    """A model of the edge whose every estimate is moved by what levers do.
 
     Attributes:
         prior: The model without levers: the shipped one, or one that knows own runs.
-        shift: What levers do.
+        levers: Names of all levers that are applied.
+        sizes: Of those that the model has no column for; each acts as if by itself.
+        inputs: Fields of `EdgeInputs` that they set besides those of the recipe.
     """
 
     prior: EdgePredictor
-    shift: Shift
+    levers: tuple[str, ...]
+    sizes: tuple[LeverSize, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -208,10 +179,11 @@ class ShiftedEdgeModel(Asking):
         Raises:
             ArtifactError: See `EdgeModel.predict`.
         """
-        shift = self.shift
-        found = self.prior.predict(replace(inputs, **dict(shift.inputs)), measured)
+        found = self.prior.predict(replace(inputs, **self.inputs), measured)
+        spreads = [(definite(x.high) - definite(x.low)) / (2 * _EIGHTY) for x in self.sizes]
+        edge, best = sum(x.shift for x in self.sizes), sum(x.best or 0.0 for x in self.sizes)
         return replace(
             found,
-            edge=found.edge.moved(shift.edge, shift.spread),
-            best=found.best.moved(shift.best, 0.0),
+            edge=found.edge.moved(edge, math.hypot(*spreads)),
+            best=found.best.moved(best, 0.0),
         )

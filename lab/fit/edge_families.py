@@ -11,7 +11,7 @@ from lab.fit.censored import log_chance
 from lab.fit.edge_ladder import LAB, EdgeLadder
 from lab.fit.edge_spreads import BEST_HALF, rounded
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.kinds import Amount, FamilyOffset
+from rksp.classifiers.lines import Amount, FamilyOffset
 from rksp.ground.model import definite
 
 _OFFSETS = np.arange(-2.5, 2.5001, 0.02)
@@ -34,7 +34,8 @@ def family_offsets(
     for family in _known(ladders):
         edges, bests = [], []
         for x in (x for x in ladders if x.inputs.family == family and x.source == LAB):
-            said, share = model.lines(x.inputs, x.measured), x.inputs.kind_share
+            columns, share = model.features(x.inputs, x.measured), x.inputs.kind_share
+            said = model.edge.at(columns), model.best.at(columns)
             edges.append(((x.low - said[0]) / share, (x.high - said[0]) / share))
             off = definite(x.best) - said[1]
             bests.append(((off - BEST_HALF) / share, (off + BEST_HALF) / share))

@@ -31,8 +31,7 @@ from rksp.classifiers.edge_inputs import (
     config_features,
 )
 from rksp.classifiers.edge_model import EdgeModel, Horizon
-from rksp.classifiers.kinds import Kinds
-from rksp.classifiers.line import Divergence, Expected, Line
+from rksp.classifiers.lines import Divergence, Expected, Kinds, Line
 from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats

@@ -15,7 +15,7 @@ from lab.fit.edge_ladder import BOUNDS, FAILED, LAB, PUBLISHED, EdgeLadder
 from lab.fit.lapses import lapse_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.kinds import Amount
+from rksp.classifiers.lines import Amount
 from rksp.classifiers.rates import Lapse, Spread
 
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed

@@ -12,8 +12,7 @@ import numpy as np
 from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
-from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.transfer import CONFIGURED, RULES
+from rksp.classifiers.edge_model import CONFIGURED, RULES, EdgeModel
 
 
 def with_transfer_errors(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> EdgeModel:

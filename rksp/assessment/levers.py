@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rksp.assessment.risk import choose_model, edge_inputs
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import (
     LeverSize,
-    Shift,
     ShiftedEdgeModel,
     load_lever_table,
 )
+from rksp.classifiers.rates import EdgeEstimate
 from rksp.documents.score import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of
@@ -64,7 +63,7 @@ def levers_of(
 
 def applied_in(model: EdgePredictor) -> tuple[str, ...]:
     """Return the levers that a model of the edge counts with, by name."""
-    return model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
+    return model.levers if isinstance(model, ShiftedEdgeModel) else ()
 
 
 def _modelled(lever: Lever, declared: Declared, recipe: Recipe, predict: Predict) -> float | None:
@@ -191,7 +190,7 @@ def apply_levers(
         if lever.field:
             said[lever.field] = f"--apply {text}"
         recipe = changed
-    shifted = ShiftedEdgeModel(prior=model, shift=Shift.of(names, sizes, inputs))
+    shifted = ShiftedEdgeModel(prior=model, levers=tuple(names), sizes=tuple(sizes), inputs=inputs)
     return Applied(recipe=recipe, model=shifted, said=said)
 
 

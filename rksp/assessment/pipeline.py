@@ -15,8 +15,7 @@ from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
-from rksp.classifiers.remembered import Remembered
+from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment

@@ -62,8 +62,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     with collector_paused():
         from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
-        from rksp.classifiers.edge_model import load_edge_model
-        from rksp.classifiers.remembered import Remembered
+        from rksp.classifiers.edge_model import Remembered, load_edge_model
         from rksp.models.configuration import refusals
 
     options = Options(**group["options"])

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
-from rksp.classifiers.edge_inputs import MEANINGS
+from rksp.classifiers.edge_inputs import MEANINGS, WIDENED_BY
 from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
-from rksp.classifiers.kinds import WIDENED_BY
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ADAPTERS_BESIDE,

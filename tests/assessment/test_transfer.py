@@ -11,8 +11,7 @@ from support.edge_cases import ladder, ladders
 
 from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_transfer import transfer_errors, with_transfer_errors
-from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.transfer import CONFIGURED, RULES
+from rksp.classifiers.edge_model import CONFIGURED, RULES, load_edge_model
 from rksp.report.glossary import find_word
 
 

@@ -17,9 +17,8 @@ from lab.fit.edge_scores import shown_the_probe, single_run_auroc
 from lab.fit.edge_spreads import Miss, node_weights, posterior
 from lab.ladders.edge_ladders import edge_ladders
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model, shifts
 from rksp.classifiers.rates import Lapse, RateDistribution
-from rksp.classifiers.transfer import transfer
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe
 
@@ -172,10 +171,10 @@ def test_a_damaged_artifact_is_refused(model, path):
 
 
 def test_a_rate_is_carried_by_the_shift_of_the_edge(model):
-    found = transfer(model, inputs(64), inputs(1024), 1e-2)
-    assert found.rate == pytest.approx(1e-2 / 16, rel=0.2)
-    assert found.rules["same rate"] == 1e-2
-    assert found.rules["1/width"] == pytest.approx(1e-2 / 16)
+    found = shifts(model, inputs(64), inputs(1024))
+    assert 10 ** found["rksp"] == pytest.approx(1 / 16, rel=0.2)
+    assert found["same rate"] == 0
+    assert 10 ** found["1/width"] == pytest.approx(1 / 16)
 
 
 def _gpt2(**changes):

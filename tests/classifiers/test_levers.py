@@ -24,7 +24,7 @@ from lab.ladders.levers import LeverEffect
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, find_lever
-from rksp.classifiers.levers.effects import LeverTable, Shift, ShiftedEdgeModel, load_lever_table
+from rksp.classifiers.levers.effects import LeverTable, ShiftedEdgeModel, load_lever_table
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
@@ -196,9 +196,9 @@ def test_a_shift_moves_the_edge_and_widens_it() -> None:
         edge_inputs(Recipe(), width=256, depth=4, vocabulary=1000, norm="pre"),
     )
     size = lever_size(0.5)
-    shifted = ShiftedEdgeModel(prior=plain, shift=Shift.of(["qk_norm"], [size, size], {}))
+    shifted = ShiftedEdgeModel(prior=plain, levers=("qk_norm",), sizes=(size, size))
     before, after = plain.predict(inputs), shifted.predict(inputs)
     assert after.log_edge == pytest.approx(before.log_edge + 1.0)
     assert after.edge.spread > before.edge.spread
-    none = ShiftedEdgeModel(prior=plain, shift=Shift.of([], [], {})).predict(inputs)
+    none = ShiftedEdgeModel(prior=plain, levers=()).predict(inputs)
     assert none.failed(1e-2) == before.failed(1e-2)

@@ -17,8 +17,7 @@ from support.edge_cases import inputs
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.pipeline import judge
-from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.remembered import Remembered
+from rksp.classifiers.edge_model import Remembered, load_edge_model
 from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Base, make_cell
 from rksp.ground.text import safe_json, safe_strings

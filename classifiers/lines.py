@@ -1,29 +1,88 @@
-"""What kind of model it is: offsets of known families, and how unlike the data a run is."""
+"""Lines in the columns of a model and its recipe, and what a kind of model adds to them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from rksp.classifiers.artifacts import Decades
+import numpy as np
+from pydantic import Field
+
+from rksp.classifiers.artifacts import Decades, Number
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs, horizon_share
+from rksp.classifiers.rates import Spread
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
 _BEYOND = 0.5
-_KINDS = ("parallel", "branch_norm")
+KINDS = ("parallel", "branch_norm")
 _IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
-# What widens a spread and is no column, in words.
-WIDENED_BY = {
-    "family": "the model's family",
-    "kind": "the kind of its blocks, known from short runs alone",
-    "objective": "the objective, which is not the next token",
-    "optimizer": "the optimizer, known from few sources",
-    "precision": "the 8-bit arithmetic, which no labelled run has",
-    "few_tokens": "a batch of few tokens",
-    "narrow": "the width, narrower than in any run so long",
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A linear prediction of a logarithm of a rate.
+
+    A measured column enters as its value less `expected[name]`, a line in the columns of the
+    configuration, clipped to `reach[name]`; not measured, it contributes nothing.
+    """
+
+    intercept: Number
+    weights: Mapping[str, Number]
+    centers: Mapping[str, Number]
+
+    def __post_init__(self) -> None:
+        """Refuse a weight without its center."""
+        if not self.weights.keys() <= self.centers.keys():
+            raise ValueError("a weight has no center")
+
+    def contributions(self, features: Mapping[str, float]) -> dict[str, float]:
+        """Return what each column adds, in decades."""
+        return {
+            name: weight * (features[name] - self.centers[name])
+            for name, weight in self.weights.items()
+        }
+
+    def at(self, features: Mapping[str, float]) -> float:
+        """Return the logarithm of the rate."""
+        return self.intercept + sum(self.contributions(features).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the configuration predicts of a measured column, and the largest difference."""
+
+    line: Line
+    reach: Number
+
+    def surplus(self, value: float, features: Mapping[str, float]) -> float:
+        """Return the value less the predicted one, clipped; 0 where it was not measured."""
+        if not math.isfinite(value):
+            return 0.0
+        return float(np.clip(value - self.line.at(features), -self.reach, self.reach))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """From which rate runs diverge, and do not just end above the best: a line beside the edge's.
+
+    Attributes:
+        line: log10 of that rate.
+        families: What to add to it for a family of the lab, in decades: the posterior's mean.
+        bare: Share of the failures that are divergence where no block normalizes.
+        short, long: How far it is off for a new source, as in `edge_model.Horizon`.
+    """
+
+    line: Line
+    families: Mapping[str, Decades]
+    bare: Annotated[float, Field(ge=0, le=1)]
+    short: Spread
+    long: Spread
+
+    def at(self, inputs: EdgeInputs, features: Mapping[str, float]) -> float:
+        """Return log10 of the rate that is reached when runs begin to diverge."""
+        return self.line.at(features) + inputs.kind_share * self.families.get(inputs.family, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +116,19 @@ class Kinds:
     def offset(self, inputs: EdgeInputs) -> Amount:
         """Return what to add to the lines for the family."""
         known = self.families.get(inputs.family)
-        share = inputs.kind_share
-        return Amount(
-            edge=share * known.mean.edge if known else 0.0,
-            best=share * known.mean.best if known else 0.0,
-        )
+        return _times(inputs.kind_share, known.mean) if known else Amount(edge=0.0, best=0.0)
 
     def widenings(
         self,
         inputs: EdgeInputs,
-        shown: Mapping[str, Amount],
+        kind: Amount,
         outside: Mapping[str, float],
     ) -> dict[str, Amount]:
         """Return every standard deviation to add between sources, by what it is for.
 
         Args:
             inputs: The model and its recipe.
-            shown: What each column adds to the edge and to the best rate.
+            kind: What the kind of its blocks adds, the columns of `KINDS` and its family's offset.
             outside: Columns beyond the data, with by how many decades.
         """
         found, share = {}, inputs.kind_share
@@ -83,12 +138,7 @@ class Kinds:
         elif "family" in self.unlike:
             found["family"] = _times(share, self.unlike["family"])
         if share < 1:  # the part of the effect of a kind that only toy runs show
-            mean = self.offset(inputs)
-            kind = [shown[name] for name in _KINDS if name in shown]
-            whole = Amount(
-                edge=abs(mean.edge + sum(k.edge for k in kind)),
-                best=abs(mean.best + sum(k.best for k in kind)),
-            )
+            whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
             found["kind"] = _times((1 - share) / share, whole)
         if not inputs.predicts_next and "task" in self.unlike:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])
