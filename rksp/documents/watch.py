@@ -42,6 +42,22 @@ class AlarmReport(Part):
     advice: str
 
 
+class CauseReport(Part):
+    """What caused an alarm.
+
+    Attributes:
+        step: The step of the alarm.
+        cause: One word; `rksp.watch.attach.cause` defines them. `unknown` if nothing was found.
+        module: The first module, or the parameter, that is bad; empty where it is none.
+        text: What was found and what to do.
+    """
+
+    step: int
+    cause: str
+    module: str
+    text: str
+
+
 class WatchReport(Document):
     """One run in the log of `rksp watch`.
 
@@ -56,6 +72,7 @@ class WatchReport(Document):
         trial: The run in numbers, as in a report of `rksp confirm`; its profiles are those of all
             quantities, of the worst layer where a layer has one.
         alarms: The alarms, in order.
+        causes: What was found when an alarm's step was looked into, in order.
     """
 
     kind: Literal["watch"] = "watch"
@@ -69,4 +86,5 @@ class WatchReport(Document):
     forecast: ForecastReport | None
     trial: TrialReport
     alarms: list[AlarmReport]
+    causes: list[CauseReport] = Field(default_factory=list)
     provenance: dict[str, str] = Field(default_factory=dict)

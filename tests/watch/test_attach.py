@@ -180,7 +180,7 @@ def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
 
     def attach(**options: object) -> Finder:
         told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
-        told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None}
+        told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None, "memory": 1.0}
         made.append(Finder(told | options))
         made[-1].hook()
         return made[-1]
