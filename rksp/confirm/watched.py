@@ -149,7 +149,9 @@ def _conclusions(
         found.append(f"The loss shows a failure from step {trial.onset} on.")
     cause = next((one for one in causes if one.cause != "unknown"), None)
     if cause is not None:
-        found.append(f"The cause, as step {cause.step} shows: {cause.cause}. {_sentence(cause.text)}")
+        found.append(
+            f"The cause, as step {cause.step} shows: {cause.cause}. {_sentence(cause.text)}"
+        )
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
     if troubles and (cause is None or cause.cause in ("rate", "warm-up")):
         start = (forecast.rates if forecast else {}).get("start_here")

@@ -159,9 +159,11 @@ class _Audit:
         path = next((one for one in reversed(self._inside) if one), "")
         own = [one.view_as(one) for one in (call.query, definite(call.key), definite(call.value))]
         output = fused_attention(replace(call, query=own[0], key=own[1], value=own[2]))
-        exact = _Attention(call)
+        with torch.autocast(output.device.type, enabled=False):
+            exact = _Attention(call)
+            known = exact.output()
         kind = max((one.dtype for one in (*own, output)), key=lambda kind: torch.finfo(kind).eps)
-        self._judge(path, "attention", _first(output.detach()), *exact.output(), kind)
+        self._judge(path, "attention", _first(output.detach()), *known, kind)
         if not output.requires_grad:
             return output
         expected: list[tuple[Tensor, Tensor]] = []
@@ -186,8 +188,9 @@ class _Audit:
         rows, factor, right = rows[::stride].to(wide), factor[::stride].to(wide), right.to(wide)
         if not bool(factor.isfinite().all() and right.isfinite().all()):
             return  # something before it is at fault
-        exact = factor @ right
-        size = (factor.square() @ right.square() + exact.square()).sqrt()
+        with torch.autocast(rows.device.type, enabled=False):
+            exact = factor @ right
+            size = (factor.square() @ right.square() + exact.square()).sqrt()
         # Sums of k terms in float32 also round in the worst type of the factors.
         rounding = _rounding(kind, rows.device) + math.sqrt(len(right)) / 8 * 1.2e-7
         self._judge(path, what, rows, exact, size, kind, rounding)
@@ -236,8 +239,10 @@ class _Attention:
         self.groups = heads // definite(call.key).shape[-3]
         scores, visible = visible_logits(replace(one, query=self.q, key=self.k))
         self.p = scores.softmax(-1).where(visible.any(-1, keepdim=True), 0.0)
-        self.size = self.p * (1 + scores.where(visible, 0.0).abs())
         self.factor = one.factor
+        # A rounding of logits moves all probabilities of the row.
+        terms = (self.q.square() @ self.k.square().mT).sqrt() * self.factor + scores.abs()
+        self.size = self.p * (1 + terms.where(visible, 0.0).amax(-1, keepdim=True))
 
     def output(self) -> tuple[Tensor, Tensor]:
         """Return the output and its size, `[1, heads, queries, dim]`."""

@@ -62,6 +62,7 @@ class Suspect:
         has_moved: Whether the weights have moved since the step's passes.
         was_warm: Whether the rate rose at the start.
         is_too_far: Whether a monitor alarmed because a step moved outputs too far.
+        is_critical: Whether the alarm is critical.
     """
 
     model: nn.Module
@@ -72,6 +73,7 @@ class Suspect:
     has_moved: bool
     was_warm: bool
     is_too_far: bool
+    is_critical: bool
 
 
 def diagnose(kept: Kept, suspect: Suspect) -> Diagnosis:
@@ -109,7 +111,10 @@ def _causes(kept: Kept, suspect: Suspect) -> Generator[Diagnosis | None, None, N
     yield _data(step, steps, older)
     yield _by_losses(steps, suspect, present, older, quarter)
     yield _by_rate_alone(kept, suspect)
-    yield _unknown(step, "products are exact, no batch stands out, and the weights are no worse")
+    exact = "products are exact and no batch stands out"
+    if suspect.is_critical:
+        yield _rate(step, suspect, f"{exact}, which leaves the length of the steps")
+    yield _unknown(step, f"{exact}, and the weights are no worse")
 
 
 def _unknown(step: int, why: str) -> Diagnosis:
@@ -164,9 +169,7 @@ def _size(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) / math.sqrt(tensor.numel())
 
 
-def _by_products(
-    step: int, one: Pass, called: nn.Module, suspect: Suspect
-) -> Diagnosis | None:
+def _by_products(step: int, one: Pass, called: nn.Module, suspect: Suspect) -> Diagnosis | None:
     """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
@@ -183,9 +186,13 @@ def _by_products(
     first = found[0]
     if first.overflows:
         forward = first.what == "output"
-        is_scale = not forward and suspect.scale > 1 and not audited(suspect.model, lambda: passed(1.0))
+        is_scale = (
+            not forward and suspect.scale > 1 and not audited(suspect.model, lambda: passed(1.0))
+        )
         if is_scale:
-            remedy = f"at a loss scale of 1 instead of {suspect.scale:g} it is finite; lower the scale"
+            remedy = (
+                f"at a loss scale of 1 instead of {suspect.scale:g} it is finite; lower the scale"
+            )
         else:
             remedy = "in float32 it is finite; train in bfloat16"
         what = f"the {first.what} of {first.module} exceeds what float16 holds; {remedy}"
@@ -245,19 +252,27 @@ def _by_losses(
 ) -> Diagnosis | None:
     """Tell whether the optimizer's own steps made the weights worse, on the same batches."""
     before = older if older is not present else [one.loss or math.nan for one in steps]
-    pairs = [(b, n) for b, n in zip(before, present, strict=True) if math.isfinite(b)]
-    rises = [math.inf if math.isnan(now) else now - then for then, now in pairs]
-    if len(rises) < 3 or sum(rise > 0 for rise in rises) < len(rises) - 1:
+    known = [i for i, loss in enumerate(before) if math.isfinite(loss)]
+    if len(known) < 3:
         return None
-    start = statistics.median(then for then, _ in pairs)
-    end = start + statistics.median(rises)
-    if end - start <= _MATTERS / 2 * abs(start):
-        return None
-    text = f"the last steps raised the loss of the same batches from {start:.4g} to {end:.4g}"
-    short = [loss for loss in quarter if math.isfinite(loss)]
-    if quarter is not present and short and statistics.median(short) < end:
-        text += f"; a quarter of their way gives {statistics.median(short):.4g}"
-    return _rate(steps[-1].number, suspect, text)
+    start, end, short = (
+        statistics.median(math.inf if math.isnan(losses[i]) else losses[i] for i in known)
+        for losses in (before, present, quarter)
+    )
+    number = steps[-1].number
+    if _rises(before, present, known) and end - start > _MATTERS / 2 * abs(start):
+        text = f"the last steps raised the loss of the same batches from {start:.4g} to {end:.4g}"
+        text += f"; a quarter of their way gives {short:.4g}" if short < end else ""
+        return _rate(number, suspect, text)
+    if _rises(quarter, present, known) and end - short > _MATTERS / 2 * abs(end):
+        text = "the last steps went too far: on the same batches a quarter of their way gives"
+        return _rate(number, suspect, f"{text} a loss of {short:.4g}, all of it {end:.4g}")
+    return None
+
+
+def _rises(low: Sequence[float], high: Sequence[float], known: Sequence[int]) -> bool:
+    """Tell whether the loss of every known batch but one at most is higher, or no number."""
+    return sum(not high[i] <= low[i] for i in known) >= max(len(known) - 1, 3)
 
 
 def _by_rate_alone(kept: Kept, suspect: Suspect) -> Diagnosis | None:

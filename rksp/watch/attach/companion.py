@@ -153,8 +153,7 @@ def bare(model: nn.Module) -> nn.Module:
 def has_compiled_part(module: nn.Module) -> bool:
     """Tell whether a module, or one inside of it, is compiled."""
     return any(
-        hasattr(one, "_orig_mod") or one._compiled_call_impl is not None
-        for one in module.modules()
+        hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in module.modules()
     )
 
 

@@ -259,6 +259,7 @@ class Session:
             has_moved=has_moved,
             was_warm=self._warm_at > 1,
             is_too_far=any(alarm.monitor == "output-change" for alarm in heard),
+            is_critical=any(alarm.severity is Severity.CRITICAL for alarm in heard),
         )
         try:
             found = diagnose(self._kept, suspect)
