@@ -42,19 +42,29 @@ class AlarmReport(Part):
     advice: str
 
 
+Cause = Literal[
+    "rate", "warm-up", "precision", "attention", "data", "weight", "gradient", "product", "passing",
+    "unknown",
+]  # fmt: skip
+
+
 class CauseReport(Part):
     """What caused an alarm.
 
     Attributes:
         step: The step of the alarm.
-        cause: One word; `rksp.watch.attach.cause` defines them. `unknown` if nothing was found.
-        module: The first module, or the parameter, that is bad; empty where it is none.
+        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `precision` (a
+            number beyond the range of its type), `attention` (fused attention is not what its
+            inputs give), `data`, `weight` and `gradient` (one number changed by itself: a flipped
+            bit), `product` (a matrix product is wrong each time), `passing` (the step was wrong
+            once, and repeated is not) or `unknown`.
+        module: Path of the first module, or of the parameter, that is bad; empty where it is none.
         text: What was found and what to do.
     """
 
     step: int
-    cause: str
-    module: str
+    cause: Cause
+    module: str = ""
     text: str
 
 

@@ -22,6 +22,7 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 
 _ROWS = 256  # rows of a product that are compared, evenly spaced
+_EPS = torch.finfo(torch.float32).eps
 _ALLOWED = 10.0  # times the rounding of single products, as a root of the mean square
 
 
@@ -192,7 +193,7 @@ class _Audit:
             exact = factor @ right
             size = (factor.square() @ right.square() + exact.square()).sqrt()
         # Sums of k terms in float32 also round in the worst type of the factors.
-        rounding = _rounding(kind, rows.device) + math.sqrt(len(right)) / 8 * 1.2e-7
+        rounding = _rounding(kind, rows.device) + math.sqrt(len(right)) / 8 * _EPS
         self._judge(path, what, rows, exact, size, kind, rounding)
 
     def _judge(

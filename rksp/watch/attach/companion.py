@@ -18,8 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import RkspError
 from rksp.ground.option_lines import build
-from rksp.watch.attach.log import TRACKERS, Careful
-from rksp.watch.attach.voice import Voice
+from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor

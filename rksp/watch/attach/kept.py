@@ -76,10 +76,9 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """The passes of a step, its learning rate, and the script's loss; None until it is known."""
+    """The passes of a step, and the loss that the script had; None until it is known."""
 
     number: int
-    rate: float = 0.0
     passes: list[Pass] = field(default_factory=list)
     loss: float | None = None
 
@@ -101,10 +100,11 @@ class Kept:
     Args:
         model: What is trained.
         memory: Bytes that both copies may take, in host memory, and all inputs by themselves.
+        is_compiled: Whether the script compiles the model; a repetition does not.
     """
 
-    def __init__(self, model: nn.Module, memory: float) -> None:
-        self.model, self.memory = model, memory
+    def __init__(self, model: nn.Module, memory: float, *, is_compiled: bool) -> None:
+        self.model, self.memory, self.is_compiled = model, memory, is_compiled
         self.steps: deque[Step] = deque(maxlen=BATCHES)
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         size = sum(local(p).nbytes for p in self.parameters.values())
@@ -112,9 +112,9 @@ class Kept:
         self._next = 0 if 2 * size <= memory else math.inf
 
     @torch.no_grad()
-    def begin(self, step: int, rate: float) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step, and copy the weights if it is time."""
-        self.steps.append(Step(step, rate))
+        self.steps.append(Step(step))
         if step < self._next:
             return
         self._next = step + min(max(step // 8, 1), _SPARSEST)
@@ -164,13 +164,13 @@ class Kept:
         return self._copies[0] if self._copies else {}
 
     @contextlib.contextmanager
-    def repeating(self, is_compiled: bool) -> Iterator[None]:
+    def repeating(self) -> Iterator[None]:
         """Let the block run the model; afterwards buffers are as they were, to the bit."""
         buffers = {buffer: buffer.clone() for buffer in self.model.buffers()}
         devices = {p.device.index for p in self.model.parameters() if p.device.type == "cuda"}
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-            if is_compiled:
+            if self.is_compiled:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             try:
                 yield

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.assessment.evidence import LEARNED
+from rksp.documents.watch import CauseReport
 from rksp.ground.errors import summary
+from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
-from rksp.watch.attach.cause import Diagnosis, Suspect, diagnose
+from rksp.watch.attach.cause import diagnose
 from rksp.watch.attach.companion import Ranks, bare, companion, has_compiled_part, optimizer_of
 from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.log import Voice
 from rksp.watch.attach.recipe import found_recipe, sizes_of
-from rksp.watch.attach.voice import Voice
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import sentence
@@ -73,11 +75,14 @@ class Session:
         self._saved: Path | None = None
         self._count = 0
         self._recorded: Recorded | None = None
-        self._diagnoses: list[Diagnosis] = []
+        self._diagnoses: list[CauseReport] = []
         self._beside = companion(
             self.model, self.optimizer, self.ranks, self.voice, is_compiled=self._is_compiled
         )
-        self._kept = Kept(self.model, options["memory"] * 2**30) if options["memory"] else None
+        self._kept: Kept | None = None
+        if options["memory"]:
+            memory = options["memory"] * 2**30
+            self._kept = Kept(self.model, memory, is_compiled=self._is_compiled)
         self.voice.note(
             "run",
             model=type(self.model).__name__,
@@ -116,7 +121,7 @@ class Session:
         self._passes = 0
         self._moment = self._now()
         if self._kept is not None:
-            self._kept.begin(self.step, self._moment.learning_rate or 0.0)
+            self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
     def begin_pass(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
@@ -250,24 +255,21 @@ class Session:
         is_spent = len(self._diagnoses) >= _MOST + self.step // _PER_DIAGNOSIS
         if self._kept is None or is_same or is_spent:
             return
-        suspect = Suspect(
-            model=self.model,
-            called=None if self._called is None else bare(self._called),
-            scale=1.0 if self.scaler is None else self.scaler.get_scale(),
-            is_compiled=self._is_compiled,
-            is_whole=self.ranks.is_whole,
-            has_moved=has_moved,
-            was_warm=self._warm_at > 1,
-            is_too_far=any(alarm.monitor == "output-change" for alarm in heard),
-            is_critical=any(alarm.severity is Severity.CRITICAL for alarm in heard),
-        )
+        can_repeat = self._called is not None and self.ranks.is_whole
         try:
-            found = diagnose(self._kept, suspect)
+            found = diagnose(
+                self._kept,
+                bare(definite(self._called)) if can_repeat else None,
+                scale=1.0 if self.scaler is None else self.scaler.get_scale(),
+                has_moved=has_moved,
+                is_critical=any(alarm.severity is Severity.CRITICAL for alarm in heard),
+                has_warmed_up=self._warm_at > 1,
+            )
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
-            found = Diagnosis(step=self.step, cause="unknown", text=text)
+            found = CauseReport(step=self.step, cause="unknown", text=text)
         self._diagnoses.append(found)
-        self.voice.note("cause", **asdict(found))
+        self.voice.note("cause", **found.model_dump())
         self.voice.say(f"step {found.step}: {found.cause}: {found.text}")
 
     def _say_what_was_saved(self) -> None:
