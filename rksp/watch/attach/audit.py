@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,14 +73,13 @@ class _Audit:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.found: list[Defect] = []
-        self._inside: list[str] = []  # paths of the modules that are running
-        self._inputs: dict[str, Tensor] = {}
+        self._inside: list[tuple[str, list[Tensor]]] = []  # the calls that are running
         owners: dict[nn.Parameter, list[nn.Module]] = {}
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 owners.setdefault(parameter, []).append(module)
         self._linear = {p for p, of in owners.items() if p.dim() == 2 and all(map(is_linear, of))}
-        self._factors: dict[nn.Parameter, list[tuple[str, Tensor, Tensor]]] = {}
+        self._uses: dict[nn.Parameter, list[tuple[str, Tensor, Tensor]]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class _Audit:
 
     def end(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
         """Compare the gradient of a weight with the products of its uses."""
-        uses = self._factors.get(parameter, [])
+        uses = self._uses.get(parameter, [])
         if grad is None or not uses:
             return
         module = self.model.get_submodule(uses[0][0])
@@ -105,59 +105,59 @@ class _Audit:
 
     def _enter(self, path: str) -> Callable[[nn.Module, tuple], tuple | None]:
         def before(module: nn.Module, args: tuple) -> tuple | None:
-            self._inside.append(path)
+            factors: list[Tensor] = []  # of this call: its input, later its output's gradient
+            self._inside.append((path, factors))
             if not (is_linear(module) and args and isinstance(args[0], Tensor)):
                 return None
             x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
-            self._inputs[path] = x.detach()
+            factors.append(x.detach())
             if x.requires_grad:
-                x.register_hook(lambda grad: self._input_gradient(path, module, grad))
+                x.register_hook(lambda grad: self._input_gradient(path, module, factors, grad))
             return (x, *args[1:])
 
         return before
 
     def _leave(self, path: str) -> Callable[[nn.Module, tuple, object], object]:
         def after(module: nn.Module, args: tuple, output: object) -> object:
-            self._inside.pop()
+            _, factors = self._inside.pop()
             y = first_tensor(output)
             if y is None or any(module.children()):
                 return None
-            x = self._inputs.get(path)
-            if x is None or not isinstance(output, Tensor):
+            if not factors or not isinstance(output, Tensor):
                 if not bool(y.detach().isfinite().all()):
                     self._add(path, "output", math.inf, y.dtype == torch.float16)
                 return None
             bias = getattr(module, "bias", None)
-            whole = y.detach()
-            product = at_least_float(whole) - (0 if bias is None else bias.detach())
-            self._compare(path, "output", product, x, matrix_of(module).mT, whole.dtype)
+            product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
+            self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
             if not y.requires_grad:
                 return None
             y = y.view_as(y)
-            y.register_hook(lambda grad: self._output_gradient(path, module, grad))
+            y.register_hook(lambda grad: self._output_gradient(path, module, factors, grad))
             return y
 
         return after
 
-    def _output_gradient(self, path: str, module: nn.Module, grad: Tensor) -> None:
-        x = self._inputs[path]
+    def _output_gradient(self, path: str, module: Any, factors: list[Tensor], grad: Tensor) -> None:
         rows = grad.detach().reshape(-1, grad.shape[-1])
+        factors.append(rows)
         if not bool(rows.isfinite().all()):
             self._add(path, "output gradient", math.inf, grad.dtype == torch.float16)
-        elif definite(getattr(module, "weight", None)) in self._linear:
-            factors = (path, rows, x.reshape(-1, x.shape[-1]))
-            self._factors.setdefault(definite(module.weight), []).append(factors)  # type: ignore[arg-type]
-        self._inputs[f"{path} gradient"] = rows
+        elif module.weight in self._linear:
+            use = (path, rows, factors[0].reshape(-1, factors[0].shape[-1]))
+            self._uses.setdefault(module.weight, []).append(use)
 
-    def _input_gradient(self, path: str, module: nn.Module, grad: Tensor) -> None:
-        rows = self._inputs.get(f"{path} gradient")
-        if rows is not None:
+    def _input_gradient(
+        self, path: str, module: nn.Module, factors: list[Tensor], grad: Tensor
+    ) -> None:
+        if len(factors) > 1:
+            rows = factors[1]
             self._compare(path, "input gradient", grad, rows, matrix_of(module), rows.dtype)
 
     def _attend(self, call: AttentionCall) -> Tensor | None:
         if call.query is None or call.dropout or not torch.is_grad_enabled():
             return None
-        path = next((one for one in reversed(self._inside) if one), "")
+        path = next((path for path, _ in reversed(self._inside) if path), "")
         own = [one.view_as(one) for one in (call.query, definite(call.key), definite(call.value))]
         output = fused_attention(replace(call, query=own[0], key=own[1], value=own[2]))
         with torch.autocast(output.device.type, enabled=False):
