@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -37,6 +38,14 @@ GALLERY = {
         "gpt2 --set n_layer=4 --set n_embd=128 --set n_head=4 --set initializer_range=1.0 --lr 1e-3"
     ),
 }
+
+# Pages of a hundred columns fit, longer lines wrap, and a report is shown as a picture of its top.
+STYLE = """
+.md-grid { max-width: 66rem; }
+.md-typeset code { font-size: 0.8em; }
+.md-typeset pre code { white-space: pre-wrap; }
+.md-typeset iframe { width: 100%; height: 26rem; border: 1px solid #8888; border-radius: 4px; }
+"""
 
 
 def _rksp(*arguments: str) -> str:
@@ -123,20 +132,35 @@ def _commands() -> None:
 
 
 def _checks() -> None:
-    codes = re.findall(r"\bRKSP\d+\b", _rksp("checks"))
-    text = ["# Checks", ""]
-    for code in dict.fromkeys(codes):
-        text += [f"## {code}", "", "```text", _rksp("explain", code).rstrip(), "```", ""]
-    (SITE / "reference" / "checks.md").write_text("\n".join(text) + "\n")
+    """Write one page for every check, so that each has an address, and a table of all."""
+    folder = SITE / "reference" / "checks"
+    index = ["# Checks", "", "| code | check | at worst |", "|---|---|---|"]
+    for check in json.loads(_rksp("checks", "--format", "json")):
+        code, title, worst = check["code"], check["title"], check["level"]
+        page = [f"# {code}: {title[0].lower()}{title[1:]}", ""]
+        page += [f"`{check['name']}`, at worst {worst}.", ""]
+        explained = json.loads(_rksp("explain", code, "--format", "json"))
+        for part, text in list(explained.items())[2:]:  # behind the word and the title
+            shown = f"`{text}`" if text.startswith("rksp ") else text
+            page += [f"## {part.capitalize()}", "", shown, ""]
+        (folder / f"{code}.md").write_text("\n".join(page))
+        index.append(f"| [{code}](checks/{code}.md) | {title} | {worst} |")
+    (SITE / "reference" / "checks.md").write_text("\n".join(index) + "\n")
 
 
 def _gallery() -> None:
-    text = ["# Gallery", "", "Each page is what the command below it printed.", ""]
+    text = [
+        "# Gallery",
+        "",
+        "Each report is what the command above it wrote (`-o report.html`).",
+        "",
+    ]
     for number, (title, arguments) in enumerate(GALLERY.items(), 1):
         name = f"{number}.html"
-        words = arguments.split()
-        _rksp("score", *words, "--exit-zero", "-o", str(SITE / "gallery" / name))
-        text += [f"## [{title}]({name})", "", f"    rksp score {arguments}", ""]
+        _rksp("score", *arguments.split(), "--exit-zero", "-o", str(SITE / "gallery" / name))
+        text += [f"## {title}", "", f"```sh\nrksp score {arguments}\n```", ""]
+        text += [f'<iframe src="{name}" title="{title}" loading="lazy"></iframe>', ""]
+        text += [f"[The whole page]({name})", ""]
     (SITE / "gallery" / "index.md").write_text("\n".join(text) + "\n")
 
 
@@ -187,8 +211,9 @@ def _tutorials() -> None:
 def main() -> None:
     """Write every source page anew."""
     shutil.rmtree(SITE, ignore_errors=True)
-    for folder in ("reference", "gallery", "playground", "tutorials"):
+    for folder in ("reference/checks", "gallery", "playground", "tutorials"):
         (SITE / folder).mkdir(parents=True)
+    (SITE / "site.css").write_text(STYLE)
     _copy_readmes()
     _commands()
     _checks()

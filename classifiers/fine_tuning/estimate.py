@@ -24,7 +24,6 @@ class FineTuningEstimate(EdgeAndBest):
         contributions: What each term adds to log10 of the edge, in decades.
         unseen: (factor, level) of every name that the data do not hold.
         usual: The usual rate where no data beat it, else None; `start_here` is then that rate.
-        moved: Decades by which the rank of the adapters moves the usual rate.
         learned: How far a team's own runs moved it; None where there are none.
     """
 
@@ -36,11 +35,10 @@ class FineTuningEstimate(EdgeAndBest):
     contributions: Mapping[str, float]
     unseen: tuple[tuple[str, str], ...]
     usual: float | None = None
-    moved: float = 0.0
     learned: LearnedReport | None = None
 
     @property
     def start_here(self) -> float:
         """The usual or the median best rate, or `do_not_exceed` where that is lower."""
-        usual = self.best.quantile(0.5) if self.usual is None else self.usual * 10**self.moved
+        usual = self.best.quantile(0.5) if self.usual is None else self.usual
         return min(usual, self.do_not_exceed())

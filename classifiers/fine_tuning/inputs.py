@@ -17,8 +17,9 @@ OBJECTIVES = words(
 )
 _LIKELIHOODS = words("next_token continued classification masked transcription")
 # Rates that people start from, by `FineTuningInputs.practice`: LoRA and its variants (DoRA, MiLoRA,
-# PiSSA and others), all weights of an encoder and of a decoder.
-USUAL = {"lora": 3e-4, "variant": 2e-4, "encoder": 5e-5, "decoder": 2e-5}
+# PiSSA and others), all weights of each kind (an encoder-decoder: the Trainer's default), Whisper.
+USUAL = {"lora": 3e-4, "variant": 2e-4, "encoder": 5e-5, "decoder": 2e-5,
+         "encoder_decoder": 5e-5, "whisper": 1e-5}  # fmt: skip
 _LARGE_ENCODER = 2e8  # parameters; no ladder of the data compares rates of a larger one
 # Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
 _USUAL_SIZE = {"decoder": math.log10(7e9)}
@@ -95,7 +96,7 @@ class FineTuningInputs:
 
     @property
     def practice(self) -> str:
-        """Which usual rate people start with: lora, variant, encoder or decoder; "" if none.
+        """Which usual rate people start with, one of `USUAL`; "" if none.
 
         It is a rate of AdamW for a likelihood; preferences and rewards have others, and so have
         large encoders.
@@ -104,9 +105,9 @@ class FineTuningInputs:
             return ""
         if self.trained == "adapter":
             return "lora" if self.method in ("lora", "qlora") else "variant"
-        is_large = self.kind == "encoder" and (self.parameters or 0.0) > _LARGE_ENCODER
-        is_known = self.trained == "full" and self.kind in USUAL and not is_large
-        return self.kind if is_known else ""
+        kind = "whisper" if self.family == "whisper" else self.kind
+        is_large = kind == "encoder" and (self.parameters or 0.0) > _LARGE_ENCODER
+        return kind if self.trained == "full" and kind in USUAL and not is_large else ""
 
     @property
     def scale(self) -> float | None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Deviation, Number, of_stored
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fine_tuning.inputs import USUAL, FineTuningInputs, Term, terms
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
 from rksp.classifiers.fine_tuning.intervals import doubted_moments
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
@@ -24,7 +24,6 @@ ARTIFACT = Artifact(
     command="python -m lab fit-fine-tuning",
 )
 SHARED = "shared"  # terms that move every rate of a run alike
-AT_USUAL, BY_RANK = "usual", "usual by rank"
 RESPONSES = ("best", "edge", "forgetting")
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
@@ -63,8 +62,7 @@ class FineTuningModel:
         lapse: Chance that a run ends against its edge.
         shows: How many rows of each response stand behind each "factor level" that is a name.
         card: What it was fitted on.
-        starts: By `FineTuningInputs.practice` where the usual rate is the start: "usual", or
-            "usual by rank" where the term of the rank moves it.
+        usual: The usual rate by `FineTuningInputs.practice`, where no data beat it.
     """
 
     spreads: Mapping[str, Number]
@@ -75,7 +73,7 @@ class FineTuningModel:
     lapse: Lapse
     shows: Mapping[str, Mapping[str, int]]
     card: Mapping[str, Any]
-    starts: Mapping[str, Literal["usual", "usual by rank"]] = field(default_factory=dict)
+    usual: Mapping[str, Deviation] = field(default_factory=dict)
 
     def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
@@ -87,16 +85,13 @@ class FineTuningModel:
         """
         forgetting = self._distribution(inputs, "forgetting")
         base = next(term for term in terms(inputs) if term.factor == "base")
-        start = "" if inputs.source else self.starts.get(inputs.practice, "")
-        by_rank = {} if start == AT_USUAL else self._contributions(inputs, "best")
         return FineTuningEstimate(
             best=self._distribution(inputs, "best"),
             edge=self._distribution(inputs, "edge"),
             forgetting=forgetting if self._shown(base).get("forgetting", 0) >= _FEW else None,
             lapse=self.lapse,
-            contributions=self._contributions(inputs, "edge"),
-            usual=USUAL[inputs.practice] if start else None,
-            moved=by_rank.get("rank adapter", 0.0),
+            contributions=self._contributions(inputs),
+            usual=None if inputs.source else self.usual.get(inputs.practice),
             unseen=tuple(
                 (term.factor, term.level)
                 for term in terms(inputs)
@@ -160,9 +155,9 @@ class FineTuningModel:
             if (spread := self.spread_of(block, term)) > 0
         ]
 
-    def _contributions(self, inputs: FineTuningInputs, response: str) -> dict[str, float]:
+    def _contributions(self, inputs: FineTuningInputs) -> dict[str, float]:
         found: dict[str, float] = {}
-        for name, term, _ in self.counted(inputs, response):
+        for name, term, _ in self.counted(inputs, "edge"):
             amount = term.value * self.mean.get(name, self.stated.get(name, 0.0))
             if amount:
                 key = f"{term.factor} {term.level}"
@@ -253,7 +248,7 @@ class FineTuningModel:
             "noise": self.noise,
             "lapse": [self.lapse.share, self.lapse.low, self.lapse.high],
             "shows": self.shows,
-            "starts": self.starts,
+            "usual": self.usual,
             "mean": self.mean,
         }
         head = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)

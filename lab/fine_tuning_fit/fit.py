@@ -87,6 +87,7 @@ SPREADS: dict[str, float] = {
     "best: source": 0.1,
     "best: source (full)": 0.3,
     "best: rank": 0.2,
+    "best: size (adapter)": 0.1,
     "edge: base": 0.2,
     "edge: base (full)": 0.4,
     "edge: family (full)": 0.2,
@@ -98,7 +99,8 @@ SPREADS: dict[str, float] = {
     "forgetting: source": 0.2,
 }
 _LAPSE = Lapse(share=0.01, low=0.005, high=0.02)  # until it is measured on what was left out
-NOISE: dict[str, float] = {"best": 0.2, "edge": 0.1, "forgetting": 0.2}
+# That of the best rate has the largest marginal likelihood among 0.05 to 0.3 (`evidence`).
+NOISE: dict[str, float] = {"best": 0.15, "edge": 0.1, "forgetting": 0.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class FineTuningLadder:
         rates: Of every run, ascending, `[runs]`.
         failed: `[runs]`; None where the source does not say.
         results: Held-out loss or score, `[runs]`; None where there is none.
+        noise: Standard error of each result, `[runs]`; 0 where it is not known.
         higher_is_better: Whether `results` are scores.
         is_nats: Whether `results` are nats a token, which ladders can be compared in.
         chosen: The rate of the best result, or the one that was chosen; None for a failed run.
@@ -48,6 +49,7 @@ class FineTuningLadder:
     rates: Sequence[float] = ()
     failed: Sequence[bool | None] = ()
     results: Sequence[float | None] = ()
+    noise: Sequence[float] = ()
     higher_is_better: bool = False
     is_nats: bool = False
     chosen: float | None = None
@@ -62,26 +64,30 @@ class FineTuningLadder:
         """Whether a failure was seen above a rate that trained."""
         return all(map(math.isfinite, self.edge))
 
-    def trained_runs(self) -> list[tuple[float, float]]:
-        """(rate, result) of every run that did not fail and has a result, ascending."""
+    def trained_runs(self) -> list[tuple[float, float, float]]:
+        """(rate, result, its noise) of every run that trained and has a result, ascending."""
+        columns = zip(self.rates, self.results, self.noise, self.failed, strict=True)
         return [
-            (rate, result)
-            for rate, result, failed in zip(self.rates, self.results, self.failed, strict=True)
+            (rate, result, noise)
+            for rate, result, noise, failed in columns
             if result is not None and not failed
         ]
 
-    def shortfall(self, rate: float) -> float:
-        """Return what a rate loses against the best, as a share of the best result.
+    def shortfall(self, rate: float) -> tuple[float, float]:
+        """Return what a rate loses against the best, and its standard error, as shares of the best.
 
-        Results are linear between the runs and constant beyond them; from the first failed rate on
-        the loss is infinite.
+        Results are linear between the runs, and as at the end for one more step beyond it. Farther
+        out nothing is known, and the loss is infinite, as it is from the first failed rate on.
         """
-        if math.isfinite(self.edge[1]) and rate >= self.edge[1]:
-            return math.inf
         runs = self.trained_runs()
+        rates = [run[0] for run in runs]
+        low, high = 2 * rates[0] - rates[:2][-1], 2 * rates[-1] - rates[-2:][0]
+        if not low <= rate <= high or rate >= self.edge[1]:
+            return math.inf, 0.0
         sign = -1.0 if self.higher_is_better else 1.0
-        best = min(sign * result for _, result in runs)
-        return (sign * interpolated(rate, runs) - best) / abs(best)
+        _, best, noise = min(runs, key=lambda run: sign * run[1])
+        here, doubt = (interpolated(rate, [(run[0], run[n]) for run in runs]) for n in (1, 2))
+        return sign * (here - best) / abs(best), math.hypot(doubt, noise) / abs(best)
 
 
 def ladder_of_runs(
@@ -89,6 +95,7 @@ def ladder_of_runs(
     inputs: FineTuningInputs,
     runs: Sequence[tuple[float, float | None, bool | None]],
     *,
+    noise: Sequence[float] = (),
     higher_is_better: bool = False,
     is_nats: bool = False,
     forgetting: tuple[float, float] | None = None,
@@ -99,12 +106,15 @@ def ladder_of_runs(
     """Return a ladder with its brackets: the one way in for every source.
 
     The edge lies between the first failed rate above the best one and the last below it that
-    trained. A run of which neither an end nor a failure is known says nothing.
+    trained. A run of which neither an end nor a failure is known says nothing. The best rate lies
+    around all rates whose results are within one standard error of the best (Breiman et al., 1984,
+    *Classification and Regression Trees*, section 3.4.3), the error of the difference.
 
     Args:
         name: Of the ladder.
         inputs: Of all its runs, with their source.
         runs: (log10 of the rate, held-out result or None, failed or None if not known).
+        noise: Standard error of each result; empty where none is known.
         higher_is_better: Whether results are scores.
         is_nats: Whether results are nats a token.
         forgetting: Where the old abilities go.
@@ -116,25 +126,38 @@ def ladder_of_runs(
     Raises:
         InputError: No run trained.
     """
-    runs = sorted(runs, key=lambda run: run[0])
-    trained = [(rate, result) for rate, result, failed in runs if result is not None and not failed]
+    noise = noise or [0.0] * len(runs)
+    joined = sorted(zip(runs, noise, strict=True), key=lambda one: one[0][0])
+    runs, noise = [run for run, _ in joined], [error for _, error in joined]
+    trained = [
+        (rate, result, error)
+        for (rate, result, failed), error in joined
+        if result is not None and not failed
+    ]
     if not trained:
         raise InputError(f"No run of the ladder {name:.80} trained.")
     sign = -1.0 if higher_is_better else 1.0
-    chosen = min(trained, key=lambda run: sign * run[1])[0]
+    chosen, best, doubt = min(trained, key=lambda run: sign * run[1])
+    level = [
+        rate
+        for rate, result, error in trained
+        if rate == chosen or sign * (result - best) < math.hypot(error, doubt)
+    ]
     known = [rate for rate, result, failed in runs if failed or result is not None]
     first_failed = next((rate for rate, _, failed in runs if failed and rate > chosen), math.inf)
+    low, high = (between_neighbours(known, known.index(rate)) for rate in (level[0], level[-1]))
     place = known.index(chosen)
     return FineTuningLadder(
         name=name,
         kind=LADDER,
         inputs=inputs,
-        best=between_neighbours(known, place),
-        edge=(max(rate for rate, _ in trained if rate < first_failed), first_failed),
+        best=(low[0], high[1]),
+        edge=(max(rate for rate, *_ in trained if rate < first_failed), first_failed),
         forgetting=forgetting,
         rates=tuple(rate for rate, _, _ in runs),
         failed=tuple(failed for _, _, failed in runs),
         results=tuple(result for _, result, _ in runs),
+        noise=tuple(noise),
         higher_is_better=higher_is_better,
         is_nats=is_nats,
         chosen=chosen,

@@ -61,6 +61,17 @@ _SAME_SOURCE = {
     "hf-model-cards-pooled": "hf-model-cards",
 }
 _REPEATED = ("uiortholora", "marin-delphi")  # recipes whose ladders are rows, or without a rate
+# Questions of a benchmark, by what a row calls it; of eight benchmarks whose accuracies are
+# averaged, those of one that is as noisy.
+_QUESTIONS = {
+    "GSM8K": 1319,
+    "commonsense-8": 11600,
+    "SST-5": 1101,
+    "CFIMDB": 245,
+    "Quora": 40429,
+    "QNLI": 5463,
+    "CIFAR-10": 10000,
+}
 _CHOSEN_WIDTH = 1.0  # decades on either side of a rate that authors chose, often by custom
 _RETAINED = 0.9  # share of the untouched abilities; below it a run has forgotten
 _EMBEDDED = 0.75  # the largest share of the parameters that embeddings of tokens have
@@ -152,12 +163,38 @@ def _ladder(row: Row) -> FineTuningLadder:
         str(row["id"]),
         inputs_of(row),
         list(zip(rates, row.get("final_loss") or row["score"], row["failed"], strict=True)),
+        noise=_noise(row),
         higher_is_better=bool(row["higher_is_better"]),
         is_nats="NLL" in metric,
         forgetting=_forgetting(row, rates),
         width=_number(row["arch"].get("hidden_size")),
         licence=str(row["license"]),
     )
+
+
+def _noise(row: Row) -> list[float]:
+    """Return the standard error of each result.
+
+    It is that of the mean over seeds, where the source states their spread; a rate with one seed
+    has the median spread. Else an accuracy is binomial in its questions; a loss has no noise.
+    """
+    seeds = row.get("replicates") or [1] * len(row["rates"])
+    if spreads := row.get("score_sd"):
+        columns = zip(spreads, seeds, row["failed"], strict=True)
+        usual = median(sd for sd, count, failed in columns if count > 1 and not failed)
+        return [
+            (sd if count > 1 else usual) / math.sqrt(count)
+            for sd, count in zip(spreads, seeds, strict=True)
+        ]
+    said = f"{row['metric']} {row['recipe'].get('data')}"
+    questions = next((n for name, n in _QUESTIONS.items() if name in said), None)
+    if "accuracy" not in said or questions is None:
+        return [0.0] * len(seeds)
+    whole = 100.0 if "%" in said else 1.0
+    return [
+        math.sqrt(score * max(whole - score, 0.0) / (questions * count))
+        for score, count in zip(row["score"], seeds, strict=True)
+    ]
 
 
 def _forgetting(row: Row, rates: Sequence[float]) -> tuple[float, float] | None:

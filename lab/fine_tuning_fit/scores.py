@@ -10,17 +10,17 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lab.fine_tuning_fit.ladder import FineTuningLadder, interpolated
-from lab.fine_tuning_fit.left_out import LeftOut
+from lab.fine_tuning_fit.fit import fit_fine_tuning
+from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder, interpolated
+from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import USUAL
-from rksp.classifiers.fine_tuning.model import AT_USUAL, BY_RANK
 from rksp.classifiers.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.model import definite
 
-NEAR = 0.01  # share of the best result by which a rate may fall short
+NEAR = 0.01  # share of the best result by which a rate may fall short, whatever its noise
 _AT_RISK = 0.5
 _NORMAL = NormalDist()
 Rule = Callable[[LeftOut], float]
@@ -31,6 +31,8 @@ SETS = {
     "their variants": "variant",
     "encoders, all weights": "encoder",
     "decoders, all weights": "decoder",
+    "encoder-decoders, all weights": "encoder_decoder",
+    "Whisper, all weights": "whisper",
     "the rest": "",
 }
 
@@ -57,13 +59,16 @@ class RateScore:
     """What a rule for the starting rate is worth.
 
     Attributes:
-        near: Share of the ladders in which it falls short of the best by 1 % at most.
-        macro: The same, every source or family counting alike.
+        near: Share of the ladders in which it falls short of the best by 1 % at most, or by less
+            than the standard error of that difference.
+        strict: Share in which it falls short by 1 % at most.
+        macro: As `near`, every source or family counting alike.
         error: Median distance from the best rate, in decades, where that is inside the ladder.
         count, inner: Ladders behind each.
     """
 
     near: float
+    strict: float
     macro: float
     error: float
     count: int
@@ -74,15 +79,22 @@ def rate_score(predicted: Sequence[LeftOut], rule: Rule) -> RateScore:
     """Judge a rule, which gives log10 of a rate."""
     by_name = defaultdict(list)
     for one in predicted:
-        by_name[one.name].append(one.ladder.shortfall(rule(one)) <= NEAR)
+        by_name[one.name].append(is_near(one, rule))
     inner = [abs(rule(x) - definite(x.ladder.chosen)) for x in predicted if not x.ladder.at_border]
     return RateScore(
         near=_mean([hit for hits in by_name.values() for hit in hits]),
+        strict=_mean([x.ladder.shortfall(rule(x))[0] <= NEAR for x in predicted]),
         macro=_mean([_mean(hits) for hits in by_name.values()]),
         error=_median(inner),
         count=len(predicted),
         inner=len(inner),
     )
+
+
+def is_near(one: LeftOut, rule: Rule) -> bool:
+    """Say whether a rule falls short by 1 % at most, or by less than its noise."""
+    short, doubt = one.ladder.shortfall(rule(one))
+    return short <= max(NEAR, doubt)
 
 
 def starts(one: LeftOut) -> float:
@@ -96,30 +108,27 @@ def usual(one: LeftOut) -> float:
     return math.log10(min(rate, one.estimate.do_not_exceed()))
 
 
-def usual_by_rank(one: LeftOut) -> float:
-    """Return the same, where the rank of the adapters moves the usual rate."""
-    rate = USUAL[one.ladder.inputs.practice] * 10**one.estimate.moved
-    return math.log10(min(rate, one.estimate.do_not_exceed()))
+def halfway(one: LeftOut) -> float:
+    """Return the same, halfway in decades from the usual rate to the model's."""
+    rate = (math.log10(USUAL[one.ladder.inputs.practice]) + one.estimate.best.location) / 2
+    return min(rate, math.log10(one.estimate.do_not_exceed()))
 
 
-MODEL = "model"
-CANDIDATES: dict[str, Rule] = {AT_USUAL: usual, BY_RANK: usual_by_rank, MODEL: starts}
+AT_USUAL, MODEL = "usual", "model"
+CANDIDATES: dict[str, Rule] = {AT_USUAL: usual, "halfway to the model": halfway, MODEL: starts}
 
 
 def near_counts(predicted: Sequence[LeftOut], practice: str) -> dict[str, int]:
-    """Return by candidate in how many ladders of a practice it is within 1 % of the best."""
+    """Return by candidate in how many ladders of a practice it `is_near`."""
     part = members(predicted, practice)
-    return {
-        name: sum(x.ladder.shortfall(rule(x)) <= NEAR for x in part)
-        for name, rule in CANDIDATES.items()
-    }
+    return {name: sum(is_near(x, rule) for x in part) for name, rule in CANDIDATES.items()}
 
 
 def chosen_starts(predicted: Mapping[str, Sequence[LeftOut]]) -> dict[str, str]:
     """Choose by practice among `CANDIDATES`, by what was left out.
 
-    The usual rate stands unless a candidate is within 1 % of the best in more ladders both with
-    sources and with families left out; of several, the one with the most.
+    The usual rate stands unless a candidate is near in more ladders both with sources and with
+    families left out; and each candidate has to be that much better than the one before it.
 
     Args:
         predicted: What was left out, by `KEYS`.
@@ -127,12 +136,25 @@ def chosen_starts(predicted: Mapping[str, Sequence[LeftOut]]) -> dict[str, str]:
     found = {}
     for practice in USUAL:
         counts = [near_counts(part, practice) for part in predicted.values()]
-        better = [
-            name for name in CANDIDATES if all(count[name] > count[AT_USUAL] for count in counts)
-        ]
-        found[practice] = max(
-            better or [AT_USUAL], key=lambda name: sum(count[name] for count in counts)
-        )
+        chosen = AT_USUAL
+        for name in CANDIDATES:
+            if all(count[name] > count[chosen] for count in counts):
+                chosen = name
+        found[practice] = chosen
+    return found
+
+
+def nested_starts(ladders: Sequence[FineTuningLadder]) -> dict[str, list[tuple[LeftOut, str]]]:
+    """Return by practice each ladder, and the candidate that all other sources choose for it."""
+    found: dict[str, list[tuple[LeftOut, str]]] = {practice: [] for practice in USUAL}
+    for name in sorted({source_of(x) for x in ladders if x.kind == LADDER}):
+        rest = [x for x in ladders if source_of(x) != name]
+        chosen = chosen_starts({by: list(left_out(rest, key)) for by, key in KEYS.items()})
+        model = fit_fine_tuning(rest)
+        for x in ladders:
+            if source_of(x) == name and x.kind == LADDER and x.inputs.practice:
+                one = LeftOut(ladder=x, estimate=model.predict(x.inputs), name=name)
+                found[x.inputs.practice].append((one, chosen[x.inputs.practice]))
     return found
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import FineTuningLadder
 from lab.fine_tuning_fit.left_out import KEYS, lapses, left_out
-from lab.fine_tuning_fit.scores import MODEL, chosen_starts
+from lab.fine_tuning_fit.scores import AT_USUAL, chosen_starts
+from rksp.classifiers.fine_tuning.inputs import USUAL
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 
 
@@ -22,6 +22,5 @@ def shipped_model(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
         name: [x for x in left_out(ladders, key) if not x.ladder.inputs.is_tiny]
         for name, key in KEYS.items()
     }
-    starts = {name: start for name, start in chosen_starts(seen).items() if start != MODEL}
-    lapse = lapses(seen["sources"])
-    return replace(fit_fine_tuning(ladders), lapse=lapse, starts=cast(Any, starts))
+    usual = {name: USUAL[name] for name, start in chosen_starts(seen).items() if start == AT_USUAL}
+    return replace(fit_fine_tuning(ladders), lapse=lapses(seen["sources"]), usual=usual)

@@ -218,9 +218,10 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
+        moved = "the rank moves S alone, alpha none" if risk.usual is None else "neither moves one"
         said.append(
-            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): the rank "
-            "moves S alone, alpha none of these rates"
+            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): {moved} of "
+            "these rates"
         )
     if risk.forgets_from is not None:
         said.append(f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills goes")
@@ -243,11 +244,8 @@ def unread(report: ScoreReport) -> str:
 def _unbeaten(risk: RiskAssessment) -> str:
     """Say why the rate to start with is the usual one, or how it differs from it."""
     start, usual = definite(risk.start_here), definite(risk.usual)
-    if f"{start:.2g}" == f"{usual:.2g}":
-        return ": no data beat it here"
-    if risk.start_here == risk.do_not_exceed:
-        return ", lowered to the rate not to exceed"
-    return f", times {start / usual:.2g} for the rank of the adapters"
+    is_usual = f"{start:.2g}" == f"{usual:.2g}"
+    return ": no data beat it here" if is_usual else ", lowered to the rate not to exceed"
 
 
 def crossed(risk: RiskAssessment) -> str:

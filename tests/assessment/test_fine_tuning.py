@@ -150,13 +150,15 @@ def test_published_runs_answer_for_objectives_whose_edge_no_run_shows():
 
 def test_the_usual_rate_is_the_start_where_no_data_beat_it():
     bert, lora, wide = answer(BERT, **CLASSES), answer(LLAMA, **LORA), LORA | {"lora_rank": 128}
-    assert bert.start_here == bert.usual == 5e-5 and lora.start_here == lora.usual == 3e-4
+    assert bert.start_here == bert.usual == 5e-5 and lora.usual is None
     assert answer(LLAMA, peft="dora", lora_rank=16).start_here == 2e-4
     assert answer(LLAMA, **wide).start_here > lora.start_here
     large = answer(BERT | {"model_type": "roberta", "hidden_size": 1024, "num_hidden_layers": 24},
                    **CLASSES)  # fmt: skip
     assert large.usual is None and large.start_here < bert.start_here
-    assert answer(LLAMA).usual is None
+    assert answer(LLAMA).start_here == answer(GPT2).usual == 2e-5
+    preferred = answer(LLAMA, objective="dpo")
+    assert preferred.usual is None and preferred.answered_by == "published runs"
 
 
 def test_an_encoder_among_the_lab_sizes_is_answered_with_a_wider_edge():

@@ -23,7 +23,15 @@ from lab.fine_tuning_fit.left_out import KEYS, LeftOut, lapses, left_out
 from lab.fine_tuning_fit.posterior import Seen, posterior
 from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
 from lab.fine_tuning_fit.published_rows import artifact, published_rows
-from lab.fine_tuning_fit.scores import chosen_starts, log_score, rate_score, run_score, starts
+from lab.fine_tuning_fit.scores import (
+    chosen_starts,
+    is_near,
+    log_score,
+    nested_starts,
+    rate_score,
+    run_score,
+    starts,
+)
 from lab.fine_tuning_fit.shipped import shipped_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import matched_moments
@@ -229,6 +237,34 @@ def test_an_end_of_a_ladder_leaves_its_side_open():
     assert (bottom.best, bottom.at_border) == ((-math.inf, -4.5), True)
 
 
+SCORES = [(-5.0, 0.50, False), (-4.0, 0.60, False), (-3.0, 0.58, False), (-2.0, 0.1, False)]
+
+
+@pytest.mark.parametrize(
+    ("noise", "best"),
+    [((), (-4.5, -3.5)), ((0.016,) * 4, (-4.5, -2.5)), ((0.1,) * 4, (-math.inf, -2.5))],
+)
+def test_the_best_rate_lies_among_those_that_noise_does_not_part(noise, best):
+    read = ladder_of_runs("x", inputs(), SCORES[::-1], noise=noise, higher_is_better=True)
+    assert read.best == best and read.chosen == -4.0
+
+
+def test_a_rate_falls_short_with_a_doubt_and_is_unknown_far_from_all_runs():
+    runs = SCORES[:3]
+    read = ladder_of_runs("x", inputs(), runs, noise=(0.0, 0.03, 0.04), higher_is_better=True)
+    assert read.shortfall(-4.0) == pytest.approx((0.0, math.hypot(0.03, 0.03) / 0.6))
+    assert read.shortfall(-3.5) == pytest.approx((0.01 / 0.6, math.hypot(0.035, 0.03) / 0.6))
+    assert read.shortfall(-2.0) == read.shortfall(-3.0)
+    assert read.shortfall(-1.9)[0] == read.shortfall(-6.1)[0] == math.inf
+    estimate = fit_fine_tuning([read]).predict(read.inputs)
+    one = LeftOut(ladder=read, estimate=estimate, name="x")
+    quiet = dataclasses.replace(one, ladder=dataclasses.replace(read, noise=(0.0,) * 3))
+    rule = lambda _: -3.0  # a thirtieth below the best
+    assert is_near(one, rule) and not is_near(quiet, rule)
+    score = rate_score([one], rule)
+    assert (score.near, score.strict) == (1.0, 0.0)
+
+
 def test_a_run_whose_end_is_not_known_is_no_failure():
     runs = [(-5.0, 2.0, False), (-4.0, 1.0, False), (-3.5, 1.5, False), (-3.0, None, None)]
     assert ladder_of_runs("x", inputs(), runs).edge == (-3.5, math.inf)
@@ -384,6 +420,23 @@ def test_the_usual_rate_gives_way_only_where_a_candidate_is_better_both_ways():
     assert chosen_starts({"sources": good, "families": good})["encoder"] == "model"
     assert chosen_starts({"sources": good, "families": bad})["encoder"] == "usual"
     assert chosen_starts({"sources": bad, "families": bad})["encoder"] == "usual"
+    level = seen(usual, usual)
+    assert chosen_starts({"sources": good, "families": level})["encoder"] == "usual"
+
+
+@pytest.mark.parametrize(("away", "chosen"), [(-1.0, "model"), (0.0, "usual")])
+def test_a_source_is_told_what_the_others_choose(away, chosen):
+    far = math.log10(3e-4) + away
+    seen = [
+        ladder(inputs(source=source, family=source), far, far + 1.5, name=f"{source}-{n}")
+        for source in ("east", "west", "north")
+        for n in range(3)
+    ]
+    odd = ladder(inputs(source="odd", family="odd"), far + 1.0, far + 2.0, name="odd")
+    found = nested_starts([*seen, odd])["lora"]
+    assert len(found) == len(seen) + 1
+    (told,) = [(one, name) for one, name in found if one.name == "odd"]
+    assert told[1] == chosen and not is_near(told[0], starts)
 
 
 def test_the_shipped_table_is_the_count_of_its_rows():

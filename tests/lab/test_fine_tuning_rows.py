@@ -45,6 +45,23 @@ def test_a_ladder_has_its_brackets_and_its_method():
 
 
 @pytest.mark.parametrize(
+    ("more", "noise"),
+    [
+        ({"score_sd": [3.0, 0.0, 6.0, 9.0], "replicates": [9, 1, 4, 4]}, [1.0, 4.5, 3.0, 4.5]),
+        ({"metric": "GSM8K accuracy %"}, [100 * (0.09 / 1319) ** 0.5] * 4),
+        ({"metric": "CFIMDB F1 %"}, [0.0] * 4),
+        ({"metric": "accuracy % of their own questions"}, [0.0] * 4),
+    ],
+)
+def test_a_result_is_as_noisy_as_its_seeds_or_its_questions(more, noise):
+    scores = {"final_loss": None, "score": [10.0, 90.0, 90.0, 10.0]}
+    row = _ladder("one") | scores | {"higher_is_better": True} | more
+    (read,) = public_ladders([row])
+    assert read.noise == pytest.approx(noise)
+    assert public_ladders([_ladder("a loss")])[0].noise == (0.0,) * 4
+
+
+@pytest.mark.parametrize(
     ("words", "method", "objective"),
     [
         ("dpo-full", "full", "preference"),
