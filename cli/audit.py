@@ -88,7 +88,7 @@ def known_faults(
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:
     """Return the settings of the model as stored, without building a configuration."""
-    from rksp.models.settings import stored_settings
+    from rksp.models.resolve import stored_settings
 
     target = None if read is None else read.target
     if model is not None:

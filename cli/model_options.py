@@ -67,8 +67,7 @@ class ModelOptions(Finite):
         Raises:
             InputError: The model does not exist.
         """
-        from rksp.models.hub import fetch_config, may_fetch
-        from rksp.models.names import said_of_namesake
+        from rksp.models.names import fetch_config, may_fetch, said_of_namesake
         from rksp.models.resolve import resolve  # torch, not for --help
         from rksp.models.source import Task
 

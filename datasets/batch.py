@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,10 +129,19 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | tuple | list)
 
 
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Call a model with a tensor, positional arguments or keyword arguments, without a cache."""
+    args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
+    args = (inputs,) if isinstance(inputs, Tensor) else args
+    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        kwargs.setdefault("use_cache", False)
+    return model(*args, **kwargs)
+
+
 def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """Compute logits `[..., classes]` and the routers' weighted auxiliary loss, or None."""
-    inputs = batch.inputs
-    output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    output = call(model, batch.inputs)
     aux = getattr(output, "aux_loss", None)
     if aux is not None and not isinstance(output, tuple):
         # Hugging Face returns the unweighted balance loss; the zoo's is already weighted.

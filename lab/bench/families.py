@@ -32,12 +32,12 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
     import torch
 
     torch.set_num_threads(1)
+    from lab.bench.rungs import RUNGS
     from rksp.ground.errors import InputError, NotCovered
-    from rksp.models.tiny import RUNGS
 
     result = {"name": Path(name).name if name.endswith(".json") else name, "task": task or ""}
     problems = []
-    for rung in range(RUNGS):
+    for rung in range(len(RUNGS)):
         try:
             return result | _attempt(name, task, rung) | {"rung": rung}
         except NotCovered as error:
@@ -57,11 +57,12 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
 def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
     import torch
 
+    from lab.bench.rungs import RUNGS
     from rksp.datasets.probe import make_probe
     from rksp.measure.snapshots import collect
     from rksp.models.resolve import resolve_tiny
 
-    source = resolve_tiny(name, rung=rung, task=task, max_params=3e8)
+    source = resolve_tiny(name, shrink=RUNGS[rung], task=task, max_params=3e8)
     model = source.build(0)
     probe = make_probe(source, num_sequences=4, sequence_length=64)
     finite = []

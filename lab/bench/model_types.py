@@ -36,11 +36,11 @@ def row_of(kind: str) -> dict[str, str]:
         A cell a column of `COLUMNS`: `works` or the sentence that refuses; the differences between
         streamed and in memory, relative, and of features absolute.
     """
+    from lab.bench.rungs import RUNGS
     from rksp.ground.errors import RkspError
-    from rksp.models.tiny import RUNGS
 
     row, error = {"type": kind}, None
-    for rung in range(RUNGS):
+    for rung in range(len(RUNGS)):
         try:
             return row | _scored(kind, rung)
         except RkspError as caught:
@@ -49,13 +49,15 @@ def row_of(kind: str) -> dict[str, str]:
 
 
 def _scored(kind: str, rung: int) -> dict[str, str]:
+    from lab.bench.rungs import RUNGS
     from rksp.assessment.pipeline import evaluate
     from rksp.documents.options import MeasureOptions
     from rksp.ground.errors import RkspError
     from rksp.models.resolve import resolve_tiny
     from rksp.recipe import Recipe
 
-    source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)
+    source = resolve_tiny(kind, shrink=RUNGS[rung], max_params=3e8)
+    recipe = Recipe(learning_rate=3e-3)
     configured = evaluate(source, recipe, MeasureOptions(evidence="config")).risk_missing
     whole = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
     row = {

@@ -143,7 +143,7 @@ def _measure(
         draws = _draws(stream)
         plan, how = stream.plan, stream.describe()
         flops = counter.get_total_flops() + stream.split_flops
-        responded = _gradient(stream, batch) if gradient else {}
+    responded = _gradient(stream, batch) if gradient else {}
     torch.set_num_threads(1)
     bounds = (
         _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
@@ -179,7 +179,7 @@ def _measure(
 
 def _gradient(stream, batch) -> dict[str, object]:
     """Measure the first gradient on a stream that has run a pass, with its predicted memory."""
-    from rksp.measure.gradient import measure_streamed_gradient
+    from rksp.measure.response import measure_streamed_gradient
     from rksp.models.streaming.stream import gradient_peak
 
     same, peak = batch.rows(0, 1), gradient_peak(stream, batch.rows(0, 1))

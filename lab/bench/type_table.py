@@ -30,8 +30,14 @@ from rksp.models import type_table
 from rksp.models.configuration import make_config, model_types
 from rksp.models.heads import transformers_heads
 from rksp.models.resolve import resolve
-from rksp.models.table_config import ACTIVATIONS, rope_parameters, table_config
-from rksp.models.type_table import TypeRow, type_names, type_row
+from rksp.models.type_table import (
+    ACTIVATIONS,
+    TypeRow,
+    rope_parameters,
+    table_config,
+    type_names,
+    type_row,
+)
 
 TABLE = Path(type_table.__file__).with_name(type_table.FILE)
 _DEPTH = 48  # to which a pattern of layers is seen

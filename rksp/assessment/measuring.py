@@ -23,8 +23,13 @@ from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import Progress, definite
-from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
-from rksp.measure.response import DRIFT_RATE, measure_drift, measure_response
+from rksp.measure.response import (
+    DRIFT_RATE,
+    measure_drift,
+    measure_gradient,
+    measure_response,
+    measure_streamed_gradient,
+)
 from rksp.measure.response_profile import ResponseProfile, unmeasured
 from rksp.models.adapters import adapters_of, as_trained
 from rksp.models.anatomy.parts import equivalent_shape

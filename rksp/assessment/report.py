@@ -22,8 +22,7 @@ from rksp.documents.verdict import combined, worst
 from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
-from rksp.models.table_config import TableConfig
-from rksp.models.type_table import common
+from rksp.models.type_table import TableConfig, common
 from rksp.recipe import Recipe
 
 

@@ -14,7 +14,7 @@ from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import Cache, digest, user_cache
 from rksp.ground.versions import version
-from rksp.models.identity import file_identity, identity, tree_identity
+from rksp.models.names import file_identity, identity, tree_identity
 from rksp.models.overrides import parse_value
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def initialization(
         target: As for `rksp.resolve`.
         overrides: The changed settings of the model.
         options: How it is measured, and at which seed.
-        allow_hub: See `rksp.models.identity.identity`.
+        allow_hub: See `rksp.models.names.identity`.
         with_code: Likewise.
     """
     own = {} if options.data is None else {"data": tree_identity(options.data)}

@@ -20,7 +20,7 @@ from rksp.documents.confirm import TrialReport
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
-from rksp.models.identity import identity
+from rksp.models.names import identity
 from rksp.models.source import ModelSource
 from rksp.own_runs.outcome import Ended, Outcome
 from rksp.own_runs.record import Row, Shape, row_of, shape_of

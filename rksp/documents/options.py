@@ -68,7 +68,7 @@ class MeasureOptions(Finite):
     )
     blocks: Annotated[str | None, Flag("--blocks", "Module path of the list of blocks.")] = None
     variant: Annotated[
-        Literal["rksp-1", "paper-full-1", "paper-filtered-1", "paper-rank32-1", "paper-ridge-1"],
+        Literal["rksp-1", "paper-full-1", "paper-filtered-1"],
         Flag("--variant", "Definition of the spectrum that rksp fits."),
     ] = "rksp-1"
     rank: Annotated[

@@ -15,7 +15,7 @@ from rksp.assessment.store import initialization
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.models.identity import file_identity, tree_identity
+from rksp.models.names import file_identity, tree_identity
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved

@@ -70,7 +70,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
         from rksp.classifiers.edge_model import load_edge_model
         from rksp.classifiers.remembered import Remembered
-        from rksp.models.refusals import refusals
+        from rksp.models.configuration import refusals
 
     options = Options(**group["options"])
     is_measured = options.evidence != "config"

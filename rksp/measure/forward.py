@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -130,7 +130,6 @@ class ForwardWatch:
     attention: list[AttentionStats] = field(default_factory=list)
     routers: list[RouterStats] = field(default_factory=list)
     aligned: dict[str, float] = field(default_factory=dict)
-    by_block: dict[int, list[float]] = field(default_factory=dict)
     choices: Mapping[str, int] = field(default_factory=dict)
     has_experts: bool = False
     unread: list[_Unread] = field(default_factory=list)
@@ -200,8 +199,6 @@ class ForwardWatch:
         value = float(rows.float().abs().sum(-1).mean()) / size if size > 0 else 0.0
         if value > 0 and math.isfinite(value):
             self.aligned[name] = value
-            if self.block is not None:
-                self.by_block.setdefault(self.block, []).append(value)
 
     def finish(
         self,
@@ -236,7 +233,7 @@ class ForwardWatch:
             missing["aligned_response"] = "no linear layer took part"
         return ForwardStats(
             **output,
-            blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
+            blocks=tuple(blocks),
             attention=tuple(self.attention),
             routers=tuple(self.routers),
             activation_absmax=self.absmax if self.absmax_name else None,
@@ -245,9 +242,6 @@ class ForwardWatch:
             not_measured=missing,
             non_finite=self.non_finite,
         )
-
-    def _with_response(self, index: int, stats: BlockStats) -> BlockStats:
-        return replace(stats, aligned=_geometric_mean(self.by_block.get(index, [])))
 
 
 def block_stats(name: str, x: Tensor, y: Tensor) -> BlockStats:

@@ -37,8 +37,6 @@ class BlockStats:
         absmax: Largest absolute entry of the leaving states; None if they are not finite.
         kurtosis: Mean fourth power over the squared mean square of the leaving entries (3 for
             Gaussian entries); large if few dimensions carry the stream.
-        aligned: Geometric mean of the aligned response of the block's linear layers, as in
-            `ForwardStats`.
     """
 
     name: str
@@ -47,7 +45,6 @@ class BlockStats:
     update_ratio: float | None
     absmax: float | None
     kurtosis: float | None = None
-    aligned: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +127,24 @@ class ForwardStats:
     def router_max_violation(self) -> float | None:
         """Largest load violation of the routers."""
         return max((router.max_violation for router in self.routers), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What one forward pass of one model showed.
+
+    Attributes:
+        forward: Statistics of the pass.
+        chains: (path, number of blocks) of the residual stream; empty without such a stream.
+        width: Width of the residual stream, 0 without one; of the last chain if there are several.
+        states: States per block, before duplicates are removed; likewise.
+        forward_passes: Cost in passes over the probe, including the detection on one sequence.
+        notes: Facts about how the stream was read, a sentence each.
+    """
+
+    forward: ForwardStats
+    chains: tuple[tuple[str, int], ...]
+    width: int
+    states: int
+    forward_passes: float
+    notes: tuple[str, ...] = ()

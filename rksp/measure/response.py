@@ -1,4 +1,4 @@
-"""Measure how a model reacts to steps along its first update, and how far one moves it."""
+"""Measure a model's first gradient, how it reacts to steps along its first update, its drift."""
 
 from __future__ import annotations
 
@@ -12,21 +12,128 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.datasets.batch import Batch, run_pass
-from rksp.ground.allocator import return_freed_memory
-from rksp.ground.model import definite
-from rksp.measure.gradient import without_cache, without_gradients
+from rksp.datasets.batch import Batch, logits_of, run_pass
+from rksp.ground.allocator import freed_memory_returned, return_freed_memory
+from rksp.ground.model import Progress, definite
+from rksp.kernels.cross_entropy import cross_entropy
 from rksp.measure.response_profile import (
     ResponsePoint,
     ResponseProfile,
     profile_of_gradient,
 )
 from rksp.models.as_found import evaluating
-from rksp.models.streaming.gradients import chunks, size_of
+from rksp.models.streaming.gradients import GradientSize, chunks, size_of, taping
+from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.supply import as_real, square_sum
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.makers import RowRule
 from rksp.recipe.optimizers.table import make_optimizer, optimizer_of_class
+
+_AT_ONCE = 1 << 24  # entries of gradients after which freed memory goes back to the system
+
+
+def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> ResponseProfile:
+    """Measure the first gradient alone: one forward and one backward pass.
+
+    The gradient of each parameter is dropped as soon as it is whole, so memory holds the weights
+    and a few of the largest gradients. The model is left bitwise unchanged.
+
+    Args:
+        model: As for `measure_response`.
+        same: The batch of the gradient.
+        share: What a pass over it counts in `forward_passes`.
+
+    Returns:
+        The profile without all that needs a step; it holds only a reason if the gradient is zero
+        or not finite.
+    """
+    params = [p for p in model.parameters() if p.requires_grad]
+    with evaluating(model), without_gradients(params):
+        sizes = _dropped_sizes(model, same, params)
+        if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
+            run_pass(model, same).total.backward()
+            sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
+    # In the order of the parameters, whatever the order of the backward pass.
+    return profile_of_gradient([sizes[id(p)] for p in params if id(p) in sizes], 3 * share)
+
+
+def _dropped_sizes(
+    model: nn.Module, same: Batch, params: list[nn.Parameter]
+) -> dict[int, GradientSize] | None:
+    """Return the size of each parameter's gradient; None if one came in several pieces."""
+    sizes: dict[int, GradientSize] = {}
+    in_pieces, dropped = set(), 0
+
+    def note(p: Tensor) -> None:
+        nonlocal dropped
+        if id(p) in sizes:
+            in_pieces.add(id(p))
+        sizes[id(p)], p.grad = size_of(definite(p.grad)), None
+        dropped += p.numel()
+        if dropped > _AT_ONCE:  # what is freed would stay beside what the next pieces need
+            return_freed_memory()
+            dropped = 0
+
+    hooks = [p.register_post_accumulate_grad_hook(note) for p in params]
+    try:
+        total = run_pass(model, same).total
+        return_freed_memory()
+        total.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return None if in_pieces else sizes
+
+
+def measure_streamed_gradient(
+    stream: Stream,
+    same: Batch,
+    share: float = 1.0,
+    progress: Progress = lambda done, total, label: None,
+) -> ResponseProfile:
+    """Measure what `measure_gradient` would give for the same weights in memory.
+
+    The gradients stay factors of products (`rksp.models.streaming.gradients`) until the backward
+    pass is over; then each is multiplied out by parts of rows.
+
+    Args:
+        stream: A closed stream, rehearsed on a batch like this.
+        same: The batch of the gradient.
+        share: As for `measure_gradient`.
+        progress: Called as the work proceeds.
+
+    Returns:
+        The profile; it holds only a reason if the gradient is zero or not finite.
+    """
+    with stream as opened, evaluating(opened.model):
+        # Forward, and backward twice as much, in loadings of all weights.
+        done, total = 0, 3 * opened.size
+
+        def served(size: int) -> None:
+            nonlocal done
+            done = min(total, done + size)
+            progress(done, total, "first gradient")
+
+        served(0)
+        with freed_memory_returned(), taping(opened, served) as tape:
+            logits, aux = logits_of(opened.model, same)
+            loss = cross_entropy(logits, definite(same.labels))
+            (loss if aux is None else loss + aux).backward()
+        gradients, pool = tape.gradients, opened.supply.products
+        sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
+        served(total)
+    return profile_of_gradient(sizes, 3 * share)
+
+
+@contextmanager
+def without_gradients(params: list[nn.Parameter]) -> Iterator[None]:
+    """Leave no gradients."""
+    try:
+        yield
+    finally:
+        for p in params:
+            p.grad = None
+
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
@@ -57,7 +164,6 @@ def measure_response(
     """
     params = [p for p in model.parameters() if p.requires_grad]
     share = same.count / (same.count + fresh.count)
-    same, fresh = without_cache(model, same), without_cache(model, fresh)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
         first.total.backward()
@@ -70,7 +176,7 @@ def measure_response(
         if first_gradient.reason is not None:
             return first_gradient
         norm, count = definite(first_gradient.grad_norm), sum(p.numel() for p in present)
-        direction, descent = first_direction(model, recipe, norm, present)
+        direction = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         return_freed_memory()  # moved weights do not fit into the holes of the backward pass
         with torch.no_grad():
@@ -98,7 +204,6 @@ def measure_response(
         first_gradient,
         loss=base,
         update_rms=update_rms,
-        descent=descent,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
         # The data of the gradient three times and for the slope; the other before and per point.
         forward_passes=4 * share + (1 - share) * (1 + len(found["points"])),
@@ -125,8 +230,8 @@ def _norm(tensors: Iterable[Tensor | None]) -> float:
 @torch.no_grad()
 def first_direction(
     model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
-) -> tuple[list[Tensor], float]:
-    """Compute the recipe's first update per unit rate in place of the gradients, and its descent.
+) -> list[Tensor]:
+    """Compute the recipe's first update per unit rate, in place of the gradients.
 
     Args:
         model: The model.
@@ -135,11 +240,11 @@ def first_direction(
         params: The parameters with a gradient, which is removed.
 
     Returns:
-        The update by parameter, and −g·u.
+        The update by parameter.
     """
     kinds, clip = kinds_of(model, recipe), clipping(recipe, norm)
     names = {id(p): name for name, p in model.named_parameters()}
-    direction, descent = [], 0.0
+    direction = []
     for p in params:
         gradient, p.grad = definite(p.grad), None
         kind, weight = kinds[names[id(p)]], as_real(p.detach())
@@ -149,10 +254,8 @@ def first_direction(
         for start, stop in rows:  # a whole embedding would stand beside its update
             part = gradient[start:stop] if p.dim() else gradient
             here = weight[start:stop] if p.dim() else weight
-            update = step_of(kind, part * clip, here)
-            descent -= float((part * update).sum())
-            part.copy_(update)
-    return direction, descent
+            part.copy_(step_of(kind, part * clip, here))
+    return direction
 
 
 @contextmanager
@@ -234,7 +337,7 @@ def measure_drift(
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not 0 < norm < math.inf:
             return [None] * len(rates)
-        direction, _ = first_direction(model, recipe, norm, present)
+        direction = first_direction(model, recipe, norm, present)
         before = _log_probabilities(shown(model), old)
         drifts: list[float | None] = []
         with moving(present, direction) as steer:

@@ -33,7 +33,6 @@ class ResponseProfile:
         grad_rms: Root mean square of the gradient's entries.
         grad_max: Largest absolute entry of the gradient (against the range of fp16).
         update_rms: RMS of the first update per unit learning rate (1 for Adam and Lion).
-        descent: −g·u, the first-order decrease of the loss per unit learning rate.
         critical_rate: Rate at which the fresh loss stops being lower than before the step; None if
             even the smallest step raises it or no step does. The idea is "critical sharpness"
             (arXiv 2601.16979), here on a batch that the gradient has not seen.
@@ -52,7 +51,6 @@ class ResponseProfile:
     grad_rms: float | None
     grad_max: float | None
     update_rms: float | None
-    descent: float | None
     critical_rate: float | None
     output_slope: float | None
     overshoot: float | None

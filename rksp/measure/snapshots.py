@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.datasets.batch import Batch, Pass, tensors
+from rksp.datasets.batch import Batch, Pass, call, tensors
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.measure.forward import ForwardWatch, block_stats
-from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
+from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
-from rksp.models.refusals import refusals
+from rksp.models.configuration import refusals
 from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -42,27 +42,6 @@ class LayerTransition:
     x: Tensor
     y: Tensor
     of: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """The result of one pass.
-
-    Attributes:
-        chains: (path, number of blocks) of every chain that was read.
-        width: Width of the residual stream; of the last chain if there are several.
-        states: Number of states per block; of the last chain if there are several.
-        forward: Statistics of the same pass.
-        forward_passes: Cost in passes over the probe, including the detection on one sequence.
-        notes: Facts about how the stream was read, a sentence each.
-    """
-
-    chains: tuple[tuple[str, int], ...]
-    width: int
-    states: int
-    forward: ForwardStats
-    forward_passes: float
-    notes: tuple[str, ...] = ()
 
 
 def collect(
@@ -334,16 +313,12 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
     inputs = batch.inputs
     if batch.objective is not None:
         return _judged(model, batch, failures)
-    args = (inputs,) if isinstance(inputs, Tensor) else inputs if isinstance(inputs, tuple) else ()
-    kwargs = dict(inputs) if isinstance(inputs, dict) else {}
-    if "use_cache" in inspect.signature(model.forward).parameters:
-        kwargs.setdefault("use_cache", False)
     try:
-        return model(*args, **kwargs)
+        return call(model, inputs)
     except refusals() as error:  # its configuration and the probe do not match
         if any(error is failure for failure in failures):
             raise
-        if isinstance(inputs, dict) and (lacking := _lacking(model, kwargs)):
+        if isinstance(inputs, dict) and (lacking := _lacking(model, inputs)):
             raise InputError(
                 f"The model needs {' and '.join(lacking)}, and the probe holds only "
                 f"{' and '.join(inputs)}; give a factory (package.module:function) that returns "

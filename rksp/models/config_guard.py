@@ -133,22 +133,24 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, bool) or not isinstance(number, int | float):
                 continue
-            if isinstance(number, float) and not math.isfinite(number):
-                if key in _BOUNDED or key in _AT_LEAST_ONE | _ABOVE_ZERO | _NOT_NEGATIVE:
-                    raise InputError(f"The configuration sets {prefix}{key} to {number}.")
-                continue
-            if (number < 0 and key in _NOT_NEGATIVE) or (number <= 0 and key in _ABOVE_ZERO):
+            least, most, said = _range(key)
+            is_finite = not isinstance(number, float) or math.isfinite(number)
+            if said and not (is_finite and least <= number <= most):
                 raise InputError(
-                    f"The configuration sets {prefix}{key} to {number}; it must be "
-                    f"{'at least' if key in _NOT_NEGATIVE else 'above'} 0."
+                    f"The configuration sets {prefix}{key} to {number}; it must be {said}."
                 )
-            least = 1 if key in _AT_LEAST_ONE else None
-            most = _most(key)
-            if (least is not None and number < least) or (most is not None and number > most):
-                allowed = f"from {least or 0} to {most}" if most else f"at least {least}"
-                raise InputError(
-                    f"The configuration sets {prefix}{key} to {number}; it must be {allowed}."
-                )
+
+
+def _range(key: str) -> tuple[float, float, str]:
+    """Return the least and the most that a setting may be, and both in words; "" if anything."""
+    if key in _ABOVE_ZERO:
+        return math.ulp(0.0), math.inf, "above 0"
+    if key in _NOT_NEGATIVE:
+        return 0.0, math.inf, "at least 0"
+    most, is_positive = _most(key), key in _AT_LEAST_ONE
+    if most is not None:
+        return 1 if is_positive else -math.inf, most, f"from {int(is_positive)} to {most}"
+    return (1, math.inf, "at least 1") if is_positive else (-math.inf, math.inf, "")
 
 
 def _check_patches(settings: Mapping[str, object], prefix: str) -> None:

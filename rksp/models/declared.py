@@ -12,12 +12,10 @@ from functools import cached_property
 from typing import Literal
 
 from rksp.models.families import Family, family_of
-from rksp.models.type_table import TypeRow, type_row
+from rksp.models.type_table import HEADS, WIDTHS, TypeRow, type_row
 
-WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
 _HEAD_DIM = ("head_dim", "d_kv")
 KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
 _INNER = (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.datasets.batch import IGNORED, Batch, Pass, tensors
+from rksp.datasets.batch import IGNORED, Batch, Pass, call, tensors
 from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import cross_entropy
@@ -89,16 +89,6 @@ def own_optimizer(model: Any) -> Any | None:
     if isinstance(found, list | tuple):
         found = found[0] if len(found) == 1 else None
     return found if isinstance(found, torch.optim.Optimizer) else None
-
-
-def call(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, positional arguments or keyword arguments, without a cache."""
-    args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
-    args = (inputs,) if isinstance(inputs, Tensor) else args
-    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
-    if "use_cache" in inspect.signature(model.forward).parameters:
-        kwargs.setdefault("use_cache", False)
-    return model(*args, **kwargs)
 
 
 def main_output(output: Any) -> Tensor | None:

@@ -1,15 +1,120 @@
-"""What a typed name means where a file or folder of the working folder has the same name."""
+"""What a typed name means, where its files are, and by what a store knows them.
+
+A name is that of a file or folder, of a factory, of a model type, or of a model of the Hub, which
+is on this machine or is fetched.
+
+In an identity every byte counts. The header, size and time of a weights file may all be those of
+other weights: a copy that keeps times, or a second save at the same shapes. A copy of the same
+weights has other times and is the same model. Reading a file costs a second or two for each
+gigabyte, once a process, and less than the measurement, which reads the weights too.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
 from rksp.ground.files import with_home
-from rksp.models.configuration import ALIASES, types_for
-from rksp.models.hub import is_cached, is_hub_id
+from rksp.models.configuration import ALIASES, offline, types_for
 from rksp.models.published import published
+
+_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
+_LARGEST = 2**20  # bytes of a config.json; the largest real one is below 100 kB
+_PATIENCE = 5.0  # seconds
+_TRUE = ("1", "ON", "YES", "TRUE")  # as the Hub's client reads its variables
+_NOT_HERE = (
+    "it is neither in the local cache nor in rksp's table of published configurations",
+    "pass --allow-hub to fetch it, or give its config.json, or a type such as llama, as the target",
+)
+
+
+def _why(error: Exception) -> tuple[str, str]:
+    """Return why the Hub did not give a model, and what to do."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    name = type(error).__name__
+    if status == 403 or name == "GatedRepoError":
+        return "the Hub does not let you read it", "accept its terms and log in: hf auth login"
+    if name == "OfflineModeIsEnabled":
+        return "the Hub was not asked", "unset HF_HUB_OFFLINE, or give the model's config.json"
+    if name in ("RemoteEntryNotFoundError", "EntryNotFoundError"):
+        return "the Hub has no config.json of it", "give the model's config.json"
+    if status in (401, 404) or name in ("RepositoryNotFoundError", "HFValidationError"):
+        return "the Hub shows you no such model", "check the name, or log in: hf auth login"
+    return "the Hub cannot be reached", "check the network, or give the model's config.json"
+
+
+def is_hub_id(target: str) -> bool:
+    """Tell whether a target has the form `owner/name`."""
+    return _ID.match(target) is not None
+
+
+def is_cached(target: str) -> bool:
+    """Tell whether the local cache holds some of a Hub model."""
+    with offline():
+        from huggingface_hub.constants import HF_HUB_CACHE
+    return (Path(HF_HUB_CACHE) / f"models--{target.replace('/', '--')}").is_dir()
+
+
+def hub_folder(target: str, allow_hub: bool) -> Path:
+    """Return the folder of a Hub model, from the cache unless the network is allowed.
+
+    Raises:
+        InputError: The cache lacks it, or the Hub has no such model.
+    """
+    if allow_hub:
+        import huggingface_hub
+    else:
+        with offline():
+            import huggingface_hub
+    try:
+        folder = huggingface_hub.snapshot_download(
+            target,
+            allow_patterns=["*.json", "*.safetensors"],
+            local_files_only=not allow_hub,
+        )
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+        where, advice = _why(error) if allow_hub else _NOT_HERE
+        raise InputError(
+            f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
+        ) from error
+    return Path(folder)
+
+
+def fetch_config(target: str) -> Path:
+    """Fetch the config.json of a Hub model into the local cache: no weights and no code.
+
+    Returns:
+        The folder that holds it.
+
+    Raises:
+        InputError: The Hub does not give it within seconds, or it is larger than 1 MB.
+    """
+    import huggingface_hub
+
+    try:
+        url = huggingface_hub.hf_hub_url(target, "config.json")
+        size = huggingface_hub.get_hf_file_metadata(url, timeout=_PATIENCE).size
+        if size is None or size <= _LARGEST:
+            name = huggingface_hub.hf_hub_download(target, "config.json", etag_timeout=_PATIENCE)
+            return Path(name).parent
+    except Exception as error:  # of the Hub's client, or of the library that it speaks through
+        where, advice = _why(error)
+        raise InputError(f"{target} looks like a Hub id, but {where}; {advice}.") from error
+    raise InputError(f"The config.json of {target} has {size} bytes; at most {_LARGEST} are read.")
+
+
+def may_fetch(offline: bool) -> bool:
+    """Tell whether the network may be used: neither an option nor HF_HUB_OFFLINE forbids it."""
+    return not offline and os.environ.get("HF_HUB_OFFLINE", "").upper() not in _TRUE
+
 
 FILES = (
     *(".json", ".safetensors", ".yaml", ".yml", ".toml", ".py", ".sh", ".ipynb", ".csv", ".jsonl"),
@@ -66,3 +171,112 @@ def said_of_namesake(target: str) -> tuple[str, ...]:
         return (f"{target} is read as the {kind}; write ./{target} for the file or folder.",)
     is_plain = is_hub_id(target) or Path(target).name == target
     return (f"{target} is read as the path ./{target}.",) if is_plain else ()
+
+
+_READ = ("config.json", "tokenizer.json")  # of a folder, beside its weights
+
+Signature = tuple[tuple[str, int, int, int, int], ...]
+
+
+def identity(target: str | Path, *, allow_hub: bool = False, with_code: bool = False) -> str | None:
+    """Return the digest of everything that is read of a target.
+
+    That is the content of a configuration; of a checkpoint's configuration, weights and tokenizer;
+    of a Hub model's files in the cache; of the file that defines a factory, without what that file
+    imports.
+
+    Args:
+        target: As for `rksp.models.resolve.resolve`.
+        allow_hub: Fetch from the Hub what the local cache lacks.
+        with_code: The Python files beside a configuration count too.
+
+    Returns:
+        The digest; None for a model type, and for a target that cannot be found.
+    """
+    try:
+        path = path_of(str(target), allow_hub=allow_hub)
+    except (InputError, RuntimeError):  # a name of two things; `~` of nobody
+        return None
+    if path is not None:
+        if path.is_file() and path.suffix != ".safetensors":
+            return file_identity(path)
+        return _of_folder(path if path.is_dir() else path.parent, with_code)
+    if is_factory(str(target)):
+        file = _file_of_module(str(target).partition(":")[0])
+        return None if file is None else file_identity(file)
+    folder = _hub_folder(str(target), allow_hub) if is_hub_id(str(target)) else None
+    return None if folder is None else _of_folder(folder, with_code)
+
+
+def file_identity(path: Path) -> str | None:
+    """Return the digest of a file's content; None if there is no such file."""
+    return _digest(_signature([path])) if path.is_file() else None
+
+
+def tree_identity(path: Path) -> str:
+    """Return the digest of a file's content, or of all files under a folder.
+
+    Raises:
+        InputError: There is nothing at this path.
+    """
+    if not path.exists():
+        raise InputError(f"There is no file or folder {path}.")
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+    return _digest(_signature(files))
+
+
+def _of_folder(folder: Path, with_code: bool) -> str:
+    files = [file for name in _READ if (file := folder / name).is_file()]
+    files += sorted(folder.glob("*.py")) if with_code else []
+    weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
+    read = _read_weights(folder, _signature(sorted(weights))) if weights else ()
+    return _digest(_signature([*files, *read]))
+
+
+@lru_cache(maxsize=4096)
+def _read_weights(folder: Path, signature: Signature) -> tuple[Path, ...]:
+    """Return the weights that a model of this folder is loaded from; all of them if damaged."""
+    from rksp.models.checkpoint import find_weights  # torch
+
+    try:
+        return find_weights(folder)
+    except InputError:
+        return tuple(Path(name) for name, *_ in signature)
+
+
+def _signature(files: Iterable[Path]) -> Signature:
+    """Return what changes when a file is written to, so that no file is read twice a process."""
+    stats = [(file, file.stat()) for file in files]
+    return tuple((str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in stats)
+
+
+@lru_cache(maxsize=4096)
+def _digest(signature: Signature) -> str:
+    whole = hashlib.sha256()
+    for name, *_ in signature:
+        with Path(name).open("rb") as content:  # weights may be larger than the memory
+            inner = hashlib.file_digest(content, "sha256").hexdigest()
+        whole.update(f"{Path(name).name}\n{inner}\n".encode())
+    return whole.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _hub_folder(target: str, allow_hub: bool) -> Path | None:
+    try:
+        return hub_folder(target, allow_hub)
+    except InputError:
+        return None
+
+
+def _file_of_module(name: str) -> Path | None:
+    """Return the file of a module as `load_factory` would import it, without importing it."""
+    places: list[str] | None = [*sys.path, str(Path.cwd())]
+    found = None
+    for count in range(1, name.count(".") + 2):
+        found = PathFinder.find_spec(".".join(name.split(".")[:count]), places)
+        places = None if found is None else found.submodule_search_locations
+        if not places:
+            break
+    if found is None or found.name != name or not found.has_location:
+        return None
+    return Path(found.origin) if found.origin else None

@@ -16,7 +16,7 @@ from rksp.ground.files import with_home
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
-from rksp.models.config_guard import read_config
+from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
     declared_config,
     depth_notes,
@@ -25,24 +25,39 @@ from rksp.models.configuration import (
     make_config,
     model_types,
     overlay,
+    refusals,
+    refused,
     remote_config,
+    settable,
     types_for,
+    working_heads,
 )
 from rksp.models.declared import Declared
 from rksp.models.heads import Choice, choose, has_fresh_head
-from rksp.models.hub import hub_folder, is_cached, is_hub_id
-from rksp.models.names import FILES, is_explicit, is_type, path_of, said_of_namesake
+from rksp.models.names import (
+    FILES,
+    hub_folder,
+    is_cached,
+    is_explicit,
+    is_hub_id,
+    is_type,
+    path_of,
+    said_of_namesake,
+)
+from rksp.models.overrides import ModelSettings
 from rksp.models.published import Published, nearest_published, published, published_like
-from rksp.models.refusals import refusals, refused, working_heads
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Request, Task, hash_config
-from rksp.models.table_config import TableConfig
-from rksp.models.type_table import type_names, type_row
+from rksp.models.tiny import changed, shrunk
+from rksp.models.type_table import TableConfig, type_names, type_row
 
 if TYPE_CHECKING:
     from torch import nn
 
 _MOST_BUFFERS = 2e9  # bytes
 _PICKLE = "{} is a pickle, which rksp never opens; save it as safetensors."
+
+# Stored in a configuration, and no part of the model's shape.
+_NOT_SHAPE = ("model_type", "architectures", "transformers_version", "id2label", "label2id")
 
 
 def resolve(
@@ -72,7 +87,7 @@ def resolve(
         counts: Build the skeleton. Without it the number of parameters is None, what the
             constructor refuses is not seen, and no modeling file of transformers is loaded.
         fetch: Gives a folder with the config.json of a Hub id that neither the local cache nor
-            rksp's table knows, such as `rksp.models.hub.fetch_config`; None asks nobody.
+            rksp's table knows, such as `rksp.models.names.fetch_config`; None asks nobody.
 
     Returns:
         The source.
@@ -191,7 +206,7 @@ def _check_name(target: str) -> None:
 def resolve_tiny(
     target: str,
     *,
-    rung: int = 0,
+    shrink: Callable[[Mapping[str, Any]], dict[str, Any]] = shrunk,
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
@@ -199,7 +214,7 @@ def resolve_tiny(
 
     Args:
         target: A model type or the path of a config.json.
-        rung: As in `rksp.models.tiny.shrunk`.
+        shrink: Shrinks the complete settings.
         task: Read the model as this; default what its configuration says.
         max_params: Larger models are not built in memory.
 
@@ -209,8 +224,6 @@ def resolve_tiny(
     Raises:
         InputError: As in `resolve`.
     """
-    from rksp.models.tiny import changed, shrunk
-
     path = Path(target)
     types = model_types()
     if path.is_dir() and path_of(target) is not None:
@@ -229,7 +242,7 @@ def resolve_tiny(
     base: Any = settings if settings["model_type"] == config.model_type else settings["text_config"]
     # Rotary factors are lists over dimensions; the shrunk configuration uses plain ones.
     base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
-    small = overlay(base, changed(shrunk(full, rung), full))
+    small = overlay(base, changed(shrink(full), full))
     for name in ("out_features", "out_indices", "stage_names"):
         small.pop(name, None)
     if settings.get("architectures"):
@@ -238,19 +251,69 @@ def resolve_tiny(
     return _from_settings(Request(target=path.name, max_params=max_params, task=task), kind, small)
 
 
+def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None:
+    """Read the settings that a target has; transformers is imported, and no model is built.
+
+    Args:
+        target: As for `rksp.models.resolve.resolve`.
+        allow_hub: Fetch a Hub model that the cache lacks.
+
+    Returns:
+        The settings; None for a target without a configuration, or whose configuration cannot be
+        read: `resolve` says why.
+    """
+    try:
+        settings, folder = stored_settings(target, allow_hub)
+        if settings is None:
+            return None
+        settings, _ = known_type(target, settings, needs_code=False)
+        config = declared_config(settings) or make_config(target, settings)
+    except (InputError, *refusals()):  # type: ignore[misc]  # an unpacked tuple of classes
+        return None
+    found = settable(config)
+    return replace(
+        found,
+        known={k: v for k, v in found.known.items() if k not in _NOT_SHAPE and not acts(k)},
+        has_weights=folder is not None and any(folder.glob("*.safetensors")),
+    )
+
+
+def stored_settings(
+    target: str, allow_hub: bool = False
+) -> tuple[dict[str, object] | None, Path | None]:
+    """Return the stored settings of a target, and the folder that may hold its weights.
+
+    Raises:
+        InputError: The Hub's model is not here, or its file cannot be read.
+    """
+    path = path_of(target, allow_hub=allow_hub)
+    if path is None and is_hub_id(target) and (allow_hub or is_cached(target)):
+        path = hub_folder(target, allow_hub)
+    if path is None:
+        if is_type(target):
+            return {"model_type": target}, None
+        known = published(target) or published_like(target)
+        return (None if known is None else known.settings), None
+    file, folder = _config_file(path)
+    return read_config(file)[0], folder
+
+
+def _config_file(path: Path) -> tuple[Path, Path | None]:
+    """Return the configuration that a path means, and the folder that may hold its weights."""
+    if path.suffix == ".safetensors":
+        path = path.parent
+    return (path / "config.json", path) if path.is_dir() else (path, None)
+
+
 def _from_path(path: Path, request: Request) -> ModelSource:
     target = request.target
-    if path.is_file():
-        if path.suffix == ".safetensors":
-            path = path.parent
-        elif is_pickle(path):
-            raise InputError(_PICKLE.format(target))
-    folder = path if path.is_dir() else path.parent
-    file = path / "config.json" if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
+    if path.is_file() and is_pickle(path):
+        raise InputError(_PICKLE.format(target))
+    file, folder = _config_file(path)
+    if folder is not None and not file.is_file():
         raise InputError(f"{target} holds no config.json; give a folder saved by save_pretrained.")
     settings, dropped = read_config(file)
-    weights = find_weights(folder) if path.is_dir() else ()
+    weights = () if folder is None else find_weights(folder)
     if weights and "quantization_config" in dropped:
         raise InputError(
             f"{target} holds quantized weights; give the checkpoint in bfloat16 or float32, or "
@@ -261,21 +324,21 @@ def _from_path(path: Path, request: Request) -> ModelSource:
             f"--set changes the architecture, but the weights in {target} fit only the original; "
             "give its config.json to score the changed model at random initialization."
         )
-    tokenizer = folder / "tokenizer.json"
+    tokenizer = file.parent / "tokenizer.json"
     remote = "auto_map" in dropped and not _is_known(settings)
     source = _from_settings(
         request,
         "checkpoint" if weights else "config",
         settings,
         folder=folder if weights else None,
-        remote=folder if request.trust_remote_code and remote else None,
+        remote=file.parent if request.trust_remote_code and remote else None,
         needs_code=remote,
     )
     acted = [name for name in dropped if not name.endswith(("dtype", "name_or_path"))]
     notes = (f"Dropped from the configuration: {', '.join(acted)}.",) if acted else ()
     return replace(
         source,
-        tokenizer_path=tokenizer if path.is_dir() and tokenizer.is_file() else None,
+        tokenizer_path=tokenizer if folder is not None and tokenizer.is_file() else None,
         notes=source.notes + notes,
     )
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import count
 from rksp.ground.model import definite
+from rksp.models.configuration import refusals, refused
 from rksp.models.heads import Task as Task
-from rksp.models.refusals import refusals, refused
 
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn

@@ -1,7 +1,6 @@
 """Shrink a configuration until it builds in a second, for tests and the table of families.
 
-A shrunken model is a different model; do not score it. Settings are recognized by name. Some types
-need sizes that agree with each other, so there is a ladder: each rung changes less.
+A shrunken model is a different model; do not score it. Settings are recognized by name.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from typing import Any
 from rksp.ground.text import words
 from rksp.models.overrides import is_by_layer, resized
 
-RUNGS = 5
 _DEPTHS = frozenset(
     words(
         "num_hidden_layers n_layer n_layers num_layers num_encoder_layers num_decoder_layers "
         "encoder_layers decoder_layers depth num_blocks"
     )
 )
-_SIZES: dict[str, int] = {
+SIZES: dict[str, int] = {
     name: size
     for size, names in {
         64: "hidden_size n_embd d_model embed_dim dim emb_dim embedding_size word_embed_proj_dim",
@@ -27,23 +25,27 @@ _SIZES: dict[str, int] = {
             "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
             "decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads "
             "num_experts num_local_experts n_routed_experts moe_num_experts "
-            "linear_num_value_heads"
+            "linear_num_value_heads index_n_heads"
         ),
         2: (
             "num_key_value_heads num_kv_heads n_head_kv multi_query_group_num num_experts_per_tok "
             "moe_topk top_k moe_k num_selected top_k_experts linear_num_key_heads "
-            "num_experts_per_token"
+            "num_experts_per_token o_groups"
         ),
         128: (
             "intermediate_size n_inner d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim "
             "ffn_hidden_size shared_expert_intermediate_size moe_shared_expert_intermediate_size "
             "intermediate_size_mlp mamba_d_ssm"
         ),
-        32: "moe_intermediate_size expert_ffn_hidden_size moe_latent_size image_size",
+        32: (
+            "moe_intermediate_size expert_ffn_hidden_size moe_latent_size image_size q_lora_rank "
+            "qk_head_dim"
+        ),
         1: "n_group topk_group n_shared_experts num_expert_group",
         16: (
             "head_dim rotary_dim d_kv linear_key_head_dim linear_value_head_dim mamba_d_head "
-            "mamba_head_dim hidden_size_per_layer_input"
+            "mamba_head_dim hidden_size_per_layer_input kv_lora_rank qk_nope_head_dim "
+            "qk_rope_head_dim v_head_dim index_head_dim index_topk o_lora_rank"
         ),
         8: "patch_size mamba_num_heads mamba_n_heads mamba_d_state state_size",
         256: "max_position_embeddings n_positions",
@@ -52,20 +54,7 @@ _SIZES: dict[str, int] = {
     }.items()
     for name in names.split()
 }
-_LATENT: dict[str, int] = {  # multi-head latent attention
-    "q_lora_rank": 32,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-    "qk_head_dim": 32,
-    "index_head_dim": 16,
-    "index_n_heads": 4,
-    "index_topk": 16,
-    "o_lora_rank": 16,
-    "o_groups": 2,
-}
-_VOCABULARY = 512
+VOCABULARY = 512
 _ROTARY = {"rope_type": "default", "rope_theta": 10_000.0}
 # Types whose default is incomplete, or whose sizes must agree in a special way.
 _OWN: dict[str, dict[str, Any]] = {
@@ -86,33 +75,26 @@ _OWN: dict[str, dict[str, Any]] = {
 _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
 
 
-def shrunk(settings: Mapping[str, Any], rung: int = 0) -> dict[str, Any]:
+def shrunk(
+    settings: Mapping[str, Any],
+    sizes: Mapping[str, int] = SIZES,
+    *,
+    depth: int = 4,
+    vocabulary: int | None = VOCABULARY,
+) -> dict[str, Any]:
     """Shrink the complete settings of a configuration to tiny size.
 
     Args:
         settings: The complete settings, nested.
-        rung: 0 shrinks all sizes; 1 leaves the dimensions of heads and latent attention; 2 also has
-            as many key–value heads as heads, and eight layers; 3 shrinks only depth and vocabulary;
-            4 only depth.
+        sizes: The largest value of each size, by name.
+        depth: The largest number of layers.
+        vocabulary: The largest number of tokens; None leaves it.
 
     Returns:
         The new settings.
     """
-    depth = 4 if rung < 2 else 8 if rung == 2 else 4
-    sizes: dict[str, int] = {}
-    if rung < 3:
-        sizes |= _SIZES
-    if rung == 0:
-        sizes |= _LATENT
-    if rung in (1, 2):
-        sizes = {k: v for k, v in sizes.items() if k not in ("head_dim", "rotary_dim")}
-    if rung == 2:
-        sizes |= {"num_key_value_heads": 4, "num_kv_heads": 4}
-    vocabulary = _VOCABULARY if rung < 4 else None
     small = _shrink(settings, sizes, depth, vocabulary)
-    if rung < 3:
-        small |= _OWN.get(str(settings.get("model_type")), {})
-    return small
+    return small | (_OWN.get(str(settings.get("model_type")), {}) if sizes else {})
 
 
 def changed(small: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
+from rksp.models.configuration import refusals
 from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
-from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.interpret import PastRun, Words, left_out

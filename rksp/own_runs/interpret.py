@@ -13,7 +13,7 @@ import numpy as np
 
 from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
-from rksp.models.settings import settings_of
+from rksp.models.resolve import settings_of
 from rksp.own_runs.outcome import Trained, ended, final_loss
 from rksp.own_runs.record import PREFIX, Shape
 from rksp.own_runs.run import (

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import math
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,6 @@ class DistinctStates:
         y: Same shape, centered by its own mean.
         x_mean: `[width]`; holds NaN or infinity if any state does.
         y_mean: `[width]`.
-        given: Number of pairs before repetitions were removed.
         distinct_inputs: Number of distinct rows of `x`. It is below the number of pairs if one
             input has several outputs. (The first block of a model without absolute positions sees
             one state per token.) Such pairs all enter the fit, but only distinct inputs can carry
@@ -68,7 +68,6 @@ class DistinctStates:
     y: np.ndarray
     x_mean: np.ndarray
     y_mean: np.ndarray
-    given: int
     distinct_inputs: int
     dtype: torch.dtype
 
@@ -127,7 +126,6 @@ def distinct_states(x: Tensor, y: Tensor) -> DistinctStates:
         y=y64,
         x_mean=x_mean,
         y_mean=y_mean,
-        given=len(x_rows),
         distinct_inputs=len(set(x_rows)),
         dtype=dtype,
     )
@@ -266,7 +264,6 @@ def solve(
         status=Status.NON_FINITE,
         status_detail="the states or their squares hold NaN or infinity",
         width=width,
-        states_given=states.given,
         states=len(states.x),
         distinct_inputs=states.distinct_inputs,
         eigenvalues=np.empty(0, dtype=np.complex128),
@@ -296,13 +293,10 @@ def solve(
     return replace(measured, status=status, status_detail=detail)
 
 
-def _target_rank(variant: Variant, rank: int | str | None, width: int, inputs: int) -> int:
-    rank = variant.rank if variant.rank != "auto" else rank
-    if rank == "full":
-        return width
-    if isinstance(rank, int):
+def _target_rank(variant: Variant, rank: int | None, width: int, inputs: int) -> int:
+    if rank is not None:
         return min(rank, width)
-    if inputs - 1 >= STATES_PER_MODE * width:
+    if variant.rank == "full" or inputs - 1 >= STATES_PER_MODE * width:
         return width
     return max(1, inputs // REDUCED_STATES_PER_MODE)
 
@@ -319,7 +313,6 @@ def _measure(
     basis, variances, k = subspace.basis, subspace.variances, subspace.modes
     root = np.sqrt(variances)
     scale = np.sqrt(variances + variant.epsilon)
-    shrinkage = variances / scale**2 if variant.is_ridge else np.ones(k)
 
     white = x @ (basis / root)
     outputs = y @ (basis / scale)
@@ -328,11 +321,11 @@ def _measure(
         # eigh leaves relative errors of eps * condition^2 in weak variances; one normal equation
         # of the nearly white inputs removes them from the operator.
         cross = np.linalg.solve(white.T @ white / n, cross.T).T
-    operator = cross * (shrinkage * scale / root)
+    operator = cross * (scale / root)
     outside = 0.0
     if k < bare.width:
-        outside = _outside(states, basis, white, outputs * scale, cross * scale[:, None], shrinkage)
-    outputs -= white @ (cross * shrinkage).T
+        outside = _outside(states, basis, white, outputs * scale, cross * scale[:, None])
+    outputs -= white @ cross.T
     errors = outputs  # the outputs are not needed again; this saves 12 MB
 
     sums = _sums(states)
@@ -377,12 +370,11 @@ def _outside(
     white: np.ndarray,
     outputs: np.ndarray,
     cross: np.ndarray,
-    shrinkage: np.ndarray,
 ) -> float:
     """Compute the squared residual outside the kept directions, which needs only covariances."""
     n = len(states.x) - 1
     leak = states.y.T @ white / n - basis @ cross
-    explained = n * float(((2 - shrinkage) * shrinkage) @ np.einsum("ij,ij->j", leak, leak))
+    explained = n * float(np.vdot(leak, leak))
     total = float(np.vdot(states.y, states.y)) - float(np.vdot(outputs, outputs))
     return max(0.0, total - explained)
 
@@ -416,13 +408,14 @@ def _with_spectrum(
 
 def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict[str, Any]:
     kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
-    found: dict[str, Any] = {"counted_modes": len(kept)}
-    if len(kept):
-        low, high = variant.near_unit
-        found["near_unit_mass"] = float(((kept >= low) & (kept <= high)).mean())
-        found["expansive_mass"] = float((kept > high).mean())
-        found["contractive_mass"] = float((kept < variant.contractive).mean())
-    return found
+    if not len(kept):
+        return {}
+    low, high = variant.near_unit
+    return {
+        "near_unit_mass": float(((kept >= low) & (kept <= high)).mean()),
+        "expansive_mass": float((kept > high).mean()),
+        "contractive_mass": float((kept < variant.contractive).mean()),
+    }
 
 
 def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[Status, str]:
@@ -461,9 +454,9 @@ def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[S
 class SpectralAccumulator:
     """Fits each block when it arrives and keeps only its spectrum.
 
-    With `workers`, threads solve blocks while the forward pass continues. At most that many blocks
-    wait with their states, so memory stays bounded. Each solve uses one BLAS thread, so results do
-    not depend on the number of workers.
+    Threads solve blocks while the forward pass continues. At most as many blocks as there are
+    threads wait with their states, so memory stays bounded. Each solve uses one BLAS thread, so
+    results do not depend on the number of threads.
 
     It is also a context manager, which drops pending work if the forward pass fails.
 
@@ -471,7 +464,7 @@ class SpectralAccumulator:
         variant: The definition; see `rksp.spectra.spectrum.VARIANTS`.
         rank: As for `fit`.
         kreiss: As for `fit`.
-        workers: Number of threads; 0 solves inside `consume`.
+        workers: Number of threads.
     """
 
     def __init__(
@@ -480,34 +473,27 @@ class SpectralAccumulator:
         variant: Variant = VARIANTS["rksp-1"],
         rank: int | None = None,
         kreiss: bool = False,
-        workers: int = 0,
+        workers: int = 1,
     ) -> None:
         check_rank(rank, variant)
-        if workers < 0:
-            raise InputError(f"workers is {workers}; give 0 or more.")
-        self._variant, self._rank, self._kreiss, self._workers = variant, rank, kreiss, workers
-        self._spectra: list[LayerSpectrum] = []
-        self._pending: set[Future[LayerSpectrum]] = set()
+        if workers < 1:
+            raise InputError(f"workers is {workers}; give 1 or more.")
+        self._variant, self._rank, self._kreiss = variant, rank, kreiss
+        self._jobs: list[Future[LayerSpectrum]] = []
+        self._room = BoundedSemaphore(workers)
         self._stack = ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
+        # One limit around all solves: nested limits in threads restore each other's values.
+        self._stack.enter_context(blas_threads(1))
+        self._pool = self._stack.enter_context(ThreadPoolExecutor(workers, "rksp-spectra"))
 
     def consume(self, transition: LayerTransition) -> None:
         """Fit one block; its tensors may change or be freed after this returns."""
         states = distinct_states(transition.x, transition.y)
-        job = (states, self._variant, self._rank, transition.name, transition.layer, self._kreiss)
-        if self._workers == 0:
-            with blas_threads(1):
-                self._spectra.append(solve(*job))
-            return
-        if self._pool is None:
-            # One limit around all solves: nested limits in threads restore each other's values.
-            self._stack.enter_context(blas_threads(1))
-            self._pool = self._stack.enter_context(
-                ThreadPoolExecutor(self._workers, thread_name_prefix="rksp-spectra")
-            )
-        while len(self._pending) >= self._workers:
-            self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
-        self._pending.add(self._pool.submit(solve, *job))
+        at = transition.name, transition.layer
+        self._room.acquire()
+        job = self._pool.submit(solve, states, self._variant, self._rank, *at, self._kreiss)
+        job.add_done_callback(lambda _: self._room.release())
+        self._jobs.append(job)
 
     def finish(self) -> SpectralProfile:
         """Wait for pending work and aggregate.
@@ -516,19 +502,13 @@ class SpectralAccumulator:
             InputError: No block was consumed.
         """
         with self:
-            self._collect(wait(self._pending).done)
-        return SpectralProfile.of(self._spectra, self._variant)
-
-    def _collect(self, done: set[Future[LayerSpectrum]]) -> None:
-        self._pending -= done
-        self._spectra.extend(future.result() for future in done)
+            spectra = [job.result() for job in self._jobs]
+        return SpectralProfile.of(spectra, self._variant)
 
     def __enter__(self) -> SpectralAccumulator:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for future in self._pending:
-            future.cancel()
-        self._pending = set()
+        for job in self._jobs:
+            job.cancel()
         self._stack.close()
-        self._pool = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
-from rksp.measure.forward_stats import ForwardStats
+from rksp.measure.forward_stats import Collected
 from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 if TYPE_CHECKING:  # a stored profile is read without torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a stored profile is read without torch
 
     from rksp.datasets.batch import Batch
     from rksp.ground.model import Progress
-    from rksp.measure.snapshots import Collected, LayerTransition
+    from rksp.measure.snapshots import LayerTransition
 
 Fitted = Literal["all", "some", "none"]
 _SOME = 4  # blocks
@@ -31,26 +31,10 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Profile:
-    """The result of one forward pass of one model.
-
-    Attributes:
-        spectra: One spectrum per block, and their aggregates.
-        forward: Statistics of the same pass.
-        chains: (path, number of blocks) of the residual stream; empty without such a stream.
-        width: Width of the residual stream, 0 without one.
-        states: States per block before duplicates were removed.
-        forward_passes: Cost in passes over the probe.
-        notes: Facts about how the stream was read, a sentence each.
-    """
+class Profile(Collected):
+    """What one forward pass of one model showed, with one spectrum per block."""
 
     spectra: SpectralProfile
-    forward: ForwardStats
-    chains: tuple[tuple[str, int], ...]
-    width: int
-    states: int
-    forward_passes: float
-    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         spectra, forward = self.spectra, self.forward
@@ -160,7 +144,7 @@ def profile(
             if progress is not None:
                 progress(transition.layer + 1, transition.of, "forward and spectra")
 
-        seen: Collected = collect(
+        seen = collect(
             model,
             batch,
             consume=consume,
@@ -175,12 +159,6 @@ def profile(
         notes = (*seen.notes, *([] if seen.chains else [_judged_as(model)]))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
-        return Profile(
-            spectra=spectra.finish() if chosen else missing,
-            forward=seen.forward,
-            chains=seen.chains,
-            width=seen.width,
-            states=seen.states,
-            forward_passes=seen.forward_passes,
-            notes=notes,
-        )
+        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
+        found |= {"spectra": spectra.finish() if chosen else missing, "notes": notes}
+        return Profile(**found)

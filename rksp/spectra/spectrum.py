@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,8 +32,7 @@ class Variant:
         name: Name with a version; a changed definition gets a new number.
         epsilon: Constant added to the variances when whitening.
         max_residual: Modes with a larger left residual are not counted; None counts all.
-        rank: `"auto"` (full, or reduced if states are few), `"full"`, or a number.
-        is_ridge: `A = Yw Xw' / n`, which shrinks eigenvalues by w / (w + epsilon).
+        rank: `"auto"` (full, or reduced if states are few) or `"full"`.
         layers: Layers in the average of the published score: `"ok"`, or `"measured"` for any
             status, because the paper has none.
         near_unit: Band of modulus counted as near-unit, inclusive; above it is expansive.
@@ -42,8 +42,7 @@ class Variant:
     name: str
     epsilon: float = 0.0
     max_residual: float | None = None
-    rank: str | int = "auto"
-    is_ridge: bool = False
+    rank: Literal["auto", "full"] = "auto"
     layers: str = "ok"
     near_unit: tuple[float, float] = (0.90, 1.05)
     contractive: float = 0.80
@@ -61,8 +60,6 @@ VARIANTS: dict[str, Variant] = {
             rank="full",
             layers="measured",
         ),
-        Variant(name="paper-rank32-1", epsilon=1e-5, rank=32, layers="measured"),
-        Variant(name="paper-ridge-1", epsilon=1e-5, rank="full", is_ridge=True, layers="measured"),
     )
 }
 
@@ -75,9 +72,8 @@ class LayerSpectrum:
     None; `status_detail` gives the reason, with numbers.
 
     Attributes:
-        states_given: Number of state pairs given; `states` of them are distinct, and these have
-            `distinct_inputs` distinct inputs.
-        modes: Number k of kept directions. `counted_modes` is m, the denominator of the masses.
+        states: Number of distinct state pairs; they have `distinct_inputs` distinct inputs.
+        modes: Number k of kept directions.
         rank_reduced_from: The width, if too few states forced a reduced rank.
         eigenvalues: `[modes]` complex128 by descending modulus.
         residuals: `[modes]` float64, `||u*(Y - lambda X)|| / ||u* X||` of the left vectors,
@@ -100,11 +96,9 @@ class LayerSpectrum:
     status: Status
     status_detail: str
     width: int
-    states_given: int
     states: int
     distinct_inputs: int
     modes: int = 0
-    counted_modes: int = 0
     rank_reduced_from: int | None = None
     eigenvalues: np.ndarray
     residuals: np.ndarray

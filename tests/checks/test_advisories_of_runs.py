@@ -16,8 +16,7 @@ from rksp.checks.environment import read_environment
 from rksp.documents.finding import Level
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.models.resolve import resolve
-from rksp.models.settings import stored_settings
+from rksp.models.resolve import resolve, stored_settings
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.edits import RunText, applied

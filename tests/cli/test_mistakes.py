@@ -9,7 +9,7 @@ from support.commands import left_with
 import rksp
 from rksp.cli.explain import explained
 from rksp.ground.errors import InputError
-from rksp.models import hub
+from rksp.models import names
 from rksp.recipe import Recipe
 
 MISTAKES = {
@@ -50,7 +50,7 @@ def test_the_hub_says_why_it_gave_nothing(status, said):
     error = OSError()
     if status is not None:
         error.response = type("Response", (), {"status_code": status})()
-    assert said in " ".join(hub._why(error))
+    assert said in " ".join(names._why(error))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from rksp.grid.plan import make_plan
 from rksp.grid.run import drive, run_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
-from rksp.models.resolve import resolve
-from rksp.models.settings import settings_of
+from rksp.models.resolve import resolve, settings_of
 
 DROPOUTS = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}
 

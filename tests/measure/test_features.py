@@ -39,7 +39,6 @@ def _response(points: list[tuple[float, float]]) -> ResponseProfile:
         grad_rms=0.01,
         grad_max=0.5,
         update_rms=1.0,
-        descent=3.0,
         critical_rate=1e-2,
         output_slope=30.0,
         overshoot=1.5,

@@ -16,9 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 from rksp.assessment.risk import declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.ground.errors import InputError
+from rksp.models.configuration import refusals
 from rksp.models.declared import Declared
 from rksp.models.families import FAMILIES, KINDS, kind_of, lineage_of
-from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 

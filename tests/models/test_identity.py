@@ -18,7 +18,7 @@ from rksp.grid.cell import Cell, Options
 from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
-from rksp.models.identity import identity
+from rksp.models.names import identity
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 
@@ -92,7 +92,7 @@ def test_a_factory_is_its_file(tmp_path, monkeypatch):
 
 
 def test_a_hub_model_is_its_files_in_the_cache(folder, monkeypatch):
-    monkeypatch.setattr("rksp.models.identity._hub_folder", lambda name, allow: folder)
+    monkeypatch.setattr("rksp.models.names._hub_folder", lambda name, allow: folder)
     assert identity("someone/model") == identity(folder)
 
 

@@ -12,11 +12,10 @@ from support.commands import left_with
 
 from lab.hub_table import TABLE, hub_table
 from rksp.ground.errors import InputError
-from rksp.models import hub
+from rksp.models import names
 from rksp.models.config_guard import check_sizes
 from rksp.models.published import nearest_published, published, published_like
-from rksp.models.resolve import resolve
-from rksp.models.settings import settings_of
+from rksp.models.resolve import resolve, settings_of
 
 RUN = """model_name_or_path: some/thing
 learning_rate: 1e-4
@@ -121,7 +120,7 @@ def test_a_typed_id_is_looked_up_and_one_in_a_file_is_not(tmp_path, monkeypatch,
     assert source.config.n_layer == 3 and source.starts_trained and asked == ["some/thing"]
     assert resolve(LLAMA, counts=False, fetch=fetch).shape_from and len(asked) == 1
 
-    monkeypatch.setattr(hub, "fetch_config", fetch)
+    monkeypatch.setattr(names, "fetch_config", fetch)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     typed = ["score", "some/thing", "--lr", "1e-4", "--evidence", "config"]
     assert left_with(typed) == 0 and len(asked) == 2
@@ -157,7 +156,7 @@ def test_each_reason_of_the_hub_has_its_sentence(name, status, said, monkeypatch
 
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
     with pytest.raises(InputError, match=said):
-        hub.fetch_config("some/thing")
+        names.fetch_config("some/thing")
 
 
 def test_a_large_file_is_not_fetched(monkeypatch):
@@ -167,7 +166,7 @@ def test_a_large_file_is_not_fetched(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: large)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("fetched"))
     with pytest.raises(InputError, match="2097152 bytes"):
-        hub.fetch_config("some/thing")
+        names.fetch_config("some/thing")
 
 
 _COST = """

@@ -15,7 +15,7 @@ from rksp.checks.facts import read_facts
 from rksp.datasets.batch import task_loss
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
+from rksp.measure.response import measure_gradient, measure_streamed_gradient
 from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny

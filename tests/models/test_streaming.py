@@ -50,10 +50,9 @@ def test_nothing_depends_on_threads_or_on_what_is_prepared_ahead():
     batch = batch_for(source)
     expected, _ = states_of(source.build(3), batch)
     for workers, ahead in ((1, 0), (2, 20_000), (4, 10**9)):
-        with open_stream(source, 3, workers=workers) as opened:
-            opened.close()
-            with Stream(opened.model, opened.weights, workers=workers, ahead=ahead) as stream:
-                found, _ = states_of(stream.model, batch)
+        opened = open_stream(source, 3, workers=workers)
+        with Stream(opened.model, opened.weights, workers=workers, ahead=ahead) as stream:
+            found, _ = states_of(stream.model, batch)
         assert_same(expected, found)
     other, _ = states_of(source.build(4), batch)
     assert not torch.equal(expected[0][2], other[0][2])

@@ -20,7 +20,6 @@ from rksp.models.streaming import memory, units
 from rksp.models.streaming import stream as stream_module
 from rksp.models.streaming.memory import fits, should_stream
 from rksp.models.streaming.stream import Stream, open_stream
-from rksp.models.streaming.supply import Buffers
 from rksp.models.streaming.weights import InitialWeights
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
@@ -30,9 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
     source = resolve_tiny("llama")
-    with open_stream(source) as opened:
-        opened.close()
-    ahead = 40_000
+    opened, ahead = open_stream(source), 40_000
     with Stream(opened.model, opened.weights, ahead=ahead) as stream:
         held = []
         enter = stream.supply._advance
@@ -173,27 +170,6 @@ def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
     limit.write_text("1100000000\n")
     expected = 0.9 * (100_000_000 + memory.resident_memory())
     assert memory.free_memory() == pytest.approx(expected, rel=0.05)
-
-
-def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
-    buffers = Buffers(limit=3 * 2**22)
-    like = torch.empty(2**20, device="meta")
-    first = buffers.empty(like).fill_(1.0)
-    address, part = first.data_ptr(), first[5:7]
-    del first
-    second = buffers.empty(like).fill_(2.0)
-    assert second.data_ptr() != address and part.tolist() == [1.0, 1.0]
-    del part
-    assert buffers.empty(like).data_ptr() == address
-    assert buffers.held == 2 * 2**22
-    # A little less fits too.
-    assert buffers.empty(torch.empty(2**20 - 5, device="meta")).data_ptr() == address
-    # Idle blocks make room for another size, those in use stay.
-    large = buffers.empty(torch.empty(2**21, device="meta"))
-    assert buffers.held == 3 * 2**22 and second.eq(2.0).all() and large.numel() == 2**21
-    del large
-    buffers.trim()
-    assert buffers.held == 2**22
 
 
 def test_in_memory_what_has_no_room_is_refused_before_the_model_is_built(monkeypatch):

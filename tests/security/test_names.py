@@ -15,9 +15,8 @@ from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.ground.files import with_home
 from rksp.models import names
-from rksp.models.identity import identity
-from rksp.models.resolve import resolve, resolve_tiny
-from rksp.models.settings import settings_of
+from rksp.models.names import identity
+from rksp.models.resolve import resolve, resolve_tiny, settings_of
 from rksp.recipe import Recipe
 
 TINY = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 64}

@@ -88,15 +88,6 @@ def whitened_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
     return np.linalg.eigvals(white @ yc @ np.linalg.pinv(white @ xc, rcond=1e-10))
 
 
-def ridge_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
-    """Return the spectrum of `C_yx (C + eps I)^-1`, the ridge estimator."""
-    xc, yc = centered(x).T, centered(y).T
-    width, states = xc.shape
-    n = states - 1
-    covariance = xc @ xc.T / n + epsilon * np.eye(width)
-    return np.linalg.eigvals(yc @ xc.T / n @ np.linalg.inv(covariance))
-
-
 def pydmd_eigenvalues(x: Tensor, y: Tensor) -> np.ndarray:
     """Return the eigenvalues of PyDMD's exact DMD on the centered pair, full rank."""
     from pydmd import DMD

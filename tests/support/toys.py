@@ -85,8 +85,10 @@ def _read(path):
 READER = RunReader(matches=lambda path: path.suffix == ".toy", read=_read)
 '''
 _OPTIMIZER = """
-OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),
-    make=makers.sgd))
+[toy]
+family = "plain"
+aliases = {toyopt = ""}
+make = "sgd"
 """
 # A score at the cheapest and at the dearest tier, so that no table of optimizers is forgotten.
 _OPTIMIZER_SCORED = """
@@ -194,18 +196,13 @@ TOYS = {
         "['undertrained', 'healthy', 'failed']",
     ),
     "an optimizer": Toy(
-        {"rksp/recipe/optimizers/table.py": _OPTIMIZER},
+        {"rksp/recipe/optimizers/optimizers.toml": _OPTIMIZER},
         _OPTIMIZER_SCORED,
         "toy\nconfig cannot tell no labelled run has the optimizer 'toy'\n"
         "response cannot tell no labelled run has the optimizer 'toy'",
     ),
     "a model type": Toy(
-        {
-            "rksp/models/families.py": (
-                "_WORDS: dict[str, str] = {",
-                '    "granite": "encoder of=bert overflows_fp16",',
-            )
-        },
+        {"rksp/models/families.toml": 'granite = "encoder of=bert overflows_fp16"\n'},
         _RUN
         + "found = json.loads(rksp('score', 'granite', '--precision', 'fp16', '--peft', "
         + "'lora', '--evidence', 'config', '--format', 'json'))\n"

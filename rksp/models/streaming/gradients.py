@@ -31,7 +31,7 @@ from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream
-    from rksp.models.streaming.units import Begin, Slot, Unit
+    from rksp.models.streaming.units import Begin, Slot
 
 GradientSize = tuple[float, float, int]  # sum of squares, largest absolute entry, entries
 Key = tuple[str, int | None]  # a weight by name, or one expert of a stack
@@ -168,30 +168,11 @@ class Tape(TorchFunctionMode):
         self._tall = {id(slot.empty): slot for slot in stream.tall}
         self._products: list[Begin | None] = []  # in the order of the forward pass
         self._coming: dict[int, Callable[[], Tensor]] = {}
-        self._done: list[Unit] = []
 
-    def enter(self, unit: Unit) -> None:
-        """Place the weights of a unit."""
-        self.end()
-        tensors = self.stream.supply.fetch(unit)
-        self.served(unit.size)
-        lent = {
-            slot.name: self._lend(
-                slot, None, tensors[slot.name], partial(self.stream.supply.begin, slot)
-            )
-            for slot in unit.slots
-        }
-        unit.place(lent)
-
-    def leave(self, unit: Unit) -> None:
-        """Note that a unit has run."""
-        self._done.append(unit)
-
-    def end(self) -> None:
-        """Remove the weights of units that have run."""
-        for unit in self._done:
-            unit.clear()
-        self._done.clear()
+    def lend(self, slot: Slot, value: Tensor) -> Tensor:
+        """Return a weight that was just loaded, in the form that the model uses."""
+        self.served(slot.size)
+        return self._lend(slot, None, value, partial(self.stream.supply.begin, slot))
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
         """Return one expert of a stack."""

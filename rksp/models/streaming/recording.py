@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
-from rksp.models.refusals import refusals
+from rksp.models.configuration import refusals
 
 _LARGE = 1 << 20  # entries; larger tensors are created on the meta device
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
@@ -316,16 +316,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
         numbered = []
         for step in steps:
             pieces = _pieces(step, tensor.numel())
-            numbered.append(
-                Step(
-                    operation=step.operation,
-                    args=step.args,
-                    kwargs=step.kwargs,
-                    view=step.view,
-                    first=number,
-                    pieces=pieces,
-                )
-            )
+            numbered.append(replace(step, first=number, pieces=pieces))
             number += pieces
         recipes[name] = Filling(
             name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)

@@ -19,7 +19,7 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
-from rksp.models.refusals import refusals, refused
+from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import (
     OVERHEAD,
@@ -67,9 +67,9 @@ class Stream:
 
     A rehearsal with weights that have no memory finds the order of the modules. It also finds
     whether a module's weights are used only while it runs; if not, whole blocks are loaded. Use the
-    stream as a context manager: leaving it drops every weight and stops the threads. torch gets one
-    thread and large products are split here, because the result must not depend on the number of
-    threads.
+    stream as a context manager: leaving it drops every weight and stops the threads, and what the
+    rehearsal found is there when it is entered again. torch gets one thread and large products are
+    split here, because the result must not depend on the number of threads.
 
     Args:
         model: A skeleton; its buffers have values.
@@ -96,15 +96,11 @@ class Stream:
         self.max_memory, self.target = max_memory, target
         self.plan: MemoryPlan | None = None  # of the pass that was rehearsed
         self.gradient_batch: Batch | None = None  # of a gradient that is to follow the pass
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         self.slots = slots_of(model)
         self.empty = {slot.name: slot.empty for slot in self.slots}  # without memory, by name
         can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
         self.tall = tuple(slot for slot in can_slice if is_tall(slot))
-        self.grain: Grain = "module"
-        self.units: tuple[Unit, ...] = ()
         self.asked_ahead = ahead
         self.supply = Supply(weights, workers)
         self.supply.ahead = ahead or 0
@@ -113,17 +109,11 @@ class Stream:
         self._experts: list[Experts] = []
         self._hooks: list = []
         self._tape: Any = None  # a `gradients.Tape`, whose module imports this one
+        self._threads: int | None = None  # of torch, before the stream was entered
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
             cast(Any, model).set_experts_implementation("eager")  # it reads experts one by one
-        for slot in self.stacks:
-            read = self.supply.read(slot)
-            experts = Experts(slot, read, self._give_expert, lambda: bool(self.supply.ahead))
-            # In the instance's dictionary it hides the parameter, which stays registered.
-            slot.module.__dict__[slot.attribute] = experts
-            self._experts.append(experts)
-        cast(Any, model)._rksp_stream = self
-        self.attach("module")
+        self.divide("module")
 
     @property
     def size(self) -> int:
@@ -146,12 +136,16 @@ class Stream:
         tall = ", large matrices by rows" if self.tall else ""
         return f"streamed {grains[self.grain]}{experts}{tall}"
 
-    def attach(self, grain: Grain) -> None:
-        """Put hooks on the modules that hold weights, or on whole blocks."""
-        self._detach()
+    def divide(self, grain: Grain) -> None:
+        """Load the weights of each module that holds some together, or those of whole blocks."""
         sliced = {*self.stacks, *self.tall}
         whole = [slot for slot in self.slots if slot not in sliced]
         self.grain, self.units = grain, units_of(self.model, whole, grain)
+        self._detach()
+        if self._threads is not None:
+            self._attach()
+
+    def _attach(self) -> None:
         for unit in self.units:
             self._hooks += [
                 unit.module.register_forward_pre_hook(
@@ -162,7 +156,7 @@ class Stream:
                 ),
             ]
         self._hooks.append(
-            self.model.register_forward_hook(lambda module, args, output: self._end_pass())
+            self.model.register_forward_hook(lambda module, args, output: self.release())
         )
 
     def _detach(self) -> None:
@@ -190,9 +184,6 @@ class Stream:
             self.supply.is_hollow = False
 
     def _enter(self, unit: Unit) -> None:
-        if self._tape is not None:
-            self._tape.enter(unit)
-            return
         self._retire()
         if self.supply.is_hollow:
             self.supply.order.append(unit)
@@ -200,11 +191,14 @@ class Stream:
         else:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
-            # A weight requires a gradient as it does in memory: torch chooses by this between
-            # products that round differently, even if no gradient is taken. If one is taken, the
-            # graph would keep every weight.
-            is_asked = slot.empty.requires_grad and not torch.is_grad_enabled()
-            weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
+            if self._tape is not None:
+                weight = self._tape.lend(slot, tensors[slot.name])
+            else:
+                # A weight requires a gradient as it does in memory: torch chooses by this between
+                # products that round differently, even if no gradient is taken. If one is taken,
+                # the graph would keep every weight.
+                is_asked = slot.empty.requires_grad and not torch.is_grad_enabled()
+                weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
         self.supply.held.append(unit)
 
@@ -217,8 +211,6 @@ class Stream:
             yield
         finally:
             self._tape = None
-            for unit in self.units:  # of a pass that was aborted
-                unit.clear()
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
@@ -233,9 +225,6 @@ class Stream:
         return self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, output: Any) -> None:
-        if self._tape is not None:
-            self._tape.leave(unit)
-            return
         if self.supply.is_hollow and unit.module is not self.model:
             size = _bytes_of(output)
             # The last module returns the logits; there is one copy of them and not four.
@@ -250,12 +239,6 @@ class Stream:
                 self.supply.held.remove(unit)
         self._done.clear()
 
-    def _end_pass(self) -> None:
-        if self._tape is not None:
-            self._tape.end()
-        else:
-            self.release()
-
     def release(self) -> None:
         """Drop every weight and everything prepared ahead."""
         self._done = list(dict.fromkeys(self._done + self.supply.held))
@@ -264,38 +247,30 @@ class Stream:
             experts.forget()
         self.supply.rest()
 
-    def again(self) -> Stream:
-        """Open a new stream in the state of this one after its rehearsal."""
-        stream = Stream(
-            self.model,
-            self.weights,
-            workers=self.workers,
-            ahead=self.asked_ahead,
-            max_memory=self.max_memory,
-            target=self.target,
-        )
-        if not self.tall:
-            stream.tall = ()
-        stream.attach(self.grain)
-        stream.supply.take_over(self.supply, {unit.path: unit for unit in stream.units})
-        stream.plan, stream.widest = self.plan, self.widest
-        return stream
+    def __enter__(self) -> Stream:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self.supply.open()
+        for slot in self.stacks:
+            read = self.supply.read(slot)
+            experts = Experts(slot, read, self._give_expert, lambda: bool(self.supply.ahead))
+            # In the instance's dictionary it hides the parameter, which stays registered.
+            slot.module.__dict__[slot.attribute] = experts
+            self._experts.append(experts)
+        cast(Any, self.model)._rksp_stream = self
+        self._attach()
+        return self
 
-    def close(self) -> None:
-        """Drop every weight, remove the hooks and stop the threads."""
+    def __exit__(self, *error: object) -> None:
         self.release()
         self._detach()
+        self._experts.clear()
         for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
         self.model.__dict__.pop("_rksp_stream", None)
         self.supply.close()
-        torch.set_num_threads(self._threads)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        torch.set_num_threads(definite(self._threads))
+        self._threads = None
 
 
 def _bytes_of(output: Any) -> int:
@@ -422,7 +397,6 @@ def rehearse(
             f"modules that hold them ({text}); use --stream never."
         ) from failure
     stream.plan, stream.supply.ahead = plan_stream(stream, sequences, entries)
-    stream.supply.buffers.limit = stream.plan.weights
     if stream.gradient_batch is not None:
         check_gradient(stream, stream.gradient_batch)
     return result
@@ -430,11 +404,11 @@ def rehearse(
 
 def _attempts(stream: Stream) -> Iterator[None]:
     """Try coarser and coarser grains: matrices by rows, whole, by block, the rest at once."""
-    stream.attach("module")
+    stream.divide("module")
     yield
     stream.tall = ()
     for grain in GRAINS:
-        stream.attach(grain)
+        stream.divide(grain)
         yield
 
 

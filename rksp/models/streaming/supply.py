@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import mmap
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,73 +15,6 @@ from rksp.models.streaming.units import Read, Slot, Unit, hollow, run_all
 from rksp.models.streaming.weights import Weights
 
 _CHUNK = 1 << 20  # entries summed in float32 at once: a relative error of 1e-6
-_SMALL = 1 << 20  # bytes; below this size torch's own allocator is as good
-_LOOSE = 1.1  # a reused block may be longer than the request by this factor
-
-
-@dataclass(slots=True)
-class _Block:
-    memory: mmap.mmap
-    view: Callable[
-        [], Any
-    ]  # of the memoryview that tensors keep alive; dead once no tensor uses it
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no tensor uses the block."""
-        return self.view() is None
-
-
-class Buffers:
-    """Empty tensors on the CPU, in memory that earlier tensors have released.
-
-    A block is reused only after the last tensor that shares it is gone, so nothing that a model
-    keeps can change. The total size, idle blocks included, never exceeds `limit` unless the tensors
-    in use do.
-
-    Attributes:
-        limit: Bytes that blocks may take, idle ones included; 0 keeps no idle block.
-    """
-
-    def __init__(self, limit: int = 0) -> None:
-        self.limit = limit
-        self._blocks: list[_Block] = []
-
-    @property
-    def held(self) -> int:
-        """Number of bytes of all blocks."""
-        return sum(len(block.memory) for block in self._blocks)
-
-    def empty(self, like: Tensor) -> Tensor:
-        """Return a tensor of the shape and dtype of `like`, with undefined values."""
-        size = like.numel() * like.element_size()
-        if size < _SMALL:
-            return torch.empty(like.shape, dtype=like.dtype)
-        block = self._take(size)
-        view = memoryview(block.memory)
-        block.view = weakref.ref(view)
-        return torch.frombuffer(view, dtype=like.dtype, count=like.numel()).view(like.shape)
-
-    def _take(self, size: int) -> _Block:
-        for block in self._blocks:
-            if block.is_idle and size <= len(block.memory) <= _LOOSE * size:
-                return block
-        self.trim(self.limit - size)
-        memory = mmap.mmap(-1, size)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self._blocks.append(_Block(memory=memory, view=lambda: None))
-        return self._blocks[-1]
-
-    def trim(self, limit: int = 0) -> None:
-        """Release idle blocks, the oldest first, until at most `limit` bytes are held."""
-        excess = self.held - limit
-        for block in list(self._blocks):
-            if excess <= 0:
-                return
-            if block.is_idle:
-                excess -= len(block.memory)
-                self._blocks.remove(block)
 
 
 Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
@@ -98,14 +27,11 @@ class Loading:
         shapes: Objects with the shape and dtype of each tensor, by name.
         jobs: Returns the jobs that fill a tensor.
         pool: Runs the jobs.
-        buffers: Provides the tensors.
     """
 
-    def __init__(
-        self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor, buffers: Buffers
-    ) -> None:
+    def __init__(self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor) -> None:
         self.size = sum(like.numel() * like.element_size() for like in shapes.values())
-        self._tensors = {name: buffers.empty(like) for name, like in shapes.items()}
+        self._tensors = {n: torch.empty_like(like, device="cpu") for n, like in shapes.items()}
         self._futures: list[Future] = [
             pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
         ]
@@ -182,23 +108,28 @@ class Supply:
         ahead: Bytes that may be prepared ahead of use.
         held: Units whose modules hold their weights now.
         is_hollow: Weights have no memory, as in a rehearsal.
-        buffers: Memory that goes from one weight to the next.
         scales: Facts of the weights that have passed by.
         products: Threads that multiply.
         loads: Threads that prepare weights.
     """
 
+    products: ThreadPoolExecutor
+    loads: ThreadPoolExecutor
+
     def __init__(self, weights: Weights, workers: int) -> None:
-        self.weights = weights
+        self.weights, self.workers = weights, workers
         self.order: list[Unit] = []
         self.ahead = 0
         self.held: list[Unit] = []
         self.is_hollow = False
-        self.buffers, self.scales = Buffers(), Scales()
-        self.products = ThreadPoolExecutor(workers, "rksp-products")
-        self.loads = ThreadPoolExecutor(workers, "rksp-weights")
+        self.scales = Scales()
         self._coming: dict[Unit, Loading] = {}
         self._place = 0
+
+    def open(self) -> None:
+        """Start the threads."""
+        self.products = ThreadPoolExecutor(self.workers, "rksp-products")
+        self.loads = ThreadPoolExecutor(self.workers, "rksp-weights")
 
     def fetch(self, unit: Unit) -> dict[str, Tensor]:
         """Return the weights of a unit; start loading those of the units after it."""
@@ -211,7 +142,7 @@ class Supply:
 
     def begin(self, slot: Slot) -> Callable[[], Tensor]:
         """Start to load one whole weight; return the function that waits for it."""
-        loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
+        loading = Loading({slot.name: slot.empty}, self.weights.jobs, self.loads)
         return lambda: loading.wait()[slot.name]
 
     def read(self, slot: Slot) -> Read:
@@ -223,10 +154,8 @@ class Supply:
             if self.is_hollow:  # an expert, because tall weights are never read in rehearsal
                 like = torch.empty(shape[1:], dtype=dtype, device="meta")
                 return lambda: hollow(like).unsqueeze(0)
-            loading = self._loading(
-                {slot.name: like},
-                lambda name, out: self.weights.rows(name, start, stop, out),
-            )
+            jobs = partial(self.weights.rows, slot.name, start, stop)
+            loading = Loading({slot.name: like}, lambda _, out: jobs(out), self.loads)
 
             def wait() -> Tensor:
                 part = loading.wait()[slot.name]
@@ -238,10 +167,8 @@ class Supply:
         return read
 
     def _load(self, unit: Unit) -> Loading:
-        return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
-
-    def _loading(self, shapes: dict[str, Tensor], jobs: Jobs) -> Loading:
-        return Loading(shapes, jobs, self.loads, self.buffers)
+        shapes: dict[str, Tensor] = {slot.name: slot.empty for slot in unit.slots}
+        return Loading(shapes, self.weights.jobs, self.loads)
 
     def _advance(self, unit: Unit) -> None:
         """Start loading what comes next, as far as memory is reserved for it."""
@@ -266,14 +193,7 @@ class Supply:
         for loading in self._coming.values():
             loading.drop()
         self._coming.clear()
-        self.buffers.trim()
         self._place = 0
-
-    def take_over(self, other: Supply, units: dict[str, Unit]) -> None:
-        """Continue where another supply stopped, with own units by path."""
-        self.order = [units[unit.path] for unit in other.order]
-        self.ahead, self.scales = other.ahead, other.scales
-        self.buffers.limit = other.buffers.limit
 
     def close(self) -> None:
         """Stop the threads."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -59,12 +59,6 @@ class Unit:
     def is_in_list(self) -> bool:
         """Whether the module belongs to an entry of a list of modules, as blocks do."""
         return any(part.isdigit() for part in self.path.split("."))
-
-    def place(self, tensors: Mapping[str, Tensor]) -> None:
-        """Place tensors as the weights."""
-        for slot in self.slots:
-            parameters: dict[str, Any] = slot.module._parameters
-            parameters[slot.attribute] = tensors[slot.name]
 
     def clear(self) -> None:
         """Replace the weights by placeholders without memory."""

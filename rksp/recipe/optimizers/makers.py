@@ -41,76 +41,62 @@ def matched_rate(width: float, scale: MuonScale = "original") -> float:
 
 def adamw(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build torch's AdamW."""
-    import torch
-
     # One fused update per step; without it, the first group would make torch choose the slow loop.
-    return torch.optim.AdamW(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
+    return _of_torch("AdamW", model, recipe, **_adam_options(recipe), fused=True)
 
 
 def adam(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build torch's Adam, which adds the decay to the gradient."""
-    import torch
-
-    return torch.optim.Adam(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
+    return _of_torch("Adam", model, recipe, **_adam_options(recipe), fused=True)
 
 
 def nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build Adam with Nesterov's look-ahead, of a constant beta1 as in optax and timm."""
-    import torch
-
-    return torch.optim.NAdam(
-        _decayed_groups(model, recipe),
-        **_adam_options(recipe),
-        momentum_decay=_AT_ONCE,
-        decoupled_weight_decay=True,
-    )
-
-
-def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build the cautious AdamW."""
-    from rksp.recipe.optimizers.own import Cautious
-
-    return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
-
-
-def mars(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build MARS over AdamW."""
-    from rksp.recipe.optimizers.own import Mars
-
-    return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
-
-
-def _adam_options(recipe: Settings) -> dict[str, Any]:
-    return {
-        "lr": recipe.learning_rate,
-        "betas": (recipe.adam_beta1, recipe.adam_beta2),
-        "eps": recipe.adam_epsilon,
-    }
+    options = _adam_options(recipe) | {"momentum_decay": _AT_ONCE, "decoupled_weight_decay": True}
+    return _of_torch("NAdam", model, recipe, **options)
 
 
 def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build torch's SGD with momentum."""
-    import torch
-
-    groups = _decayed_groups(model, recipe)
-    return torch.optim.SGD(
-        groups, lr=definite(recipe.learning_rate), momentum=recipe.momentum, fused=True
-    )
-
-
-def lion(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build Lion."""
-    from rksp.recipe.optimizers.own import Lion
-
-    betas = (recipe.adam_beta1, recipe.adam_beta2)
-    return Lion(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), betas=betas)
+    return _of_torch("SGD", model, recipe, momentum=recipe.momentum, fused=True)
 
 
 def adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build torch's Adafactor."""
+    return _of_torch("Adafactor", model, recipe)
+
+
+def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build the cautious AdamW."""
+    return _own("Cautious", model, recipe, **_adam_options(recipe))
+
+
+def mars(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build MARS over AdamW."""
+    return _own("Mars", model, recipe, **_adam_options(recipe))
+
+
+def lion(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build Lion."""
+    return _own("Lion", model, recipe, betas=(recipe.adam_beta1, recipe.adam_beta2))
+
+
+def _adam_options(recipe: Settings) -> dict[str, Any]:
+    return {"betas": (recipe.adam_beta1, recipe.adam_beta2), "eps": recipe.adam_epsilon}
+
+
+def _of_torch(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
     import torch
 
-    return torch.optim.Adafactor(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate))
+    groups = _decayed_groups(model, recipe)
+    return getattr(torch.optim, name)(groups, lr=definite(recipe.learning_rate), **options)
+
+
+def _own(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
+    from rksp.recipe.optimizers import own
+
+    groups = _decayed_groups(model, recipe)
+    return getattr(own, name)(groups, lr=definite(recipe.learning_rate), **options)
 
 
 def muon(model: nn.Module, recipe: Settings) -> Optimizer:

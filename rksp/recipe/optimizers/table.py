@@ -1,10 +1,12 @@
-"""The one table of optimizers: to add one, write its maker and its row in `OPTIMIZERS`."""
+"""The one table of optimizers: to add one, write its maker and its row in `optimizers.toml`."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 Labelled = Literal["lab", "public", "none"]
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
 Maker = Callable[["nn.Module", Settings], "Optimizer"]
-_SWEEP = "the Marin optimizer sweep at 130M (arXiv 2509.02046)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,167 +92,17 @@ class OptimizerSpec:
     couples_decay: bool = False
 
 
-def _swept(
-    passing: float, failing: float | None, over_adamw: float | None, source: str = _SWEEP
-) -> RateRange:
-    return RateRange(passing=passing, failing=failing, over_adamw=over_adamw, source=source)
+def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
+    """Read a row: the functions that it names are those of `makers`, and each fact is true."""
+    row = row | dict.fromkeys(row.pop("facts", ()), True)
+    row |= {key: getattr(makers, row[key]) for key in ("make", "by_rows") if key in row}
+    row |= {"first_step": tuple(row["first_step"])} if "first_step" in row else {}
+    rates, aliases = RateRange(**row.pop("rates", {})), tuple(row.pop("aliases", {}).items())
+    return OptimizerSpec(name=name, rates=rates, aliases=aliases, **row)
 
 
-def _adam_kin(name: str, alias: str, make: Maker | None, **more: Any) -> OptimizerSpec:
-    """Describe a relative of AdamW."""
-    usual: dict[str, Any] = {
-        "rates": _swept(0.016, 0.032, 1.0),
-        "first_step": ("adam_epsilon", "max_grad_norm", "weight_decay"),
-        "labelled": "public",
-    }
-    return OptimizerSpec(
-        name=name,
-        family="adaptive",
-        aliases=((alias, ""),),
-        make=make,
-        follow_adam="all",
-        needs_warmup=True,
-        is_adam_kin=True,
-        has_memories=True,
-        is_warmed=True,
-        **usual | more,
-    )
-
-
-def _unmade(
-    name: str, family: Family, *aliases: str, labelled: Labelled = "public", **more: Any
-) -> OptimizerSpec:
-    """Describe an optimizer that recipes name but rksp cannot make."""
-    return OptimizerSpec(
-        name=name,
-        family=family,
-        aliases=tuple((alias, "") for alias in (name, *aliases)),
-        labelled=labelled,
-        **more,
-    )
-
-
-_WARMED: dict[str, Any] = {"has_memories": True, "is_warmed": True}
-# The columns of the fitted model of the edge stand in this order.
-OPTIMIZERS: tuple[OptimizerSpec, ...] = (
-    OptimizerSpec(
-        name="adamw",
-        family="adaptive",
-        aliases=(("adamw", ""), ("adam", "weight decay decoupled")),
-        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=makers.adamw,
-        follow_adam="all",
-        stepped_by="AdamW",
-        by_rows=makers.adam_rows,
-        rates=_swept(0.016, 0.032, 1.0),
-        needs_warmup=True,
-        labelled="lab",
-        is_adam_kin=True,
-        **_WARMED,
-    ),
-    OptimizerSpec(  # trainers that say Adam mostly decouple the decay, so files are read as AdamW
-        name="adam",
-        family="adaptive",
-        aliases=(),
-        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=makers.adam,
-        follow_adam="all",
-        stepped_by="Adam",
-        rates=_swept(0.016, 0.032, 1.0),
-        needs_warmup=True,
-        labelled="lab",
-        counts_as="adamw",
-        is_adam_kin=True,
-        couples_decay=True,
-        **_WARMED,
-    ),
-    OptimizerSpec(
-        name="lion",
-        family="sign-like",
-        aliases=(("lion", ""),),
-        first_step=("weight_decay",),
-        make=makers.lion,
-        stepped_by="Lion",
-        by_rows=makers.lion_rows,
-        rates=_swept(
-            0.002,
-            0.004,
-            0.34,
-            f"Chen et al., 2023 (arXiv 2302.06675): 3 to 10 times below AdamW's; {_SWEEP}",
-        ),
-        needs_warmup=True,
-        labelled="lab",
-        **_WARMED,
-    ),
-    OptimizerSpec(
-        name="sgd",
-        family="plain",
-        aliases=(("sgd", ""),),
-        make=makers.sgd,
-        stepped_by="SGD",
-        by_rows=makers.sgd_rows,
-        labelled="lab",
-    ),
-    OptimizerSpec(
-        name="adafactor",
-        family="adaptive",
-        aliases=(("adafactor", ""),),
-        make=makers.adafactor,
-        stepped_by="Adafactor",
-        rates=RateRange(
-            source="Raffel et al., 2020, and PaLM: 1e-2 times the weights' size, then 1/√t"
-        ),
-        labelled="lab",
-    ),
-    OptimizerSpec(
-        name="muon",
-        family="orthogonal",
-        aliases=(("normuon", "without its rows' second moment"), ("muon", "")),
-        make=makers.muon,
-        first_step=("max_grad_norm", "weight_decay", "muon_scale"),
-        follow_adam="some",
-        stepped_by="Muon",
-        rates=_swept(0.064, 0.128, None, f"{_SWEEP}; Jordan et al., 2024: 0.02"),
-        labelled="lab",
-        has_scales=True,
-    ),
-    _adam_kin(
-        "nadamw",
-        "nadam",
-        makers.nadamw,
-        first_step=("adam_beta1", "adam_epsilon", "max_grad_norm", "weight_decay"),
-        stepped_by="NAdam",
-        by_rows=makers.nadam_rows,
-        looks_ahead=True,
-    ),
-    _adam_kin("cautious", "cautious", makers.cautious, stepped_by="Cautious", looks_ahead=True),
-    _adam_kin("mars", "mars", makers.mars, stepped_by="Mars", rates=_swept(0.016, 0.032, 2.0)),
-    _adam_kin("adam_mini", "adam_mini", None, rates=RateRange()),
-    _unmade("sophia", "adaptive", rates=_swept(0.008, 0.016, 1.0), needs_warmup=True, **_WARMED),
-    _unmade(
-        "soap",
-        "adaptive",
-        rates=_swept(0.016, None, 2.0, f"{_SWEEP}; Vyas et al., 2024 (arXiv 2409.11321)"),
-        needs_warmup=True,
-        **_WARMED,
-    ),
-    _unmade("kron", "orthogonal", "psgd", rates=_swept(0.002, 0.004, 0.34), needs_warmup=True),
-    _unmade("scion", "orthogonal", rates=_swept(0.032, 0.064, None), has_scales=True),
-    _unmade("mudam", "orthogonal", **_WARMED),
-    _unmade(
-        "lamb",
-        "layerwise",
-        follow_adam="all",
-        rates=RateRange(
-            over_adamw=12.0,
-            source="You et al., 2020 (arXiv 1904.00962): 5e-3 for BERT-large at 32k sequences",
-        ),
-        needs_warmup=True,
-        labelled="none",
-        **_WARMED,
-    ),
-    OptimizerSpec(name="other", family="adaptive", aliases=()),  # one that no row above is
-)
+_ROWS = tomllib.loads((files(__package__) / "optimizers.toml").read_text("utf-8"))
+OPTIMIZERS: tuple[OptimizerSpec, ...] = tuple(_spec(name, row) for name, row in _ROWS.items())
 
 
 @cache
