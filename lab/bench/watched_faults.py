@@ -128,15 +128,19 @@ class Script:
         if kind in ("plain", "nanogpt"):
             model: nn.Module = Own(width, layers, heads, words)
         else:
-            special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-            sizes = {"hidden_size": width, "num_hidden_layers": layers, "vocab_size": words}
+            special: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+            sizes: dict[str, Any] = {
+                "hidden_size": width,
+                "num_hidden_layers": layers,
+                "vocab_size": words,
+            }
             sizes |= {"num_attention_heads": heads, "max_position_embeddings": 64}
             if kind != "gpt2":
                 sizes |= {"intermediate_size": 3 * width}
             if kind in ("llama", "qwen2"):
                 sizes |= {"num_key_value_heads": heads // 2}
-            off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-            more = off if kind == "gpt2" else {}
+            off: Any = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+            more: dict[str, Any] = off if kind == "gpt2" else {}
             config = CONFIG_MAPPING[kind](**special, **sizes, **more)
             model = AutoModelForCausalLM.from_config(config)
         own, decay = list(model.parameters()), 0.01
@@ -144,7 +148,9 @@ class Script:
             groups = [[p for p in own if (p.dim() > 1) is flat] for flat in (True, False)]
         else:
             groups = [own]
-        optimizers = [torch.optim.AdamW(g, lr=1e-3, weight_decay=decay) for g in groups]
+        optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(g, lr=1e-3, weight_decay=decay) for g in groups
+        ]
         generator = torch.Generator().manual_seed(seed)
         return cls(
             kind=kind,
@@ -253,7 +259,7 @@ def _precision(script: Script, draw: random.Random) -> str:
     return f"{path}.{value}"
 
 
-def _values(attention: nn.Module) -> Any:
+def _values(attention: Any) -> Any:
     """Return the names of the maps to values and from them, and which rows of the first they are.
 
     Scaling the ones up and the others down changes nothing but the size of the values.
@@ -341,7 +347,7 @@ def _gradient(script: Script, draw: random.Random) -> str:
 
 
 def _product(script: Script, draw: random.Random) -> str:
-    product = draw.choice(("output", "input_gradient", "weight_gradient"))
+    product: Any = draw.choice(("output", "input_gradient", "weight_gradient"))
     linear = [(p, m) for p, m in script.model.named_modules() if type(m) is nn.Linear]
     inside = [(p, m) for p, m in linear if not p.endswith(("head", "embed_out"))]
     path, layer = draw.choice(inside or linear)
@@ -373,7 +379,12 @@ PLANT: dict[str, Callable[[Script, random.Random], str]] = {
 @contextlib.contextmanager
 def attached(log: Path) -> Iterator[Finder]:
     """Attach to this process, with the default monitors, until the block ends."""
-    options = {"folder": str(log.parent), "log": str(log), "monitors": MONITORS, "to": []}
+    options: dict[str, Any] = {
+        "folder": str(log.parent),
+        "log": str(log),
+        "monitors": MONITORS,
+        "to": [],
+    }
     options |= {"on_alarm": "stop", "record": None, "status": 0, "memory": 1.0}
     finder = Finder(options)
     finder.hook()
@@ -503,7 +514,7 @@ def read_rows(path: Path) -> list[Row]:
     """Read a table that `main` wrote."""
     if not path.exists():
         return []
-    kinds = {"seed": int, "alarm": int, "stopped": lambda text: text == "True"}
+    kinds: dict[str, Any] = {"seed": int, "alarm": int, "stopped": lambda text: text == "True"}
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Row(**{name: kinds.get(name, str)(text) for name, text in line.items()})
