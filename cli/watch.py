@@ -68,6 +68,15 @@ class WatchOptions(Finite):
         Path | None,
         Flag("--record", "File of runs to append this run to, for --runs of a later command."),
     ] = None
+    memory: Annotated[
+        float,
+        Flag(
+            "--memory",
+            "Host memory for finding the cause of an alarm: two copies of the weights, and the "
+            "inputs of the newest steps. 0 looks for no cause.",
+            unit="GiB",
+        ),
+    ] = Field(default=4.0, ge=0)
     status: Annotated[
         float,
         Flag("--status", "Seconds between two lines of status; 0 prints none.", unit="seconds"),
@@ -107,6 +116,7 @@ def _started(command: list[str], options: WatchOptions, folder: Path) -> subproc
         "on_alarm": options.on_alarm,
         "to": options.to,
         "record": options.record and str(options.record.absolute()),
+        "memory": options.memory,
         "status": options.status,
         "command": shlex.join(command),
     }

@@ -57,6 +57,7 @@ def watched_cost(
                 "log": f"{folder}/watch.jsonl",
                 "monitors": [f"{name}:every=1" for name in every],
                 "on_alarm": "log",
+                "memory": 4.0,
                 "to": [],
                 "record": None,
                 "status": 0,

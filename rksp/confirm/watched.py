@@ -13,6 +13,7 @@ import numpy as np
 from rksp.confirm.trial import CURVE_POINTS, sum_up
 from rksp.documents.confirm import (
     AlarmReport,
+    CauseReport,
     Curve,
     ForecastReport,
     TrialReport,
@@ -36,19 +37,22 @@ def watched_run(path: Path) -> WatchReport:
         ArtifactError: A line is not one of such a log.
     """
     facts: dict[str, dict[str, Any]] = {}
-    records: list[Reading | Alarm] = []
+    records: list[Reading | Alarm | CauseReport] = []
     for kind, line in _lines(path):
         if kind == "run":
             facts, records = {}, []
         if kind in _OTHERS:
             facts[kind] = line
+        elif kind == "cause":
+            records.append(CauseReport(**_of(CauseReport, line)))
         else:
             records.append(record_of(line))
     readings = [one for one in records if isinstance(one, Reading)]
     alarms = [one for one in records if isinstance(one, Alarm)]
     if not readings or "run" not in facts:
         raise InputError(f"{path} holds no step of a run; give the log of rksp watch.")
-    return _reported(facts, readings, alarms)
+    causes = [one for one in records if isinstance(one, CauseReport)]
+    return _reported(facts, readings, alarms, causes)
 
 
 def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -71,7 +75,10 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _reported(
-    facts: dict[str, dict[str, Any]], readings: Sequence[Reading], alarms: Sequence[Alarm]
+    facts: dict[str, dict[str, Any]],
+    readings: Sequence[Reading],
+    alarms: Sequence[Alarm],
+    causes: list[CauseReport],
 ) -> WatchReport:
     run, end, asked = facts["run"], facts.get("end", {}), facts.get("forecast")
     steps = 1 + max(reading.step for reading in readings)
@@ -109,13 +116,14 @@ def _reported(
         command=run.get("command", ""),
         ranks=run.get("ranks", 1),
         ended=_ended(facts),
-        conclusions=_conclusions(trial, alarms, forecast),
+        conclusions=_conclusions(trial, alarms, causes, forecast),
         forecast=forecast,
         trial=trial,
         alarms=[
             AlarmReport.of(alarm, severity=alarm.severity.value, text=sentence(alarm))
             for alarm in alarms
         ],
+        causes=causes,
         provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
     ).finite()
 
@@ -130,7 +138,10 @@ def _ended(facts: dict[str, dict[str, Any]]) -> str:
 
 
 def _conclusions(
-    trial: TrialReport, alarms: Sequence[Alarm], forecast: ForecastReport | None
+    trial: TrialReport,
+    alarms: Sequence[Alarm],
+    causes: Sequence[CauseReport],
+    forecast: ForecastReport | None,
 ) -> list[str]:
     """Return what happened first, when the loss showed it, and what to do, a sentence each."""
     found = []
@@ -144,8 +155,13 @@ def _conclusions(
         found.append("The loss by itself shows no failure.")
     else:
         found.append(f"The loss shows a failure from step {trial.onset} on.")
+    cause = next((one for one in causes if one.cause != "unknown"), None)
+    if cause is not None:
+        found.append(
+            f"The cause, as step {cause.step} shows: {cause.cause}. {_sentence(cause.text)}"
+        )
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
-    if troubles:
+    if troubles and (cause is None or cause.cause in ("rate", "warm-up")):
         start = (forecast.rates if forecast else {}).get("start_here")
         rate = "a lower learning rate" if start is None else f"{short(start, 2)} or less"
         found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
@@ -154,6 +170,10 @@ def _conclusions(
         how = "--on-alarm shape" if advice == "step_clip" else f'interventions=["{advice}"]'
         found.append(f"Against this alarm there is {advice} ({how}).")
     return found
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarray:

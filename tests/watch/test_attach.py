@@ -22,6 +22,7 @@ from rksp.confirm.watched import watched_run
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.own_runs.record import read_record
 from rksp.report.formats import render
+from rksp.watch.attach import session
 from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.log import TRACKERS
 from rksp.watch.attach.session import STOPPED, Session
@@ -180,7 +181,7 @@ def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
 
     def attach(**options: object) -> Finder:
         told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
-        told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None}
+        told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None, "memory": 1.0}
         made.append(Finder(told | options))
         made[-1].hook()
         return made[-1]
@@ -294,6 +295,23 @@ def test_a_critical_alarm_stops_before_the_weights_move(attached, tmp_path):
     report = watched_run(tmp_path / "watch.jsonl")
     assert report.ended.startswith("rksp stopped at step 5") and report.verdict == "failed"
     assert report.trial.onset == 5
+    (cause,) = report.causes  # the script spoiled the loss that its model gave
+    assert (cause.step, cause.cause) == (5, "passing")
+    assert cause.text in render(report, "html")
+
+
+def test_a_cause_that_cannot_be_looked_for_changes_nothing(attached, tmp_path, monkeypatch):
+    def fails(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("cannot be repeated")
+
+    expected = seeded(plain, 3.0)
+    monkeypatch.setattr(session, "diagnose", fails)
+    for options in ({}, {"memory": 0.0}):
+        finder = attached(monitors=["output-change"], **options)
+        assert seeded(plain, 3.0) == expected and finder.session.watch.alarms
+        finder.close()
+        causes = watched_run(Path(finder.session.voice.log.path)).causes
+        assert {one.cause for one in causes} == ({"unknown"} if not options else set())
 
 
 def test_a_healthy_run_is_not_stopped(attached):

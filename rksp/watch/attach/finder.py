@@ -52,9 +52,7 @@ class Finder:
         self.session: Session | None = None
         self._process = os.getpid()
         self._made: list[weakref.ref[Optimizer]] = []
-        self._passed: set[tuple[int, int]] = (
-            set()
-        )  # (module, number of optimizers) that were looked at
+        self._passed: set[tuple[int, int]] = set()  # (module, number of optimizers) looked at
         self._phase = _Phase.BETWEEN
         self._losses: list[Tensor] = []
         self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
@@ -150,6 +148,8 @@ class Finder:
             self._guarded(_run_new, module, known, args, kwargs)
 
     def _around_backward(self, backward: Callable[..., Any], tensors: Any, *args, **kwargs) -> Any:
+        if not self._depth and self.session is not None and isinstance(tensors, Tensor):
+            self._guarded(self.session.begin_backward, tensors)
         self._depth += 1
         try:
             done = backward(tensors, *args, **kwargs)
@@ -173,6 +173,8 @@ class Finder:
         outputs = kwargs.get("outputs", args[0] if args else None)
         if isinstance(outputs, Tensor):
             self._scaled = (id(scaled), outputs.detach())
+        if self.session is not None:
+            self.session.scaler = scaler
         return scaled
 
     def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
@@ -253,9 +255,12 @@ class Finder:
         """Begin a step with the first of its forward passes."""
         if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
             self._finish()
-        if self._phase is _Phase.BETWEEN and self.session is not None:
+        if self.session is None:
+            return
+        if self._phase is _Phase.BETWEEN:
             self._phase = _Phase.PASSES
             self.session.begin(args, kwargs)
+        self.session.begin_pass(args, kwargs)
 
     def _after_backward(self, tensors: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)

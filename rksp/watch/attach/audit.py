@@ -1,0 +1,286 @@
+"""Every product of a repeated step, compared with the same product in more digits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rksp.ground.model import definite
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    AttentionTap,
+    fused_attention,
+    visible_logits,
+)
+from rksp.models.anatomy.attention_layouts import is_linear
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.weight_view import at_least_float
+
+_ROWS = 256  # rows of a product that are compared, evenly spaced
+_EPS = torch.finfo(torch.float32).eps
+_ALLOWED = 10.0  # times the rounding of single products, as a root of the mean square
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """A product that is not what its factors give.
+
+    Attributes:
+        module: Path of the module.
+        what: `output`, `input gradient` or `weight gradient` of a module, or `attention`.
+        error: In units of what rounding may do; infinite where the product is not finite.
+        overflows: Whether the right product lies beyond the largest number of its type.
+    """
+
+    module: str
+    what: str
+    error: float
+    overflows: bool = False
+
+
+def audited(model: nn.Module, step: Callable[[], Tensor | None]) -> list[Defect]:
+    """Return the defects of a forward and a backward pass, in the order of execution.
+
+    Linear maps and fused attention are recomputed in float64 (those of 16 bits in float32) from
+    their own factors, so that a defect shows where it is and nowhere else. Of modules that multiply
+    otherwise it is only known whether they return finite numbers. Gradients of the model are left
+    as they are.
+
+    Args:
+        model: The model.
+        step: Runs the forward pass and returns the number to differentiate; None ends the audit.
+    """
+    audit = _Audit(model)
+    with audit.watching():
+        loss = step()
+        if loss is not None and loss.requires_grad:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            grads = torch.autograd.grad(loss, trained, allow_unused=True)
+            for parameter, grad in zip(trained, grads, strict=True):
+                audit.end(parameter, grad)
+    return audit.found
+
+
+class _Audit:
+    """The hooks of one audit."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.found: list[Defect] = []
+        self._inside: list[tuple[str, list[Tensor]]] = []  # the calls that are running
+        owners: dict[nn.Parameter, list[nn.Module]] = {}
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                owners.setdefault(parameter, []).append(module)
+        self._linear = {p for p, of in owners.items() if p.dim() == 2 and all(map(is_linear, of))}
+        self._uses: dict[nn.Parameter, list[tuple[str, Tensor, Tensor]]] = {}
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hang the hooks, for a block that runs the passes."""
+        with contextlib.ExitStack() as stack:
+            for path, module in self.model.named_modules():
+                before = module.register_forward_pre_hook(self._enter(path), prepend=True)
+                after = module.register_forward_hook(self._leave(path), always_call=True)
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+            stack.enter_context(AttentionTap(self._attend))
+            yield
+
+    def end(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
+        """Compare the gradient of a weight with the products of its uses."""
+        uses = self._uses.get(parameter, [])
+        if grad is None or not uses:
+            return
+        module = self.model.get_submodule(uses[0][0])
+        left, right = (torch.cat(parts) for parts in zip(*[one[1:] for one in uses], strict=True))
+        whole = grad if isinstance(module, nn.Linear) else grad.mT
+        self._compare(uses[0][0], "weight gradient", whole, left.mT, right, left.dtype)
+
+    def _enter(self, path: str) -> Callable[[nn.Module, tuple], tuple | None]:
+        def before(module: nn.Module, args: tuple) -> tuple | None:
+            factors: list[Tensor] = []  # of this call: its input, later its output's gradient
+            self._inside.append((path, factors))
+            if not (is_linear(module) and args and isinstance(args[0], Tensor)):
+                return None
+            x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
+            factors.append(x.detach())
+            if x.requires_grad:
+                x.register_hook(lambda grad: self._input_gradient(path, module, factors, grad))
+            return (x, *args[1:])
+
+        return before
+
+    def _leave(self, path: str) -> Callable[[nn.Module, tuple, object], object]:
+        def after(module: nn.Module, args: tuple, output: object) -> object:
+            _, factors = self._inside.pop()
+            y = first_tensor(output)
+            if y is None or any(module.children()):
+                return None
+            if not factors or not isinstance(output, Tensor):
+                if not bool(y.detach().isfinite().all()):
+                    self._add(path, "output", math.inf, y.dtype == torch.float16)
+                return None
+            bias = getattr(module, "bias", None)
+            product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
+            self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
+            if not y.requires_grad:
+                return None
+            y = y.view_as(y)
+            y.register_hook(lambda grad: self._output_gradient(path, module, factors, grad))
+            return y
+
+        return after
+
+    def _output_gradient(self, path: str, module: Any, factors: list[Tensor], grad: Tensor) -> None:
+        rows = grad.detach().reshape(-1, grad.shape[-1])
+        factors.append(rows)
+        if not bool(rows.isfinite().all()):
+            self._add(path, "output gradient", math.inf, grad.dtype == torch.float16)
+        elif module.weight in self._linear:
+            use = (path, rows, factors[0].reshape(-1, factors[0].shape[-1]))
+            self._uses.setdefault(module.weight, []).append(use)
+
+    def _input_gradient(
+        self, path: str, module: nn.Module, factors: list[Tensor], grad: Tensor
+    ) -> None:
+        if len(factors) > 1:
+            rows = factors[1]
+            self._compare(path, "input gradient", grad, rows, matrix_of(module), rows.dtype)
+
+    def _attend(self, call: AttentionCall) -> Tensor | None:
+        if call.query is None or call.dropout or not torch.is_grad_enabled():
+            return None
+        path = next((path for path, _ in reversed(self._inside) if path), "")
+        own = [one.view_as(one) for one in (call.query, definite(call.key), definite(call.value))]
+        output = fused_attention(replace(call, query=own[0], key=own[1], value=own[2]))
+        with torch.autocast(output.device.type, enabled=False):
+            exact = _Attention(call)
+            known = exact.output()
+        kind = max((one.dtype for one in (*own, output)), key=lambda kind: torch.finfo(kind).eps)
+        self._judge(path, "attention", _first(output.detach()), *known, kind)
+        if not output.requires_grad:
+            return output
+        expected: list[tuple[Tensor, Tensor]] = []
+        output = output.view_as(output)
+        output.register_hook(lambda grad: expected.extend(exact.gradients(_first(grad))))
+        for place, tensor in enumerate(own):
+            if tensor.requires_grad:
+                tensor.register_hook(
+                    lambda grad, place=place: self._judge(
+                        path, "attention", _first(grad), *expected[place], kind
+                    )
+                )
+        return output
+
+    def _compare(
+        self, path: str, what: str, product: Tensor, left: Tensor, right: Tensor, kind: torch.dtype
+    ) -> None:
+        """Compare rows of a product `[…, m]` with left `[…, k]` times right `[k, m]`."""
+        rows, factor = (one.detach().reshape(-1, one.shape[-1]) for one in (product, left))
+        stride = -(-len(rows) // _ROWS)
+        wide = _wide(kind)
+        rows, factor, right = rows[::stride].to(wide), factor[::stride].to(wide), right.to(wide)
+        if not bool(factor.isfinite().all() and right.isfinite().all()):
+            return  # something before it is at fault
+        with torch.autocast(rows.device.type, enabled=False):
+            exact = factor @ right
+            size = (factor.square() @ right.square() + exact.square()).sqrt()
+        # Sums of k terms in float32 also round in the worst type of the factors.
+        rounding = _rounding(kind, rows.device) + math.sqrt(len(right)) / 8 * _EPS
+        self._judge(path, what, rows, exact, size, kind, rounding)
+
+    def _judge(
+        self,
+        path: str,
+        what: str,
+        seen: Tensor,
+        exact: Tensor,
+        size: Tensor,
+        kind: torch.dtype,
+        rounding: float | None = None,
+    ) -> None:
+        """Add a defect if the root mean square over a row or a column of the error is too large."""
+        if not bool(seen.isfinite().all()):
+            self._add(path, what, math.inf, bool(exact.abs().max() > torch.finfo(kind).max))
+            return
+        unit = _rounding(kind, seen.device) if rounding is None else rounding
+        subnormal = torch.finfo(kind).tiny * torch.finfo(kind).eps
+        error, size = (seen - exact).square(), (unit * size + subnormal).square()
+        worst = max(float((error.mean(dim) / size.mean(dim)).max()) for dim in (-1, -2)) ** 0.5
+        if worst > _ALLOWED:
+            self._add(path, what, worst)
+
+    def _add(self, path: str, what: str, error: float, overflows: bool = False) -> None:
+        self.found.append(Defect(module=path, what=what, error=error, overflows=overflows))
+
+
+class _Attention:
+    """Attention on the first sequence of a call and its gradients, each with its size.
+
+    The size is that of the terms whose sum the number is. It is what rounding is relative to. The
+    gradients are those of FlashAttention (Dao et al., 2022, algorithm 4).
+    """
+
+    def __init__(self, call: AttentionCall) -> None:
+        wide = _wide(definite(call.query).dtype)
+        one = call.kept(1)
+        self.q = definite(one.query).to(wide)
+        heads = self.q.shape[-3]
+        self.k, self.v = (
+            _first(definite(part).detach()).to(wide).repeat_interleave(heads // part.shape[-3], -3)
+            for part in (definite(call.key), definite(call.value))
+        )
+        self.groups = heads // definite(call.key).shape[-3]
+        scores, visible = visible_logits(replace(one, query=self.q, key=self.k))
+        self.p = scores.softmax(-1).where(visible.any(-1, keepdim=True), 0.0)
+        self.factor = one.factor
+        # A rounding of logits moves all probabilities of the row.
+        terms = (self.q.square() @ self.k.square().mT).sqrt() * self.factor + scores.abs()
+        self.size = self.p * (1 + terms.where(visible, 0.0).amax(-1, keepdim=True))
+
+    def output(self) -> tuple[Tensor, Tensor]:
+        """Return the output and its size, `[1, heads, queries, dim]`."""
+        return self.p @ self.v, self.size @ self.v.abs()
+
+    def gradients(self, grad: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the gradients of query, key and value, each with its size."""
+        g, p, size = grad.detach().to(self.q), self.p, self.size
+        dp, delta = g @ self.v.mT, (g * (p @ self.v)).sum(-1, keepdim=True)
+        terms = (g.square() @ self.v.square().mT).sqrt() + dp.abs() + delta.abs()
+        ds, size_s = p * (dp - delta) * self.factor, size * terms * self.factor
+        return [
+            (ds @ self.k, size_s @ self.k.abs()),
+            (self._folded(ds.mT @ self.q), self._folded(size_s.mT @ self.q.abs())),
+            (self._folded(p.mT @ g), self._folded(size.mT @ g.abs())),
+        ]
+
+    def _folded(self, gradient: Tensor) -> Tensor:
+        return gradient.unflatten(-3, (-1, self.groups)).sum(-3)
+
+
+def matrix_of(module: nn.Module) -> Tensor:
+    """Return the matrix of a linear module, `[outputs, inputs]`."""
+    weight = definite(getattr(module, "weight", None)).detach()
+    return weight if isinstance(module, nn.Linear) else weight.mT
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[:1] if tensor.dim() == 4 else tensor[None]
+
+
+def _wide(kind: torch.dtype) -> torch.dtype:
+    return torch.float32 if kind.itemsize < 4 else torch.float64
+
+
+def _rounding(kind: torch.dtype, device: torch.device) -> float:
+    is_tf32 = kind == torch.float32 and device.type == "cuda"
+    if is_tf32 and torch.backends.cuda.matmul.allow_tf32:
+        return 2.0**-10
+    return torch.finfo(kind).eps

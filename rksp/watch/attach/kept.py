@@ -1,0 +1,234 @@
+"""What is kept of a run so that a step can be repeated: its newest inputs, and earlier weights."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from rksp.watch.groups import local
+
+BATCHES = 12  # newest steps whose inputs are kept
+_SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
+_FARTHEST = 32  # nodes of the graph between a loss and its cross-entropy
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pass:
+    """A forward pass of the script: references to its inputs, and what it takes to repeat it.
+
+    Attributes:
+        args, kwargs: The inputs.
+        versions: How often each of their tensors had been written to.
+        size: Their bytes.
+        random: State of torch's generators: of the CPU, and of the model's GPU if there is one.
+        low: The type of autocast; None where it is off.
+        targets: What cross-entropy compared the logits with, and the index that it ignores.
+    """
+
+    args: tuple
+    kwargs: Mapping[str, Any]
+    versions: tuple[int, ...]
+    size: int
+    random: tuple[Tensor, ...]
+    low: torch.dtype | None
+    targets: tuple[Tensor, int] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the script has not written to the inputs since."""
+        return self.versions == tuple(one._version for one in _tensors(self.args, self.kwargs))
+
+    def run(self, module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
+        """Run the pass again; return its loss in nats and the first tensor of its output.
+
+        The loss is the first scalar that the module returns, or else the cross-entropy of its
+        logits `[…, tokens, words]` with the script's targets, which may be shifted by one; None if
+        nothing tells what it is.
+        """
+        device = next(module.parameters()).device
+        torch.set_rng_state(self.random[0])
+        if len(self.random) > 1:
+            torch.cuda.set_rng_state(self.random[1], device)
+        with torch.autocast(device.type, self.low, enabled=self.low is not None):
+            output = module(*self.args, **self.kwargs)
+        leaves = [one for one in tree_leaves(output) if isinstance(one, Tensor)]
+        floats = [one for one in leaves if one.is_floating_point()]
+        loss = next((one for one in floats if one.dim() == 0), None)
+        logits = next((one for one in floats if one.dim() >= 2), None)
+        if loss is None and logits is not None and self.targets is not None:
+            targets, ignored = self.targets
+            for part in (logits, logits[..., :-1, :]):
+                if part[..., 0].numel() == targets.numel():
+                    rows = part.flatten(0, -2).float()
+                    return F.cross_entropy(rows, targets, ignore_index=ignored), logits
+        return loss, logits
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """The passes of a step, and the loss that the script had; None until it is known."""
+
+    number: int
+    passes: list[Pass] = field(default_factory=list)
+    loss: float | None = None
+
+    def repeated(self, module: nn.Module) -> float:
+        """Return the mean loss of the passes with the present weights; NaN if it is unknown."""
+        with torch.no_grad():
+            losses = [one.run(module)[0] if one.is_whole else None for one in self.passes]
+        known = [float(loss) for loss in losses if loss is not None]
+        return sum(known) / len(known) if known and len(known) == len(losses) else math.nan
+
+
+class Kept:
+    """Keeps the newest inputs by reference, and two copies of the trained weights.
+
+    A copy of the weights is made before a step that is an eighth later than the last one, at most
+    50 steps later. The older copy is thus from before most faults that an alarm tells of. Where it
+    would not fit, no copy is made.
+
+    Args:
+        model: What is trained.
+        memory: Bytes that both copies may take, in host memory, and all inputs by themselves.
+        is_compiled: Whether the script compiles the model; a repetition does not.
+    """
+
+    def __init__(self, model: nn.Module, memory: float, *, is_compiled: bool) -> None:
+        self.model, self.memory, self.is_compiled = model, memory, is_compiled
+        self.steps: deque[Step] = deque(maxlen=BATCHES)
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        size = sum(local(p).nbytes for p in self.parameters.values())
+        self._copies: deque[dict[str, Tensor]] = deque()
+        self._next = 0 if 2 * size <= memory else math.inf
+
+    @torch.no_grad()
+    def begin(self, step: int) -> None:
+        """Begin a step, and copy the weights if it is time."""
+        self.steps.append(Step(step))
+        if step < self._next:
+            return
+        self._next = step + min(max(step // 8, 1), _SPARSEST)
+        if len(self._copies) < 2:
+            copy = {n: local(p).to("cpu", copy=True) for n, p in self.parameters.items()}
+        else:
+            copy = self._copies.popleft()
+            for name, kept in copy.items():
+                kept.copy_(local(self.parameters[name]))
+        self._copies.append(copy)
+
+    def add(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """Keep the inputs of a forward pass that begins."""
+        device = next(self.model.parameters()).device
+        random = [torch.get_rng_state()]
+        if device.type == "cuda":
+            random.append(torch.cuda.get_rng_state(device))
+        is_low = torch.is_autocast_enabled(device.type)
+        low = torch.get_autocast_dtype(device.type) if is_low else None
+        tensors = _tensors(args, kwargs)
+        self.steps[-1].passes.append(
+            Pass(
+                args=args,
+                kwargs=kwargs,
+                versions=tuple(one._version for one in tensors),
+                size=sum(one.nbytes for one in tensors),
+                random=tuple(random),
+                low=low,
+            )
+        )
+        while len(self.steps) > 1 and self._size() > self.memory:
+            self.steps.popleft()
+
+    def _size(self) -> int:
+        return sum(one.size for step in self.steps for one in step.passes)
+
+    def add_targets(self, loss: Tensor) -> None:
+        """Keep what cross-entropy compares logits with, on the way from the loss to them."""
+        passes = self.steps[-1].passes if self.steps else []
+        if passes and passes[-1].targets is None:
+            with contextlib.suppress(RuntimeError):  # the script wrote to them: torch will say so
+                passes[-1].targets = _targets(loss)
+
+    @property
+    def earlier(self) -> Mapping[str, Tensor]:
+        """The older copy of the weights by name; empty without one."""
+        return self._copies[0] if self._copies else {}
+
+    @contextlib.contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Let the block run the model; afterwards buffers are as they were, to the bit."""
+        buffers = {buffer: buffer.clone() for buffer in self.model.buffers()}
+        devices = {p.device.index for p in self.model.parameters() if p.device.type == "cuda"}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
+            if self.is_compiled:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            try:
+                yield
+            finally:
+                with torch.no_grad():
+                    for buffer, before in buffers.items():
+                        buffer.copy_(before)
+
+    @contextlib.contextmanager
+    def between(self, share: float) -> Iterator[None]:
+        """Put the weights, in the block, this share of the way from the older copy to now."""
+        present = {name: local(p).clone() for name, p in self.parameters.items()}
+        copy = self._copies[0]
+        try:
+            with torch.no_grad():
+                for name, p in self.parameters.items():
+                    start = copy[name].to(present[name])
+                    moved = start if share == 0 else start.lerp(present[name], share)
+                    local(p).copy_(moved)
+            yield
+        finally:
+            with torch.no_grad():
+                for name, p in self.parameters.items():
+                    local(p).copy_(present[name])
+
+
+def losses_of(steps: list[Step], module: nn.Module) -> list[float]:
+    """Return the losses of steps with the present weights, in the unit of the script's own.
+
+    Gradient accumulation may add up what a repetition averages; the factor that fits the losses
+    that the script had is 1 or the number of passes.
+    """
+    means = [step.repeated(module) for step in steps]
+    most = max((len(step.passes) for step in steps), default=1)
+    known = [
+        math.log(abs(step.loss) / abs(mean))
+        for step, mean in zip(steps, means, strict=True)
+        if step.loss and math.isfinite(step.loss) and mean and math.isfinite(mean)
+    ]
+    is_sum = bool(known) and most > 1 and statistics.median(known) > 0.5 * math.log(most)
+    return [mean * (most if is_sum else 1) for mean in means]
+
+
+def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    leaves = tree_leaves((args, dict(kwargs)))
+    return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]
+
+
+def _targets(loss: Tensor) -> tuple[Tensor, int] | None:
+    """Return the targets of the first cross-entropy that a loss comes from, and the ignored one."""
+    nodes: deque[Any] = deque([loss.grad_fn])
+    for _ in range(_FARTHEST):
+        node = nodes.popleft() if nodes else None
+        if node is None:
+            return None
+        if node.name().startswith("NllLoss"):
+            ignored = node._saved_ignore_index
+            # Autograd keeps the index, which may be negative, as an unsigned number.
+            return node._saved_target.detach().flatten(), (ignored + 2**63) % 2**64 - 2**63
+        nodes += [parent for parent, _ in node.next_functions if parent is not None]
+    return None
