@@ -44,7 +44,8 @@ def watched_run(path: Path) -> WatchReport:
         if kind in _OTHERS:
             facts[kind] = line
         elif kind == "cause":
-            records.append(CauseReport(**_of(CauseReport, line)))
+            known = CauseReport.model_fields.keys() & line.keys()
+            records.append(CauseReport(**{name: line[name] for name in known}))
         else:
             records.append(record_of(line))
     readings = [one for one in records if isinstance(one, Reading)]

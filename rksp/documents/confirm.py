@@ -207,6 +207,32 @@ class AlarmReport(Part):
     advice: str
 
 
+Cause = Literal[
+    "rate", "warm-up", "precision", "attention", "data", "weight", "gradient", "product", "passing",
+    "unknown",
+]  # fmt: skip
+
+
+class CauseReport(Part):
+    """What caused an alarm.
+
+    Attributes:
+        step: The step of the alarm.
+        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `precision` (a
+            number beyond the range of its type), `attention` (fused attention is not what its
+            inputs give), `data`, `weight` and `gradient` (one number changed by itself: a flipped
+            bit), `product` (a matrix product is wrong each time), `passing` (the step was wrong
+            once, and repeated is not) or `unknown`.
+        module: Path of the first module, or of the parameter, that is bad; empty where it is none.
+        text: What was found and what to do.
+    """
+
+    step: int
+    cause: Cause
+    module: str = ""
+    text: str
+
+
 class WatchReport(Document):
     """One run in the log of `rksp watch`.
 
@@ -221,6 +247,7 @@ class WatchReport(Document):
         trial: The run in numbers, as in a report of `rksp confirm`; its profiles are those of all
             quantities, of the worst layer where a layer has one.
         alarms: The alarms, in order.
+        causes: What was found when an alarm's step was looked into, in order.
     """
 
     kind: Literal["watch"] = "watch"
@@ -234,4 +261,5 @@ class WatchReport(Document):
     forecast: ForecastReport | None
     trial: TrialReport
     alarms: list[AlarmReport]
+    causes: list[CauseReport] = Field(default_factory=list)
     provenance: dict[str, str] = Field(default_factory=dict)

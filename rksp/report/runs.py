@@ -204,6 +204,13 @@ def _alarms(report: WatchReport, number: Numbers) -> Iterator[Block]:
     if rows:
         head = ("Step", "Monitor", "Module", "Alarm")
         yield Section("Alarms", [Table(head, rows, narrow=("Step", "Alarm"))])
+    looked = [
+        [number(f"causes/{i}/step", ",d"), one.cause, Code(one.module or "–"), one.text]
+        for i, one in enumerate(report.causes)
+    ]
+    if looked:
+        head = ("Step", "Cause", "Module", "What was found")
+        yield Section("Causes", [Table(head, looked, narrow=("Step", "What was found"))])
     if report.forecast is not None:
         yield Section("Forecast", [Sentence(line.strip()) for line in report.forecast.text])
 
