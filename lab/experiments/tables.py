@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy.stats import fisher_exact
 
-from lab.experiments.rows import Cost, TrialRow, shipped_rows
+from lab.experiments.rows import Cost, TrialRow
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.onset import GRADIENT_NORM
 from rksp.own_runs.outcome import OutcomePolicy
