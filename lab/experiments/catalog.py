@@ -82,8 +82,8 @@ class Experiment:
 # batch 32, 100 warm-up steps, AdamW, no clipping. rksp chose width 64, depth 4 and 300 steps.
 KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
-RANDOM = "kss:form=random,weight=3"  # a penalty of the same cost and size
-MAIN_ARMS = (BASELINE, ENERGY, "clip=1.0", RANDOM)
+STEP_CLIP = "step_clip"
+MAIN_ARMS = (BASELINE, ENERGY, "clip=1.0", STEP_CLIP)
 _KSS_PAPER = {BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}
 _KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 
@@ -138,19 +138,14 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
             # To find the largest stable rate.
             Block(seeds=range(8), rates=(0.003,)),
             Block(seeds=range(8), arms=(ENERGY,), rates=(0.015,)),
-            Block(
-                seeds=range(4),
-                arms=[f"{ENERGY},every={every}" for every in tables.SPARSER],
-                rates=KSS_RATES,
-            ),
         ),
-        tables=(tables.paired_divergence, tables.stable_rates, tables.cadence),
+        tables=(tables.paired_divergence, tables.stable_rates),
         paper=_KSS_PAPER,
     ),
     "kss-learns": Experiment(
         setting=_LEARNS,
         blocks=(
-            Block(seeds=range(3), arms=(BASELINE, ENERGY, PUBLISHED, "clip=1.0"), rates=KSS_RATES),
+            Block(seeds=range(3), arms=(*MAIN_ARMS, PUBLISHED), rates=KSS_RATES),
         ),
         tables=(_LEARNING,),
         paper=_KSS_PAPER,
@@ -166,14 +161,6 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
         ),
         tables=(_LEARNING,),
         paper=_MSIGN_PAPER,
-    ),
-    # At four times the batch the penalty samples as many tokens, and so costs a quarter as much.
-    "kss-batch": Experiment(
-        setting=_KSS.model_copy(
-            update={"recipe": _KSS.recipe.model_copy(update={"batch_size": 128})}
-        ),
-        blocks=(Block(seeds=range(4), arms=(BASELINE, ENERGY), rates=KSS_RATES),),
-        tables=(tables.divergence,),
     ),
     "msign": Experiment(
         setting=_MSIGN,

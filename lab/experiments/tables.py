@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy.stats import fisher_exact
 
-from lab.experiments.rows import Cost, TrialRow, shipped_rows
+from lab.experiments.rows import Cost, TrialRow
 from rksp.confirm.arms import BASELINE
 from rksp.own_runs.outcome import OutcomePolicy
 from rksp.watch.monitors.registry import MONITORS
 
 GRADIENT_NORM = "gradient-norm"  # the monitor that others must beat
 ENERGY = "kss:form=energy,weight=3"
-SPARSER = (2, 4)  # steps between two penalties; the default acts at every one
 STABLE_SHARE = 0.2  # the paper calls a rate stable under this share of diverged trials
 REFERENCE = "rate=0.1"  # a deep run stalled if it ends above this arm
 FAULT_STEP, WARMUP = 160, 40
@@ -111,22 +110,6 @@ def stable_rates(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> 
         shown = [_NONE if share is None else f"{share:.0%}" for share in shares.values()]
         cells.append((f"`{arm}`", *shown, _largest_stable(shares)))
     return markdown(("arm", *(f"{rate:g}" for rate in rates), "stable up to"), cells)
-
-
-def cadence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
-    """Show what a sparser KSS penalty keeps of its effect, and what it costs."""
-    del paper
-    costs = {cost.arm: cost for cost in shipped_rows("cost", Cost) if cost.experiment == "kss"}
-    cells = []
-    for every in (1, *SPARSER):
-        arm = ENERGY if every == 1 else f"{ENERGY},every={every}"
-        own = [row for row in _paired(rows) if row.arm == arm]
-        if own:
-            share = f"{costs[ENERGY].share / every:.1%}"
-            theirs = "8 to 12 %" if every == 1 else _NONE
-            cells.append((f"{every}", f"{_diverged(own)}/{len(own)}", share, theirs))
-    header = ("steps between two penalties", "diverged", "share of time", "paper")
-    return markdown(header, cells, texts=0)
 
 
 def above_reference(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
