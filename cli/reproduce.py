@@ -15,7 +15,6 @@ SHIPPED = {
     "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
     "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
     "msign-learns": "MSign where runs learn the task.",
-    "kss-batch": "Koopman Spectral Shaping at four times the batch.",
     "msign": "MSign where training diverges.",
     "msign-deep": "MSign where a deep model stalls.",
     "cross-talk": "Which monitor sees which fault, and how early.",

@@ -144,9 +144,7 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
     ),
     "kss-learns": Experiment(
         setting=_LEARNS,
-        blocks=(
-            Block(seeds=range(3), arms=(*MAIN_ARMS, PUBLISHED), rates=KSS_RATES),
-        ),
+        blocks=(Block(seeds=range(3), arms=(*MAIN_ARMS, PUBLISHED), rates=KSS_RATES),),
         tables=(_LEARNING,),
         paper=_KSS_PAPER,
     ),
