@@ -15,9 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Number, of_stored
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
 from rksp.classifiers.lines import KINDS, Amount, Divergence, Expected, Kinds, Line
-from rksp.classifiers.rates import DO_NOT_EXCEED, EdgeEstimate, Lapse, Spread
+from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone

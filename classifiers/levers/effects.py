@@ -13,10 +13,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
-from rksp.classifiers.rates import EdgeEstimate
 from rksp.ground.model import Finite, definite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"

@@ -357,7 +357,7 @@ def _product(script: Script, draw: random.Random) -> str:
     def strike(step: int) -> None:
         if step == STRIKES:
             if product == "weight_gradient":
-                layer.weight.register_hook(fault._flipped)
+                layer.weight.register_hook(fault._changed)
             fault.arm(Moment(step=STRIKES, model=script.model))
 
     script.before.append(strike)

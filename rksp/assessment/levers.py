@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rksp.assessment.risk import choose_model, edge_inputs
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import (
@@ -14,7 +15,6 @@ from rksp.classifiers.levers.effects import (
     ShiftedEdgeModel,
     load_lever_table,
 )
-from rksp.classifiers.rates import EdgeEstimate
 from rksp.documents.score import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rksp.checks.coverage import SEEN_OBJECTIVES, uncovered
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
     MEANINGS,
@@ -19,7 +20,7 @@ from rksp.classifiers.edge_inputs import (
     Norm,
 )
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.classifiers.rates import EdgeEstimate, says_nothing
+from rksp.classifiers.rates import says_nothing
 from rksp.documents.score import (
     ADAPTERS_BESIDE,
     Contribution,

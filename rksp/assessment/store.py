@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,11 +142,15 @@ def _versions() -> dict[str, str]:
 def _code() -> str:
     """Return what changes when the code that measures is edited, as its version does not."""
     whole = hashlib.sha256()
+    for file in _code_files():
+        state = file.stat()
+        whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return whole.hexdigest()
+
+
+def _code_files() -> Iterator[Path]:
     for package in _PACKAGES:
         found = find_spec(package)
         # The first place alone: in a checkout rksp has the repository's root for a second one.
         for folder in (found.submodule_search_locations or ())[:1] if found else ():
-            for file in sorted(Path(folder).rglob("*.py")):
-                state = file.stat()
-                whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return whole.hexdigest()
+            yield from sorted(Path(folder).rglob("*.py"))

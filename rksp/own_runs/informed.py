@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgeModel
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
-from rksp.classifiers.rates import EdgeEstimate, RateDistribution, RateMixture
+from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.observed import (
     MISTAKEN,

@@ -12,10 +12,10 @@ import numpy as np
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.assessment.risk import beyond as beyond_edge
 from rksp.checks.coverage import uncovered, untuned
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
-from rksp.classifiers.rates import EdgeEstimate
 from rksp.documents.own_runs import (
     HistoryReport,
     PastLadderReport,

@@ -33,12 +33,13 @@ def following(*arguments: str, cwd: Path | None = None) -> tuple[list[str], dict
 def trained(words: list[str], cwd: Path | None = None) -> tuple[object, object]:
     """Run a confirmation as far as its model, and return the run and the model's source."""
     from rksp.cli import confirm
+    from rksp.cli.training import trained_source
 
     seen = {}
 
     def instead(run, measure, model, trials):
         seen["run"] = run
-        seen["source"] = trials.source(run, model)
+        seen["source"] = trained_source(trials, run, model)
         raise InputError("seen")
 
     with mock.patch.object(confirm, "_confirmed", instead):

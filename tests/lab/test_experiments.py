@@ -15,7 +15,7 @@ from lab.experiments import catalog, cost, frontier, run, table_1, tables, trial
 from lab.experiments.__main__ import main
 from lab.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from lab.experiments.profiles import ProfileRow
-from lab.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
+from lab.experiments.rows import TrialRow, shipped_rows, to_rows, write_rows
 from lab.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from lab.ladders.levers import LeverEffect
 from rksp.classifiers.levers.catalogue import find_lever
@@ -104,19 +104,6 @@ def test_where_runs_learn_a_trial_failed_if_it_did_not_get_below_chance() -> Non
     printed = tables.learning(rows, {"baseline": 66.7}, chance=2.079)
     assert "| `baseline` | 2/2 | 1 | 1/2 | 50% | – | 1.200 | 66.7 % |" in printed
     assert f"| `{ENERGY}` | 0/2 | 0 | 2/2 | 100% | 1 | 1.900 | – |" in printed
-
-
-def test_the_kss_table_shows_what_a_sparser_penalty_keeps_and_costs() -> None:
-    (share,) = [
-        cost.share
-        for cost in shipped_rows("cost", Cost)
-        if (cost.experiment, cost.arm) == ("kss", ENERGY)
-    ]
-    rows = [_row("baseline", 0, "diverged"), _row(ENERGY, 0, "healthy")]
-    rows += [_row(f"{ENERGY},every=4", 0, "diverged")]
-    printed = EXPERIMENTS["kss"].table(rows)
-    assert f"| 1 | 0/1 | {share:.1%} | 8 to 12 % |" in printed
-    assert f"| 4 | 1/1 | {share / 4:.1%} | – |" in printed
 
 
 def test_a_deep_run_fails_where_it_ends_above_its_twin_at_a_lower_rate() -> None:

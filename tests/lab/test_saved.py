@@ -11,6 +11,8 @@ import pytest
 from support.benchmark_scripts import script
 from support.places import ROOT
 
+from rksp.confirm.arms import parse_arms
+
 saved = script("saved")
 README = ROOT / "lab" / "EVALUATION.md"
 EDGE = 0.02  # between the rates 0.01 and 0.0316
@@ -23,7 +25,8 @@ def train(monkeypatch):
     def train(ends: dict[str, float | None], edge: float = EDGE) -> list:
         levers = [SimpleNamespace(arm=arm) for arm in ("", *ends)]  # a run takes up no batch
 
-        def confirm(source, recipe, arms, *, seeds, **options):
+        def confirm(source, recipe, options, **more):
+            arms, seeds = parse_arms(options.arms), range(options.seeds)
             rates = {arm.label: recipe.learning_rate * arm.rate for arm in arms}
             finals = {n: 3.0 + 0.1 * (r < 0.009) if r <= edge else None for n, r in rates.items()}
             finals |= {n: loss for n, loss in ends.items() if n in rates}

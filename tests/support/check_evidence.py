@@ -66,7 +66,6 @@ RESPONSE = ResponseProfile(
     grad_rms=3e-4,
     grad_max=0.5,
     update_rms=1.0,
-    descent=1.0,
     critical_rate=0.05,
     output_slope=10.0,
     overshoot=3.0,

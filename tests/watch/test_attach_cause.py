@@ -168,7 +168,7 @@ def test_a_wrong_product_is_named(audit, product):
     fault = MatmulCorruption(step=0, product=product, name="out")
     fault.bind(audit.model, seed=0)
     if product == "weight_gradient":
-        audit.model.out.weight.register_hook(fault._flipped)
+        audit.model.out.weight.register_hook(fault._changed)
     fault.arm(Moment(step=0, model=audit.model))
     assert audit()[0] == ("out", product.replace("_", " "), False)
 

@@ -12,7 +12,7 @@ from rksp.measure.response import measure_drift, measure_response
 _EVIDENCE_SEED = 1_000_003  # separates these batches from the training batches
 DRIFT_RATES = (1e-4, 1e-3, 1e-2)
 RESPONSE = (
-    *("loss", "grad_norm", "grad_rms", "grad_max", "update_rms", "descent"),
+    *("loss", "grad_norm", "grad_rms", "grad_max", "update_rms"),
     *("critical_rate", "output_slope", "overshoot"),
 )
 MEASURED = (*RESPONSE, *(f"drift_{rate:.0e}" for rate in DRIFT_RATES))
