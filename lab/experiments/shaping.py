@@ -24,6 +24,7 @@ from rksp.own_runs.outcome import OutcomePolicy
 
 CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
 CHOSEN_SEED = 1
+OTHERS = ("bert", "t5", "vit")  # that are no decoders
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
 BANDS = ((1.0, 5.0), (5.0, 10.0), (10.0, math.inf))  # rates over the edge
@@ -151,6 +152,10 @@ def tables(short: Mapping[str, LadderRun], long: Mapping[str, LadderRun]) -> str
     parts = [
         "Ladders that no setting was chosen on:\n",
         rows(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
+        "Of these, the decoders:\n",
+        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
+        "And the others (BERT, T5, ViT):\n",
+        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
         "Ladders that settings were chosen on:\n",
         rows(by_arm(pairs, short, chosen)),
     ]

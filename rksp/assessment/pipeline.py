@@ -131,6 +131,7 @@ def judge(
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
     names = ("start_here", "do_not_exceed", "likely_edge")
+    published = None if trusted is None else trusted.published
     checked = CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
@@ -139,7 +140,7 @@ def judge(
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
         **{name: getattr(trusted, name, None) for name in names},
-        highest_published=trusted and trusted.published and trusted.published.highest,
+        highest_published=None if published is None else published.highest,
         is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
         is_pretrained=evidence.is_trained,
         declared=evidence.declared,

@@ -206,7 +206,7 @@ def _moved(report: DiffReport, number: Numbers) -> list[Block]:
         if not effect.why
     ]
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
-    shown = [Table(head, rows), *([Notes(why)] if why else [])]
+    shown: list[Block] = [Table(head, rows), *([Notes(why)] if why else [])]
     return [Section("What each difference moves", shown)]
 
 

@@ -63,8 +63,9 @@ def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
-    frozen = lambda value: tuple(value) if isinstance(value, list) else value
-    return tuple(Word(**{key: frozen(value) for key, value in row.items()}) for row in rows)
+    for row in rows:
+        row |= {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+    return tuple(Word(**row) for row in rows)
 
 
 def find_word(wanted: str) -> Word | None:
