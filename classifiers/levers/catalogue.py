@@ -51,7 +51,9 @@ class Lever:
             is so counts.
         is_sequential: Only pairs of models whose blocks are not parallel count, and pages of them
             name it: parallel blocks gain nothing by it.
-        longest: Steps of the longest run for which a page names it; None for any.
+        of_decoders: Only pairs of decoders count: other kinds of models gain otherwise by it.
+        longest: Steps of the longest run for which a page names it, and for which `--apply` takes a
+            size that the model of the edge does not know; None for any.
         held_back: Why no page names it, whatever the pairs say.
     """
 
@@ -67,6 +69,7 @@ class Lever:
     intervention: str = ""
     reasons: Reasons = dataclasses.field(default_factory=dict)
     is_sequential: bool = False
+    of_decoders: bool = False
     longest: int | None = None
     held_back: str = ""
 
@@ -306,6 +309,22 @@ LEVERS: tuple[Lever, ...] = (
         "Singular values that stand out in a weight are lowered (rksp's own).",
         {"levers": "spectral_smoothing"},
         intervention="spectral_smoothing:every=20",
+    ),
+    Lever(
+        "step_clip",
+        "step clip",
+        "No step moves the outputs of a matrix by more than 5 % of their size, or by less as the "
+        "rate falls (rksp's own). No run failed with it in the short ladders, so its size is a "
+        "lower bound.",
+        {"step_clip": "step_clip_0.05"},
+        intervention="step_clip",
+        reasons={
+            "it was measured with AdamW and its kin only": lambda m, r: (
+                not optimizer_spec(r.optimizer).is_adam_kin
+            )
+        },
+        of_decoders=True,
+        longest=SHORT,  # over 1,200 steps it moves less, and at a batch of 4 hardly
     ),
     Lever(
         "msign",

@@ -71,6 +71,7 @@ def pairs_of(
         for plan in plans
         for pair in ordered_pairs(lever, plan)
         if not (lever.is_sequential and lab_inputs(pair.plain).is_parallel)
+        if not (lever.of_decoders and kind_of_ladder(pair.plain) != "decoder")
         for effect in lever_effects([pair], ladders)
         if not math.isnan(effect.reach)
     ]

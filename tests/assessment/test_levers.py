@@ -12,6 +12,7 @@ from support.grid_runs import run_here
 from support.levers import lever_size, lever_table
 
 import rksp
+from rksp.classifiers.levers.effects import load_lever_table
 from rksp.grid.cell import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
@@ -221,3 +222,36 @@ def test_a_dear_lever_is_not_named(monkeypatch) -> None:
     dear = lever_table(qk_norm=lever_size(0.5, loss=0.2))
     monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: dear)
     assert scored().levers == []
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", load_lever_table)
+
+
+SHORT_RUN = {"max_steps": 300, "warmup_steps": 30}
+
+
+@pytest.mark.usefixtures("fitted")
+def test_step_clip_raises_the_edge_of_a_short_run_of_a_decoder_and_its_page_names_it() -> None:
+    plain, applied = scored(**SHORT_RUN), scored(apply=["step_clip"], **SHORT_RUN)
+    named = next(lever for lever in plain.levers if lever.name == "step_clip")
+    assert applied.likely_edge > 10 * plain.likely_edge
+    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
+    assert named.arm == "step_clip" and applied.probability_failed < plain.probability_failed
+
+
+@pytest.mark.usefixtures("fitted")
+@pytest.mark.parametrize(
+    ("target", "change", "said"),
+    [
+        ("bert", {}, r"\(encoder\)"),
+        ("t5", {}, r"\(encoder-decoder\)"),
+        ("vit", {}, r"\(vision\)"),
+        ("gpt2", {"optimizer": "muon"}, "AdamW and its kin"),
+        ("gpt2", {"max_steps": 1200}, "more than 300 steps"),
+    ],
+)
+def test_step_clip_is_refused_where_its_ladders_do_not_carry(target, change, said) -> None:
+    with pytest.raises(InputError, match=said):
+        scored(target, apply=["step_clip"], **SHORT_RUN | change)
