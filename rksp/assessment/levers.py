@@ -185,7 +185,7 @@ def apply_levers(
         changed = _with_lever(lever, typed, declared, recipe)
         part = lever.changed(declared, recipe)
         if not part and _log_edge(model, changed) == _log_edge(model, recipe):
-            sizes += _unmodelled(lever, typed, declared, recipe)
+            sizes += _unmodelled(lever, typed, declared)
         inputs |= part
         if lever.field:
             said[lever.field] = f"--apply {text}"
@@ -212,9 +212,7 @@ def _with_lever(lever: Lever, typed: str | None, declared: Declared, recipe: Rec
     return lever.applied(declared, recipe)
 
 
-def _unmodelled(
-    lever: Lever, typed: str | None, declared: Declared, recipe: Recipe
-) -> list[LeverSize]:
+def _unmodelled(lever: Lever, typed: str | None, declared: Declared) -> list[LeverSize]:
     """Return the measured size of a lever that the model of the edge does not see.
 
     A lever that is held back changes the recipe alone, since its size is not to be relied on.
@@ -234,7 +232,4 @@ def _unmodelled(
             f"The lever {lever.name} was not measured in enough families of this kind of model "
             f"({kind or declared.task or 'no known kind'})."
         )
-    if lever.longest is not None and recipe.max_steps > lever.longest:
-        why = lever.withheld(declared, recipe)
-        raise InputError(f"The lever {lever.name} does not apply: {why}.")
     return [size]

@@ -248,7 +248,7 @@ def test_step_clip_raises_the_edge_of_a_short_run_of_a_decoder_and_its_page_name
         ("bert", {}, r"\(encoder\)"),
         ("t5", {}, r"\(encoder-decoder\)"),
         ("vit", {}, r"\(vision\)"),
-        ("gpt2", {"optimizer": "muon"}, "AdamW and its kin"),
+        ("gpt2", {"optimizer": "muon"}, "no data show it with muon"),
         ("gpt2", {"max_steps": 1200}, "more than 300 steps"),
     ],
 )

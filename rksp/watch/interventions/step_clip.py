@@ -110,12 +110,11 @@ class StepClip(Intervention):
     which counts as at least that of entries of one, and a bias by at most δ of its outputs. It is
     rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
 
-    A norm's gain and a bias move by no larger a share of their step than the matrices do in the
-    geometric mean, and embeddings that a norm reads at once (BERT's) by none larger than the matrix
-    that is scaled most. Where they ran ahead, what they add to all tokens alike drowned what tells
-    tokens apart within 30 steps, though no matrix moved its outputs by more than δ: BERT stayed at
-    the frequencies of its labels. Other embeddings start small beside what is added to them: held
-    back, they harm runs that learn (OLMo 2).
+    Biases and norms' gains move by no larger a share of their step than the matrices do in the
+    geometric mean, and embeddings that a norm reads at once (BERT's) than the matrix scaled most.
+    Where they ran ahead, what they add to all tokens alike drowned within 30 steps what tells them
+    apart: BERT stayed at its labels' frequencies. Other embeddings start small beside what is added
+    to them; held back, they harm runs that learn (OLMo 2).
 
     δ falls with the learning rate: by the rate over the largest so far. A bound that stays lets all
     outputs move by δ until the end of a schedule, where the optimizer alone would settle: with one,
@@ -152,10 +151,9 @@ class StepClip(Intervention):
         self._named = {p: name for name, p in model.named_parameters() if p.requires_grad}
         tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
         self._matrices = {use.parameter for use in self._outputs.uses}.difference(tables)
-        self._normed: set[nn.Parameter] = set()
+        self._normed = {p for module in model.modules() for p in _normed_at_once(module)}
         self._partners: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
-            self._normed |= _normed_at_once(module)
             bias, weight = module._parameters.get("bias"), module._parameters.get("weight")
             if bias is not None and weight is not None:
                 self._partners[bias] = weight
@@ -188,9 +186,8 @@ class StepClip(Intervention):
         own = self._own_shares()
         parts = [*rows.items(), *own.items()]
         host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
-        lengths = [len(part) for _, part in parts]
         factors: dict[nn.Parameter, Tensor] = {}
-        for (parameter, _), part in zip(parts, host.split(lengths), strict=True):
+        for (parameter, _), part in zip(parts, host.split([len(x) for _, x in parts]), strict=True):
             known = part[part.isfinite()]
             if len(known):
                 part = torch.where(part.isfinite(), part, known.max())
@@ -212,8 +209,7 @@ class StepClip(Intervention):
         if scaled:
             self._scaled.update(self._named[parameter] for parameter in scaled)
             what = "scaled updates that moved outputs too far"
-            count = float(len(scaled))
-            self.record(moment, what, scaled=count, least=least, delta=delta)
+            self.record(moment, what, scaled=float(len(scaled)), least=least, delta=delta)
 
     def _bound(self, moment: Moment) -> float:
         rate = moment.learning_rate
@@ -261,7 +257,7 @@ class StepClip(Intervention):
 
 
 def _normed_at_once(module: nn.Module) -> set[nn.Parameter]:
-    """Return the embeddings of a module that holds only embeddings and the norm of their sum."""
+    """Return the embeddings of a module that holds only them and a norm."""
     parts = list(module.children())
     tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
     rest = {p for part in parts for p in part.parameters()} - set(tables)
