@@ -29,8 +29,8 @@ CHOSEN_SEED = 1
 OTHERS = ("bert", "t5", "vit")  # that are no decoders
 RETRAINED = (
     "`step_clip_0.05` of BERT, T5, ViT, GPT-2 and OLMo 2 at seeds 2 and 3 scales biases, norms'\n"
-    "gains and normed embeddings along with the matrices; all other ladders of step clip, the long\n"
-    "ones too, were trained before it did.\n"
+    "gains and normed embeddings along with the matrices; all other ladders of step clip, the\n"
+    "long ones too, were trained before it did.\n"
 )
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
