@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.audit import known_faults
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -22,6 +21,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import live_progress
 from rksp.cli.rendering import conclude, emit, intact, outputs
+from rksp.cli.run_files import known_faults
 from rksp.cli.shared_options import (
     EngineOptions,
     ModelOptions,
@@ -68,12 +68,11 @@ _VIEW = Panel(
 )
 
 
-@brief(
-    *("source", "axes", "target", "warmup_steps", "max_steps", "batch_size"),
-    *("optimizer", "overrides", "evidence", "samples", "dry_run", "workers", "top", "where"),
-    *("output", "export", "fail_on"),
-)
 @with_options
+@brief(
+    "source axes target warmup_steps max_steps batch_size optimizer overrides evidence samples "
+    "dry_run workers top where output export fail_on"
+)
 def grid(
     source: Annotated[
         str,

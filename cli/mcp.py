@@ -43,7 +43,7 @@ def score(target: str, recipe: dict[str, Any] | None = None, devices: int | None
         recipe: Fields of the recipe that replace the file's: learning_rate, warmup_steps, …
         devices: Number of devices of the run.
     """
-    from rksp.cli.fix import scored
+    from rksp.cli.run_files import scored
     from rksp.report.formats import render
 
     refuse_factory(target, _TARGET)
@@ -58,7 +58,7 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
         write: Change the file.
         devices: Number of devices of the run.
     """
-    from rksp.cli.fix import fixed
+    from rksp.cli.run_files import fixed
     from rksp.report.formats import render
 
     refuse_factory(file, _TARGET)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from rksp.cli.commands import CommandTable
+from rksp.cli.app import CommandTable
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
@@ -50,19 +50,24 @@ _SHRINKS = ("model_type", "config")
 _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
-def load(file: Path) -> ScoreReport:
-    """Read a stored report of `rksp score`.
+def load(file: Path, kind: str = "score") -> Any:
+    """Read a stored document of a kind, or of any if none is given.
+
+    Its control characters are escaped: it may come from a stranger.
 
     Raises:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    return _loaded(file, "score")
-
-
-def load_any(file: Path) -> Document:
-    """Read a stored document of any kind; raises as `load`."""
-    return _loaded(file, "")
+    with reading(f"the report {one_line(str(file), 200)}"):
+        content, document = read_limited(file, _LARGEST), None
+        try:
+            document = safe_strings(json.loads(content))
+            content = json.dumps(document).encode()
+        except (ValueError, RecursionError):
+            pass  # the schema will say what is wrong
+        document = document if isinstance(document, dict) else {}
+        return _validated(file, content, document, kind or document.get("kind", "score"))
 
 
 def schema_of(kind: str) -> type[Any]:
@@ -77,19 +82,6 @@ def schema_of(kind: str) -> type[Any]:
         makers = one_of(tuple(DOCUMENTS), "and")
         raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
     return DOCUMENTS[kind]
-
-
-def _loaded(file: Path, kind: str) -> Any:
-    """Read a document and escape control characters: it may come from a stranger."""
-    with reading(f"the report {one_line(str(file), 200)}"):
-        content, document = read_limited(file, _LARGEST), None
-        try:
-            document = safe_strings(json.loads(content))
-            content = json.dumps(document).encode()
-        except (ValueError, RecursionError):
-            pass  # the schema will say what is wrong
-        document = document if isinstance(document, dict) else {}
-        return _validated(file, content, document, kind or document.get("kind", "score"))
 
 
 def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) -> Any:

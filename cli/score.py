@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rksp.cli.options import (
+    RUN,
     Given,
     NoCache,
     Panel,
@@ -96,12 +97,8 @@ _STEPS = {  # of a measurement, in words
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
-@brief(
-    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
-    *("sequence_length", "optimizer", "precision", "overrides", "is_pretrained", "evidence"),
-    *("output", "fail_on", "verbose"),
-)
 @with_options
+@brief(f"target {RUN} precision is_pretrained evidence output fail_on verbose")
 def score(
     context: typer.Context,
     target: Target,
