@@ -68,7 +68,7 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
         InputError: The file cannot be scored.
     """
     from rksp.recipe_files.said.edits import applied
-    from rksp.report.finish import edits_of
+    from rksp.report.gate import edits_of
 
     name, mark, part = file.partition("::")
     with tempfile.TemporaryDirectory() as folder:
@@ -111,8 +111,7 @@ def scored(
     """
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
-    from rksp.report.finish import finished, summarized
-    from rksp.report.gate import DEFAULT_BAR, Gate
+    from rksp.report.gate import DEFAULT_BAR, Gate, finished, summarized
     from rksp.run import Question, Run
 
     with reading(f"the run file {one_line(target, 200)}"):

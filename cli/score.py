@@ -182,8 +182,7 @@ def _finished(
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.report.finish import finished, summarized
-    from rksp.report.gate import Gate
+    from rksp.report.gate import Gate, finished, summarized
 
     levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})

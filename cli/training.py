@@ -183,7 +183,7 @@ def calibrate(
 
 def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
     """Return the report with the next command; where no model answers, the ladder's rates do."""
-    from rksp.report.finish import summarized
+    from rksp.report.gate import summarized
 
     told = _told(report)
     start = trained.start_here if told is None else told

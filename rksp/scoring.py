@@ -17,8 +17,7 @@ from rksp.ground.flags import checked, field_of
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
-from rksp.report.finish import finished
-from rksp.report.gate import DEFAULT_BAR, Gate
+from rksp.report.gate import DEFAULT_BAR, Gate, finished
 from rksp.report.score.result import Result
 from rksp.run import Question, Run
 

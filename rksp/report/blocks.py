@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Words = Sequence[str]  # a string is one too
 MISSING = "–"  # in place of a number that is None
 PERCENT = "percent"  # the form of a probability
+_TONES = dict.fromkeys(("ok", "trained", "quiet", "read"), "ok")
+_TONES |= dict.fromkeys(("risk", "failed"), "risk")
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
 LIKELIHOOD = (
     (0.01, "exceptionally unlikely"),
@@ -200,20 +202,28 @@ class Verdict:
     """The answer.
 
     Attributes:
-        word: The document's verdict, for people.
-        tone: ok, risk or doubtful.
+        verdict: The document's.
         headline: The answer in a clause.
         odds: What is counted, and the count; empty for none.
         gauge: A drawing of the chance to fail.
         blocks: The answer in full.
     """
 
-    word: str
-    tone: str
+    verdict: str
     headline: str
     odds: tuple[str, Words] | tuple[()] = ()
     gauge: Markup | None = None
     blocks: Sequence[Block] = ()
+
+    @property
+    def word(self) -> str:
+        """The verdict for people."""
+        return self.verdict.upper()
+
+    @property
+    def tone(self) -> str:
+        """Its color: ok, risk or doubtful."""
+        return _TONES.get(self.verdict, "doubtful")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from markupsafe import Markup
 
@@ -31,10 +32,10 @@ from rksp.report.score import figures
 _HUES = 6  # colors of arms in the style sheet; further arms take them again
 _MOST_ALARMS = 8  # monitors marked above the curves
 _CEILING = 3.0  # times the highest first loss: above it curves run along the top
-_WORDS = {
-    "failed": ("risk", "The recipe failed"),
-    "trained": ("ok", "The recipe trained"),
-    "undecided": ("doubtful", "Too few steps to tell"),
+_HEADLINES = {
+    "failed": "The recipe failed",
+    "trained": "The recipe trained",
+    "undecided": "Too few steps to tell",
 }
 _LOSS = (
     "The loss of every run. Dashed lines mark the first alarm of each monitor in the runs of {}. "
@@ -96,12 +97,10 @@ def _verdict(report: ConfirmReport, number: Numbers) -> Verdict:
         ["Predicted P(failed)", number("prediction/probability_failed", PERCENT), told],
         ["Do not exceed", number("prediction/do_not_exceed", digits=2), "as predicted"],
     ]
-    tone, headline = _WORDS[report.verdict]
     head = ("", "Value", "Meaning")
     return Verdict(
-        word=report.verdict.upper(),
-        tone=tone,
-        headline=headline,
+        verdict=report.verdict,
+        headline=_HEADLINES[report.verdict],
         odds=("runs failed", (number("arms/0/failed"), " of ", number("arms/0/runs"))),
         gauge=gauge,
         blocks=[*map(Sentence, report.conclusions), Table(head, rows, look="figures")],
@@ -113,10 +112,7 @@ def _curves(report: ConfirmReport) -> Iterator[Block]:
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
     key = Markup('<span><i class="arm{}"></i>{}</span>')
     legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
-    drawn = figures.panel(
-        ("wide", loss_curves(report.trials, hues, width=920, height=340)),
-        ("narrow", loss_curves(report.trials, hues, width=350, height=290)),
-    )
+    drawn = figures.panel(partial(loss_curves, report.trials, hues), 340, 290)
     ceiling = _ceiling(report.trials)
     cut = "" if ceiling is None else f" Losses above {ceiling:.3g} are drawn at the top."
     yield Figure(

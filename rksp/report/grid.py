@@ -245,8 +245,7 @@ def _counted(report: GridReport) -> Verdict:
         ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]
     return Verdict(
-        word=report.verdict.upper(),
-        tone={"ok": "ok", "risk": "risk"}.get(report.verdict, "doubtful"),
+        verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
         odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
         blocks=[Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],

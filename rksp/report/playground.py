@@ -20,6 +20,7 @@ from rksp.assessment.risk import choose_model, declared_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import flags_of
 from rksp.ground.versions import version
@@ -29,7 +30,6 @@ from rksp.recipe.optimizers.table import OPTIMIZERS as TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.report.blocks import LIKELIHOOD
 from rksp.report.html import page
-from rksp.report.words import TITLES
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
@@ -102,7 +102,7 @@ def playground(
         "command": command,
         "flags": [(name, flags[name].name, known.get(name)) for name in MOVED],
         "set": _SET,
-        "titles": TITLES,
+        "titles": {one: one.upper() for one in WORST_FIRST},
         "likelihood": LIKELIHOOD,
     }
     covered = lambda name: not uncovered(recipe.model_copy(update={"optimizer": name}))

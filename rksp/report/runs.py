@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import (
@@ -35,10 +36,10 @@ from rksp.report.score import figures
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
 _MOST_NAMED = 5
 _MOST_ALARMS = 100  # JSON holds all of them
-_WORDS = {
-    "failed": ("risk", "The run failed"),
-    "alarmed": ("doubtful", "The run raised alarms"),
-    "quiet": ("ok", "The run raised no alarm"),
+_HEADLINES = {
+    "failed": "The run failed",
+    "alarmed": "The run raised alarms",
+    "quiet": "The run raised no alarm",
 }
 _LOSS = (
     "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
@@ -56,12 +57,7 @@ def _past(report: RunsReport) -> list[Block]:
     doubt = [Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
     found: list[Block] = [
         Title(eyebrow="rksp runs", name=report.target or "past runs", about=""),
-        Verdict(
-            word=report.verdict.upper(),
-            tone="doubtful" if history.doubt else "ok",
-            headline=summary(history),
-            blocks=doubt,
-        ),
+        Verdict(verdict=report.verdict, headline=summary(history), blocks=doubt),
         Section("Runs", history_blocks(history, Numbers(report, "history/"))),
     ]
     if report.scorecard is not None:
@@ -181,13 +177,11 @@ def _watched(report: WatchReport) -> list[Block]:
     size = f"{count(report.parameters)} parameters; " if report.parameters else ""
     ranks = f" on {report.ranks} ranks" if report.ranks > 1 else ""
     about = (size, number("trial/steps", ",d"), f" steps{ranks}; {report.ended}")
-    tone, headline = _WORDS[report.verdict]
     return [
         Title(eyebrow="rksp watch", name=report.model, about=about),
         Verdict(
-            word=report.verdict.upper(),
-            tone=tone,
-            headline=headline,
+            verdict=report.verdict,
+            headline=_HEADLINES[report.verdict],
             blocks=[Sentence(said) for said in report.conclusions],
         ),
         *_alarms(report, number),
@@ -217,10 +211,7 @@ def _alarms(report: WatchReport, number: Numbers) -> Iterator[Block]:
 
 def _curves(report: WatchReport) -> Iterator[Block]:
     hues = {report.trial.arm: 0}
-    drawn = figures.panel(
-        ("wide", loss_curves([report.trial], hues, width=920, height=340)),
-        ("narrow", loss_curves([report.trial], hues, width=350, height=290)),
-    )
+    drawn = figures.panel(partial(loss_curves, [report.trial], hues), 340, 290)
     yield Figure(title="Loss", hint=_LOSS, drawing=drawn)
     curves = report.trial.profiles.items()
     parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]

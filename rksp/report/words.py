@@ -28,14 +28,6 @@ from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
 from rksp.spectra.status import Status
 
-TITLES = {
-    "ok": "OK",
-    "caution": "CAUTION",
-    "risk": "RISK",
-    "cannot tell": "CANNOT TELL",
-    "not assessed": "NOT ASSESSED",
-}
-
 _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned

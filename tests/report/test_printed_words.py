@@ -19,6 +19,7 @@ from rksp.checks.registry import CHECKS
 from rksp.cli.explain import explained
 from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
+from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind, assumed_line
@@ -61,7 +62,7 @@ PRINTED = [
 PAGE = ("P(failed)", "start here", "likely edge", "do not exceed", "nats", "fail", "yours", "steps")
 PAGE += ("next", "assumed", "since the baseline", "error", "new", "unchanged")
 LISTED = {
-    "verdicts": [*Verdict, *words.TITLES, "failed", "trained", "undecided", "incomplete"],
+    "verdicts": [*Verdict, *WORST_FIRST, "failed", "trained", "undecided", "incomplete"],
     "statuses": [status.value for status in Status],
     "levels": list(Level),
     "changes": list(words.STATES),

@@ -32,7 +32,6 @@ from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
 from rksp.spectra.spectrum import VARIANTS
 
-_TONES = {"ok": "ok", "risk": "risk"}
 _SMALL = 0.05  # decades; a smaller reason is not listed
 _MOST_REASONS = 12
 _FAILED = "Failed means: the run diverges, or ends higher than at a lower learning rate."
@@ -86,8 +85,7 @@ def _verdict(report: ScoreReport, seed: SeedReport, number: Numbers) -> Verdict:
         low, high = risk.probability_failed_low, risk.probability_failed_high
         gauge = figures.gauge(risk.probability_failed, low, high, risk.threshold)
     return Verdict(
-        word=words.TITLES[report.verdict],
-        tone=_TONES.get(report.verdict, "doubtful"),
+        verdict=report.verdict,
         headline=_headline(report, risk),
         odds=odds,
         gauge=gauge,

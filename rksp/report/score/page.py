@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
@@ -66,18 +66,7 @@ def _continued(line: Text, width: int) -> Iterator[Text]:
     yield Text(shown, style=line.style, no_wrap=True, overflow="ignore")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The lines of a page; each takes one line of the terminal."""
-
-    lines: Sequence[Line]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Line]:
-        """Yield the lines."""
-        yield from self.lines
-
-
-def render(report: ScoreReport) -> Page:
+def render(report: ScoreReport) -> Group:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(report, seed))
@@ -88,7 +77,7 @@ def render(report: ScoreReport) -> Page:
     rest = list(_rest(report, seed))
     if len(lines) + len(rest) > _MOST:
         rest = list(_rest(report, seed, is_brief=True))
-    return Page([*lines, *rest])
+    return Group(*lines, *rest)
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
@@ -96,13 +85,13 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
     style = STYLES.get(report.verdict, DOUBTFUL)
-    title = (words.TITLES[report.verdict], style)
+    title = (report.verdict.upper(), style)
     because = f"  {leading}" if leading else ""
     if risk is None or words.can_not_tell(risk):
         first, *others = [seed.risk_missing] if risk is None else risk.reasons
         left = len(others) - 1
         more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
-        of_risk = f"{words.TITLES[report.risk_verdict].lower()}: {first}"
+        of_risk = f"{report.risk_verdict}: {first}"
         whole = words.training(report, f"{target.name}{size}")
         said = f"{because} for {whole}; otherwise {of_risk}"
         yield _line(Text.assemble(title, said if because else f"  {whole}: {first}"))

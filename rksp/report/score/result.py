@@ -113,7 +113,7 @@ class Result:
 
     def __repr__(self) -> str:
         seed = deciding(self.report)
-        lines = [f"{self.report.target.name}: {words.TITLES[self.report.verdict]}"]
+        lines = [f"{self.report.target.name}: {self.report.verdict.upper()}"]
         if seed.risk is None:
             lines.append(f"  {seed.risk_missing}")
         else:
