@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from rksp.classifiers.edge_model import EdgeModel
     from rksp.cli.process import Report
-    from rksp.documents.score import ScoreReport
+    from rksp.documents.score import ComparisonReport, ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
@@ -121,7 +121,7 @@ def score(
     with collector_paused():
         files = outputs(output.output_format, output.output)
         bar = Gate.parse(gate.fail_on)
-        older = None if gate.baseline is None else load(gate.baseline)
+        since = None if gate.baseline is None else _compares(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         run = of.run(target, recipe)
     with (
@@ -150,7 +150,7 @@ def score(
             say([f"nothing was kept; the same command starts again{cheap}"])
             raise
     with collector_paused():
-        result = finish(result, older, is_last=True)
+        result = finish(result, since, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
@@ -168,13 +168,19 @@ def _question(
     return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
 
 
+def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
+    from rksp.report.diff import compare  # most scores have no baseline
+
+    return partial(compare, load(baseline), strict=True)
+
+
 def _finished(
     context: typer.Context,
     run: Run,
     gate: GateOptions,
     overrides: Mapping[str, str],
     report: ScoreReport,
-    older: ScoreReport | None = None,
+    since: Callable[[ScoreReport], ComparisonReport] | None = None,
     *,
     is_last: bool = False,
 ) -> ScoreReport:
@@ -190,7 +196,7 @@ def _finished(
         report.model_copy(update={"target": target}),
         run,
         Gate.parse(gate.fail_on),
-        older,
+        since,
         select=gate.select,
         ignore=gate.ignore,
         levels=levels,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -233,7 +233,7 @@ def finished(
     report: ScoreReport,
     run: Run,
     gate: Gate,
-    older: ScoreReport | None = None,
+    since: Callable[[ScoreReport], ComparisonReport] | None = None,
     *,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -247,7 +247,7 @@ def finished(
         report: From `rksp.run.Question`.
         run: The run that it is about.
         gate: What fails.
-        older: A report to compare with.
+        since: Compares the report with an older one.
         select: Codes, beginnings of codes or names of the checks to report; none means all.
         ignore: The same of those that are left out.
         levels: Check -> the level that replaces its own.
@@ -277,11 +277,7 @@ def finished(
             ],
         }
     )
-    changed = None
-    if older is not None:
-        from rksp.report.diff import compare
-
-        changed = compare(older, report, strict=True)
+    changed = None if since is None else since(report)
     report = summarized(
         report.model_copy(update={"gate": gate.judge(report, changed), "baseline": changed})
     )
