@@ -19,7 +19,7 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.process import live_progress
+from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_files import known_faults
 from rksp.cli.shared_options import (
@@ -135,16 +135,11 @@ def grid(
     if work.engine == "slurm" and store is None:
         raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
-    try:
-        with TemporaryDirectory() as folder:
-            kept = store or Path(folder) / "grid.db"
-            result = _worked(plan, options, work, groups, kept)
-    except KeyboardInterrupt:
-        so_far = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
-        if store is not None:
-            so_far = f"finished cells are in {store}; the same command goes on from there"
-        say([so_far])
-        raise
+    with (
+        told_if_interrupted(goes_on_from(store, "-o STORE.db", "cells")),
+        TemporaryDirectory() as folder,
+    ):
+        result = _worked(plan, options, work, groups, store or Path(folder) / "grid.db")
     is_faulty = any(gate.reaches(one.level) for one in faults)
     return _shown(result, gate, view, files) or int(is_faulty)
 

@@ -22,13 +22,13 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.process import (
-    FirstAnswerStands,
     counted_threads,
     live_progress,
     quiet_transformers,
     standing,
     stdout_for_us_alone,
     terminal_of_stdout,
+    told_if_interrupted,
     with_threads,
 )
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
@@ -124,31 +124,26 @@ def score(
         since = None if gate.baseline is None else _compares(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         run = of.run(target, recipe)
+    cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
+        told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
-        try:
-            question = _question(run, model, risk, bar.bar, apply)
-            typed = context.get_parameter_source("evidence")
-            if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
-                # Nobody asked to measure: random weights do not stand for trained ones.
-                measure = measure.model_copy(update={"evidence": "config"})
-            question, faults = question.audited(software.env, software.gpu)
-            say(faults)
-            finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
-            shown = lambda report: rendering(finish(report), "text")
-            measured = counted_threads(measure).at_seeds(seeds)
-            if measure.evidence == "config" and seeds > 1:
-                say(["A configuration has no seed, so there is one answer."])
-            result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
-        except FirstAnswerStands:
-            raise
-        except KeyboardInterrupt:
-            cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
-            say([f"nothing was kept; the same command starts again{cheap}"])
-            raise
+        question = _question(run, model, risk, bar.bar, apply)
+        typed = context.get_parameter_source("evidence")
+        if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
+            # Nobody asked to measure: random weights do not stand for trained ones.
+            measure = measure.model_copy(update={"evidence": "config"})
+        question, faults = question.audited(software.env, software.gpu)
+        say(faults)
+        finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
+        shown = lambda report: rendering(finish(report), "text")
+        measured = counted_threads(measure).at_seeds(seeds)
+        if measure.evidence == "config" and seeds > 1:
+            say(["A configuration has no seed, so there is one answer."])
+        result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
     with collector_paused():
         result = finish(result, since, is_last=True)
         emit(result, output.format, files)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.process import live_progress, quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import (
+    goes_on_from,
+    live_progress,
+    quiet_transformers,
+    stdout_for_us_alone,
+    told_if_interrupted,
+    with_threads,
+)
 from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
 from rksp.cli.shared_options import (
     ConfirmOutput,
@@ -109,12 +116,9 @@ def confirm(
     say(run.unread_lines)
     if run.assumed:
         say([run.assumed])
-    with stdout_for_us_alone():
-        try:
-            report = _confirmed(run, measure, model, trials)
-        except KeyboardInterrupt:
-            say([_how_to_go_on(trials.keep)])
-            raise
+    kept = goes_on_from(trials.keep, "--keep FOLDER", "runs")
+    with stdout_for_us_alone(), told_if_interrupted(kept):
+        report = _confirmed(run, measure, model, trials)
     command = made_with(context)
     report = report.model_copy(update={"provenance": report.provenance | command})
     emit(report, output.output_format, files)
@@ -136,12 +140,6 @@ def _confirmed(
         )
 
 
-def _how_to_go_on(keep: Path | None) -> str:
-    if keep is None:
-        return "nothing was kept; with --keep FOLDER finished runs are, and the command goes on"
-    return f"finished runs are in {keep}; the same command goes on from there"
-
-
 @with_options
 @brief(f"target {RUN} task data shrink steps record output verbose")
 def calibrate(
@@ -160,16 +158,9 @@ def calibrate(
     run = of.run(target, recipe)
     say(run.unread_lines)
     with stdout_for_us_alone():
-        try:
+        again = f"the same command with --record {record} goes on from there"
+        with told_if_interrupted(f"finished runs are in {record}; {again}"):
             trained = _trained(run, recipe, measure, model, ladder, record)
-        except KeyboardInterrupt:
-            say(
-                [
-                    f"finished runs are in {record}; the same command with --record {record} goes "
-                    "on from there"
-                ]
-            )
-            raise
         if trained is None:
             return 0
         report = _answer(run, measure, model, record)

@@ -22,8 +22,7 @@ import yaml
 from rksp.documents.grid import RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
-from rksp.grid.cell import model_name, unnamed_settings
-from rksp.grid.evaluate import STATED
+from rksp.grid.cell import STATED, model_name, unnamed_settings
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 Words = Sequence[str]  # a string is one too
+Rows = list[list[Words]]
 MISSING = "–"  # in place of a number that is None
 PERCENT = "percent"  # the form of a probability
 _TONES = dict.fromkeys(("ok", "trained", "quiet", "read"), "ok")

@@ -22,18 +22,7 @@ from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.text import one_line, short
 from rksp.recipe import Recipe
-from rksp.report.blocks import (
-    MISSING,
-    PERCENT,
-    Block,
-    Notes,
-    Numbers,
-    Section,
-    Table,
-    Title,
-    Verdict,
-    Words,
-)
+from rksp.report import blocks as page
 from rksp.report.gate import RISK, Gate, deciding, finished, issues
 from rksp.report.score.result import Result
 from rksp.report.words import STATES, states
@@ -325,52 +314,52 @@ def _with(old: Question, new: Question, name: str) -> Question:
     return replace(old, run=replace(old.run, recipe=Recipe.parse(fields), origins=origins))
 
 
-def blocks(report: DiffReport) -> list[Block]:
+def blocks(report: DiffReport) -> list[page.Block]:
     """Return the page of a comparison."""
     old, new = report.verdict
-    title = Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
+    title = page.Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
     counts = states(Counter(change.state for change in report.changes))
     moved = f"still {new}" if old == new else f"{old} → {new}"
-    said = Verdict(verdict=new, headline=f"{moved}: {counts}")
-    number = Numbers(report)
+    said = page.Verdict(verdict=new, headline=f"{moved}: {counts}")
+    number = page.Numbers(report)
     return [title, said, *changed_blocks(report, number), *_moved(report, number)]
 
 
-def _moved(report: DiffReport, number: Numbers) -> list[Block]:
+def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
     """Return the table of what each difference moves, and why some cannot be put in alone."""
     if not report.effects:
         return []
     head = ["With only this changed", *(name.capitalize() for name in report.effects[0].numbers)]
-    rows: list[list[Words]] = [
+    rows: page.Rows = [
         [effect.name, *(_step(number, f"effects/{at}/numbers/{name}") for name in effect.numbers)]
         for at, effect in enumerate(report.effects)
         if not effect.why
     ]
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
-    shown: list[Block] = [Table(head, rows), *([Notes(why)] if why else [])]
-    return [Section("What each difference moves", shown)]
+    shown: list[page.Block] = [page.Table(head, rows), *([page.Notes(why)] if why else [])]
+    return [page.Section("What each difference moves", shown)]
 
 
-def _step(number: Numbers, path: str) -> Words:
+def _step(number: page.Numbers, path: str) -> page.Words:
     """Write both numbers of a pair, or that they are equal."""
-    form = PERCENT if "P(failed)" in path else ""
+    form = page.PERCENT if "P(failed)" in path else ""
     old, new = (number(f"{path}/{at}", form) for at in "01")
     return "unchanged" if old == new else (old, " → ", new)
 
 
-def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
+def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page.Block]:
     """Return the issues that changed, then numbers and settings, then doubts.
 
     Args:
         changed: The comparison.
         number: Writes its numbers.
     """
-    rows: list[list[Words]] = [
+    rows: page.Rows = [
         [one.state, one.code, one.message, "", one.layer]
         for one in changed.changes
         if one.state != "unchanged"
     ]
-    pairs: list[list[Words]] = [
+    pairs: page.Rows = [
         [name, *(number(f"numbers/{name}/{n}") for n in "01")]
         for name, (old, new) in changed.numbers.items()
         if old != new
@@ -378,11 +367,13 @@ def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
     for name, values in changed.settings.items():
         said = [x and x[:_DIGITS] for x in values] if name == "config" else values
         stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))
-        pairs.append([name, *(f"{x or MISSING}{at}" for x, at in zip(said, stands, strict=True))])
-    found: list[Block] = []
+        pairs.append(
+            [name, *(f"{x or page.MISSING}{at}" for x, at in zip(said, stands, strict=True))]
+        )
+    found: list[page.Block] = []
     if rows:
         head = ("", "Check", "Message", "Fix", "Module")
-        found.append(Table(head, rows, look="items"))
+        found.append(page.Table(head, rows, look="items"))
     if pairs:
-        found.append(Table(("Setting", "Old", "New"), pairs))
-    return [*found, Notes(changed.notes)] if changed.notes else found
+        found.append(page.Table(("Setting", "Old", "New"), pairs))
+    return [*found, page.Notes(changed.notes)] if changed.notes else found

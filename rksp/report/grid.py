@@ -12,20 +12,7 @@ from rksp.grid.table import ANSWERS, Record, best_safe, heat_map, pareto, to_csv
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
-from rksp.report.blocks import (
-    MISSING,
-    PERCENT,
-    Block,
-    Code,
-    Numbers,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    written,
-)
+from rksp.report import blocks as page
 from rksp.report.gate import Gate
 from rksp.report.words import sentence
 
@@ -199,21 +186,23 @@ def _is_setting(name: str) -> bool:
     )
 
 
-def blocks(report: GridReport) -> list[Block]:
+def blocks(report: GridReport) -> list[page.Block]:
     """Return the blocks of the page."""
     setting = Settings(report)
     everything = [*report.cells, *report.hidden]
-    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
-    versions = Table(("Name", "Value", "", ""), cards, look="cards")
-    parts: list[Iterable[Block]] = [
+    cards = [(name, page.Code(value), "", "") for name, value in sorted(report.made_by.items())]
+    versions = page.Table(("Name", "Value", "", ""), cards, look="cards")
+    parts: list[Iterable[page.Block]] = [
         [_title(report, setting), _counted(report)],
-        [Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
+        [page.Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
         _broken(setting, everything),
         [_best(report, setting, everything)],
         _trade_offs(report),
-        [] if report.risk_map is None else [_map(report.risk_map, Numbers(report, "risk_map/"))],
+        []
+        if report.risk_map is None
+        else [_map(report.risk_map, page.Numbers(report, "risk_map/"))],
         _ranking(report),
-        [Section("Provenance", [versions], folds="summary", is_record=True)],
+        [page.Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
 
@@ -223,19 +212,19 @@ def csv(report: GridReport) -> str:
     return to_csv(report.cells)
 
 
-def _title(report: GridReport, setting: Settings) -> Title:
+def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
-    over = (" over ", Code(", ".join(setting.axes))) if setting.axes else ()
+    over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
     made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
-    return Title(
+    return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
         about=(f"{total:,}{part} cells", *over, f", from {made}; nothing was trained."),
     )
 
 
-def _counted(report: GridReport) -> Verdict:
+def _counted(report: GridReport) -> page.Verdict:
     counts, total = report.counts, len(report.cells)
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
@@ -244,17 +233,17 @@ def _counted(report: GridReport) -> Verdict:
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
         ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]
-    return Verdict(
+    return page.Verdict(
         verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
         odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
-        blocks=[Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
+        blocks=[page.Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
     )
 
 
-def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
+def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Block]:
     """Yield each error, with the number of cells that it stopped."""
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for message, stopped in setting.broken(everything).items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -262,20 +251,25 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
         rows.append(["error", cells, message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
-        yield Section("Could not run", [Table(head, rows, look="items")])
+        yield page.Section("Could not run", [page.Table(head, rows, look="items")])
 
 
-def _best(report: GridReport, setting: Settings, everything: list[Record]) -> Section:
-    rows: list[list[Words]] = []
+def _best(report: GridReport, setting: Settings, everything: list[Record]) -> page.Section:
+    rows: page.Rows = []
     for model, cell in report.best_safe.items():
         if cell is None:
-            rows.append([Code(model), _no_setting(model, everything), MISSING, MISSING, ""])
+            rows.append(
+                [page.Code(model), _no_setting(model, everything), page.MISSING, page.MISSING, ""]
+            )
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = (written(cell[f"probability_failed{end}"], PERCENT) for end in ("", "_high"))
-            rows.append([Code(model), setting(cell), *odds, told])
+            odds = (
+                page.written(cell[f"probability_failed{end}"], page.PERCENT)
+                for end in ("", "_high")
+            )
+            rows.append([page.Code(model), setting(cell), *odds, told])
     head = ("Model", "Setting", "P(failed)", "Upper bound", "Findings")
-    return Section("Best safe setting of each model", [Table(head, rows)], hint=_SAFE)
+    return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)
 
 
 def _no_setting(model: str, everything: Iterable[Record]) -> str:
@@ -289,61 +283,65 @@ def _no_setting(model: str, everything: Iterable[Record]) -> str:
     return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
 
 
-def _trade_offs(report: GridReport) -> Iterator[Block]:
+def _trade_offs(report: GridReport) -> Iterator[page.Block]:
     said = []
     for name, front in report.pareto.items():
         step = -(-len(front) // _MOST_POINTS)
         points = (
-            f"{short(cell['learning_rate'])} → {written(cell['probability_failed'], PERCENT)}"
+            f"{short(cell['learning_rate'])} → {page.percent(cell['probability_failed'])}"
             for cell in front[::step]
         )
         rest = f" (every {step} of {len(front)} cells)" if step > 1 else ""
         if len(front) > 1:
-            said.append(Sentence((Code(name), f": {', '.join(points)}{rest}")))
+            said.append(page.Sentence((page.Code(name), f": {', '.join(points)}{rest}")))
     if said:
         hint = "The cells that no other cell beats in both."
-        yield Section("Learning rate against risk", said, hint=hint)
+        yield page.Section("Learning rate against risk", said, hint=hint)
 
 
-def _map(heat: RiskMap, number: Numbers) -> Section:
+def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
     rows = [
         [row.name]
         + [
-            "" if chance is None else number(f"rows/{i}/probabilities/{j}", PERCENT)
+            "" if chance is None else number(f"rows/{i}/probabilities/{j}", page.PERCENT)
             for j, chance in enumerate(row.probabilities)
         ]
         for i, row in enumerate(heat.rows)
     ]
-    table = Table((" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map")
+    table = page.Table(
+        (" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map"
+    )
     binned = f"in {len(heat.rates)} columns of equal width, each up to the next one’s rate"
     said = f"Mean P(failed) by learning rate{f', {binned}' * heat.is_binned}."
-    return Section("Risk over the grid", [Sentence(said, "hint"), table])
+    return page.Section("Risk over the grid", [page.Sentence(said, "hint"), table])
 
 
-def _ranking(report: GridReport) -> Iterator[Block]:
+def _ranking(report: GridReport) -> Iterator[page.Block]:
     """Yield the cells that could run, in order of the expected loss."""
-    number, axes = Numbers(report, "cells/"), list(report.axes)
+    number, axes = page.Numbers(report, "cells/"), list(report.axes)
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
     if len({cell["seed"] for _, cell in ranked}) > 1 and "seed" not in axes:
         axes.append("seed")
     has_levers = any(first_lever(cell) for _, cell in ranked)
     more = ("Raises the edge",) if has_levers else ()
     head = ("Rank", "Excess", "P(failed)", "Interval", "Verdict", *axes, "Start here")
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for rank, (i, cell) in enumerate(ranked[:_MOST_ROWS], start=1):
-        low, high = (number(f"{i}/probability_failed_{end}", PERCENT) for end in ("low", "high"))
-        row: list[Words] = [
+        low, high = (
+            number(f"{i}/probability_failed_{end}", page.PERCENT) for end in ("low", "high")
+        )
+        row: list[page.Words] = [
             *(str(rank), number(f"{i}/expected_excess", ".3f")),
-            *(number(f"{i}/probability_failed", PERCENT), (low, " to ", high)),
+            *(number(f"{i}/probability_failed", page.PERCENT), (low, " to ", high)),
             *(str(cell["verdict"]), *(word(cell.get(axis)) for axis in axes)),
             *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
         ]
         row += [first_lever(cell)] if has_levers else []
         rows.append([*row, str(cell["reasons"] or by_level(cell))])
-    shown: list[Block] = [Table((*head, "Do not exceed", *more, "Findings"), rows)]
+    shown: list[page.Block] = [page.Table((*head, "Do not exceed", *more, "Findings"), rows)]
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
-        shown.append(Sentence(said, "hint"))
+        shown.append(page.Sentence(said, "hint"))
     if rows:
-        yield Section("Ranked", shown, hint=_ORDER)
+        yield page.Section("Ranked", shown, hint=_ORDER)

@@ -16,8 +16,7 @@ from support.grid_runs import (
     wait_until,
 )
 
-from rksp.grid.cell import Options
-from rksp.grid.evaluate import EVALUATOR
+from rksp.grid.cell import EVALUATOR, Options
 from rksp.grid.plan import GridPlan, read_plan
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore

@@ -12,8 +12,8 @@ import sys
 import tempfile
 import threading
 
+from rksp.grid.cell import EVALUATOR
 from rksp.grid.engines.base import CellGroup, End, Job
-from rksp.grid.evaluate import EVALUATOR
 from rksp.ground.model import definite
 from rksp.ground.processes import safe_path
 

@@ -15,8 +15,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from rksp.grid.cell import EVALUATOR, load_evaluator
 from rksp.grid.engines.base import CellGroup, End, Event, Job
-from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.ground.errors import InputError
 from rksp.ground.processes import safe_path
 

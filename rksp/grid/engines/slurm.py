@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from rksp.grid.cell import EVALUATOR, load_evaluator
 from rksp.grid.engines.base import CellGroup, End, Event, Job
-from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.store import made_by
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_link
