@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli import shared_options as shared
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -22,16 +23,6 @@ from rksp.cli.options import (
 from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.cli.run_files import known_faults
-from rksp.cli.shared_options import (
-    EngineOptions,
-    ModelOptions,
-    PlanOptions,
-    RiskOptions,
-    RunOptions,
-    SoftwareOptions,
-    ViewOptions,
-    say,
-)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
@@ -85,20 +76,21 @@ def grid(
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     of: Annotated[
-        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+        shared.RunOptions,
+        Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict")),
     ],
     measure: Annotated[MeasureOptions, _MEASURE],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
-    risk: Annotated[RiskOptions, Panel(title="Measurement")],
-    cells: Annotated[PlanOptions, Panel(title="Cells")],
-    work: Annotated[EngineOptions, Panel(title="Workers")],
-    view: Annotated[ViewOptions, _VIEW],
+    model: Annotated[shared.ModelOptions, Panel(title="Model", leave_out=("task",))],
+    risk: Annotated[shared.RiskOptions, Panel(title="Measurement")],
+    cells: Annotated[shared.PlanOptions, Panel(title="Cells")],
+    work: Annotated[shared.EngineOptions, Panel(title="Workers")],
+    view: Annotated[shared.ViewOptions, _VIEW],
     axes: Annotated[
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
     *,
-    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
+    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
@@ -122,7 +114,7 @@ def grid(
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, of)
     faults, said = known_faults(plan.read, software)
-    say([*(f"{one.level} {one.code}: {one.text}" for one in faults), *said])
+    shared.say([*(f"{one.level} {one.code}: {one.text}" for one in faults), *said])
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task", "offline"}),
@@ -148,9 +140,9 @@ def _plan(
     source: str,
     axes: list[str],
     recipe: Given[Recipe],
-    options: PlanOptions,
-    model: ModelOptions,
-    of: RunOptions,
+    options: shared.PlanOptions,
+    model: shared.ModelOptions,
+    of: shared.RunOptions,
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
@@ -188,7 +180,7 @@ def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
 
 
 def _worked(
-    plan: GridPlan, options: Options, work: EngineOptions, groups: int, store: Path
+    plan: GridPlan, options: Options, work: shared.EngineOptions, groups: int, store: Path
 ) -> GridResult:
     """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
@@ -233,9 +225,9 @@ def _announce(plan: GridPlan, options: Options) -> int:
     """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
-    say(plan.notes)
+    shared.say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
+    shared.say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
     return groups
 
 
@@ -253,13 +245,13 @@ def _list(plan: GridPlan, options: Options) -> None:
     _announce(plan, options.model_copy(update={"allow_hub": False}))
     for note in (*notes, line_of(plan.assumed)):
         if note:
-            say([note])
+            shared.say([note])
     for cell in plan.cells:
         settings = unnamed_settings(cell.overrides, cell.labels)
         print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
 
 
-def _engine(work: EngineOptions, store: Path, groups: int) -> Engine | None:
+def _engine(work: shared.EngineOptions, store: Path, groups: int) -> Engine | None:
     if work.engine == "ray":
         from rksp.grid.engines.ray import RayEngine
 
@@ -279,7 +271,7 @@ def _engine(work: EngineOptions, store: Path, groups: int) -> Engine | None:
     return LocalEngine(work.workers)
 
 
-def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output]) -> int:
+def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list[Output]) -> int:
     """Print and export the result; return the exit code."""
     with collector_paused():
         from rksp.report.grid import grid_report
@@ -307,4 +299,4 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )
-    say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])
+    shared.say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli import process
+from rksp.cli import shared_options as shared
 from rksp.cli.options import (
     RUN,
     Given,
@@ -21,27 +23,7 @@ from rksp.cli.options import (
     brief,
     with_options,
 )
-from rksp.cli.process import (
-    counted_threads,
-    live_progress,
-    quiet_transformers,
-    standing,
-    stdout_for_us_alone,
-    terminal_of_stdout,
-    told_if_interrupted,
-    with_threads,
-)
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
-from rksp.cli.shared_options import (
-    GateOptions,
-    ModelOptions,
-    RiskOptions,
-    RunOptions,
-    ScoreOutput,
-    SoftwareOptions,
-    learned,
-    say,
-)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS, reading
@@ -103,13 +85,13 @@ def score(
     context: typer.Context,
     target: Target,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe")],
+    of: Annotated[shared.RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
-    model: Annotated[ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
-    risk: Annotated[RiskOptions, Panel(title="Measurement")],
-    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
-    gate: Annotated[GateOptions, Panel(title="Output")],
-    output: Annotated[ScoreOutput, Panel(title="Output")],
+    model: Annotated[shared.ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
+    risk: Annotated[shared.RiskOptions, Panel(title="Measurement")],
+    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
+    gate: Annotated[shared.GateOptions, Panel(title="Output")],
+    output: Annotated[shared.ScoreOutput, Panel(title="Output")],
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
@@ -126,9 +108,9 @@ def score(
         run = of.run(target, recipe)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
-        terminal_of_stdout(is_wanted=output.format == "text") as terminal,
-        stdout_for_us_alone(),
-        told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
+        process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
+        process.stdout_for_us_alone(),
+        process.told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         question = _question(run, model, risk, bar.bar, apply)
@@ -137,12 +119,12 @@ def score(
             # Nobody asked to measure: random weights do not stand for trained ones.
             measure = measure.model_copy(update={"evidence": "config"})
         question, faults = question.audited(software.env, software.gpu)
-        say(faults)
+        shared.say(faults)
         finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
         shown = lambda report: rendering(finish(report), "text")
-        measured = counted_threads(measure).at_seeds(seeds)
+        measured = process.counted_threads(measure).at_seeds(seeds)
         if measure.evidence == "config" and seeds > 1:
-            say(["A configuration has no seed, so there is one answer."])
+            shared.say(["A configuration has no seed, so there is one answer."])
         result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
     with collector_paused():
         result = finish(result, since, is_last=True)
@@ -151,7 +133,11 @@ def score(
 
 
 def _question(
-    run: Run, model: ModelOptions, risk: RiskOptions, threshold: float, apply: str | None
+    run: Run,
+    model: shared.ModelOptions,
+    risk: shared.RiskOptions,
+    threshold: float,
+    apply: str | None,
 ) -> Question:
     """Return the question, of the model as its configuration shows it."""
     from rksp.run import Question
@@ -160,7 +146,7 @@ def _question(
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+    return shared.learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
 
 
 def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
@@ -172,7 +158,7 @@ def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
 def _finished(
     context: typer.Context,
     run: Run,
-    gate: GateOptions,
+    gate: shared.GateOptions,
     overrides: Mapping[str, str],
     report: ScoreReport,
     since: Callable[[ScoreReport], ComparisonReport] | None = None,
@@ -196,7 +182,7 @@ def _finished(
         ignore=gate.ignore,
         levels=levels,
     )
-    say(refused if is_last else ())
+    shared.say(refused if is_last else ())
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     report = report.model_copy(update={"next_command": next_command(context, report)})
     return summarized(report)
@@ -232,7 +218,11 @@ def _scored(
         configured = question.evaluated(first.model_copy(update={"evidence": "config"}))
         if configured.risk is not None:
             page = shown(question.reported([configured]))
-    with live_progress() if page is None else standing(page, definite(terminal)) as progress:
+    with (
+        process.live_progress()
+        if page is None
+        else process.standing(page, definite(terminal)) as progress
+    ):
         source, memory = _ready(question.source, first)
         question = replace(question, source=source)
         with memory:
@@ -251,8 +241,8 @@ def _ready(
     Freed memory is kept; a stream has buffers of its own.
     """
     with collector_paused():
-        with_threads(measure)
-        quiet_transformers()
+        process.with_threads(measure)
+        process.quiet_transformers()
         from rksp.models.streaming.memory import should_stream
 
         source = source.whole()

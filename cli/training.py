@@ -9,25 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from rksp.cli import process
+from rksp.cli import shared_options as shared
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.process import (
-    goes_on_from,
-    live_progress,
-    quiet_transformers,
-    stdout_for_us_alone,
-    told_if_interrupted,
-    with_threads,
-)
 from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
-from rksp.cli.shared_options import (
-    ConfirmOutput,
-    ExitZero,
-    ModelOptions,
-    RunOptions,
-    ScoreOutput,
-    learned,
-    say,
-)
 from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -49,8 +34,8 @@ _RECORD = Path("runs.jsonl")
 _TWIN = {"batch_size": 8, "sequence_length": 64}
 Target = Annotated[str, typer.Argument(help="A target, as for rksp score.")]
 _Given = Annotated[Given[Recipe], Panel(title="Recipe")]
-_Of = Annotated[RunOptions, Panel(title="Recipe")]
-_Model = Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})]
+_Of = Annotated[shared.RunOptions, Panel(title="Recipe")]
+_Model = Annotated[shared.ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})]
 
 
 def _measuring(spend: str, seed: str, **defaults: object) -> Panel:
@@ -73,10 +58,10 @@ _ANSWER = _measuring(
 class _Trials(TrialOptions):
     """The options of the runs, and what their failure does."""
 
-    exit_zero: ExitZero = False
+    exit_zero: shared.ExitZero = False
 
 
-def trained_source(options: TrainingOptions, run: Run, model: ModelOptions) -> ModelSource:
+def trained_source(options: TrainingOptions, run: Run, model: shared.ModelOptions) -> ModelSource:
     """Return the model that is trained: the target, or its tiny twin.
 
     Raises:
@@ -106,18 +91,18 @@ def confirm(
     measure: Annotated[MeasureOptions, _PREDICTION],
     model: _Model,
     trials: Annotated[_Trials, Panel(title="Runs")],
-    output: Annotated[ConfirmOutput, Panel(title="Output")],
+    output: Annotated[shared.ConfirmOutput, Panel(title="Output")],
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
     files = outputs(output.output_format, output.output, "confirm")
     if trials.record is not None:
         check_writable(trials.record, "--record")
     run = of.run(target, recipe)
-    say(run.unread_lines)
+    shared.say(run.unread_lines)
     if run.assumed:
-        say([run.assumed])
-    kept = goes_on_from(trials.keep, "--keep FOLDER", "runs")
-    with stdout_for_us_alone(), told_if_interrupted(kept):
+        shared.say([run.assumed])
+    kept = process.goes_on_from(trials.keep, "--keep FOLDER", "runs")
+    with process.stdout_for_us_alone(), process.told_if_interrupted(kept):
         report = _confirmed(run, measure, model, trials)
     command = made_with(context)
     report = report.model_copy(update={"provenance": report.provenance | command})
@@ -126,15 +111,15 @@ def confirm(
 
 
 def _confirmed(
-    run: Run, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
+    run: Run, measure: MeasureOptions, model: shared.ModelOptions, trials: TrialOptions
 ) -> ConfirmReport:
     # Here and not above: --help must not wait for torch.
     from rksp.confirm.confirm import confirm as run_confirmation
 
-    measure = with_threads(measure)
-    quiet_transformers()
+    measure = process.with_threads(measure)
+    process.quiet_transformers()
     source = trained_source(trials, run, model)
-    with live_progress(lambda what: ": step " not in what) as progress:
+    with process.live_progress(lambda what: ": step " not in what) as progress:
         return run_confirmation(
             source, run.recipe, trials, measure=measure, cache=True, progress=progress
         )
@@ -150,16 +135,16 @@ def calibrate(
     measure: Annotated[MeasureOptions, _ANSWER],
     model: _Model,
     ladder: Annotated[LadderOptions, Panel(title="Runs")],
-    output: Annotated[ScoreOutput, Panel(title="Output")],
+    output: Annotated[shared.ScoreOutput, Panel(title="Output")],
 ) -> int:
     """Train a short sweep of learning rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
     run = of.run(target, recipe)
-    say(run.unread_lines)
-    with stdout_for_us_alone():
+    shared.say(run.unread_lines)
+    with process.stdout_for_us_alone():
         again = f"the same command with --record {record} goes on from there"
-        with told_if_interrupted(f"finished runs are in {record}; {again}"):
+        with process.told_if_interrupted(f"finished runs are in {record}; {again}"):
             trained = _trained(run, recipe, measure, model, ladder, record)
         if trained is None:
             return 0
@@ -230,7 +215,7 @@ def _trained(
     run: Run,
     given: Given[Recipe],
     measure: MeasureOptions,
-    model: ModelOptions,
+    model: shared.ModelOptions,
     options: LadderOptions,
     record: Path,
 ) -> Shown | None:
@@ -240,8 +225,8 @@ def _trained(
     from rksp.confirm.calibrate import calibrate as train
     from rksp.datasets.own_rows import read_own_rows
 
-    measure = with_threads(measure.model_copy(update={"evidence": "forward"}))
-    quiet_transformers()
+    measure = process.with_threads(measure.model_copy(update={"evidence": "forward"}))
+    process.quiet_transformers()
     source = trained_source(options, run, model)
     recipe = run.recipe
     if options.shrink:
@@ -260,7 +245,7 @@ def _trained(
     if ranks.rank:
         train(made, record, ranks=ranks)
         return None
-    with live_progress(lambda what: ": step " not in what) as progress:
+    with process.live_progress(lambda what: ": step " not in what) as progress:
         progress("timing a few steps", 0, 1)
         _announce(made, ranks.count)
         return shown(train(made, record, progress, ranks), made)
@@ -275,7 +260,7 @@ def _announce(ladder: Ladder, processes: int) -> None:
     rates = ladder.first_rates()
     minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
     recipe = ladder.recipe
-    say(
+    shared.say(
         [
             f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
             f"{recipe.sequence_length} tokens) of "
@@ -287,7 +272,9 @@ def _announce(ladder: Ladder, processes: int) -> None:
     )
 
 
-def _answer(run: Run, measure: MeasureOptions, model: ModelOptions, record: Path) -> ScoreReport:
+def _answer(
+    run: Run, measure: MeasureOptions, model: shared.ModelOptions, record: Path
+) -> ScoreReport:
     """Return the score of the target that knows the ladder."""
     from rksp.run import Question
 
@@ -295,5 +282,5 @@ def _answer(run: Run, measure: MeasureOptions, model: ModelOptions, record: Path
     source = run.started(model.resolve(run.target, run.overrides, counts=False))
     if source.config is None and measure.evidence == "config":
         measure = measure.model_copy(update={"evidence": "gradient"})
-    question = learned(Question(run=run, source=source), [record])
+    question = shared.learned(Question(run=run, source=source), [record])
     return question.reported([question.evaluated(measure)])
