@@ -144,7 +144,6 @@ def _plan(
     model: shared.ModelOptions,
     of: shared.RunOptions,
 ) -> GridPlan:
-    """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
     from rksp.models.overrides import parse_value
 
@@ -167,11 +166,7 @@ def _plan(
 
 
 def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
-    """Return the store among the values of `-o`, if there is one, and the reports.
-
-    Raises:
-        InputError: There are two stores, or a report cannot be written.
-    """
+    """Return the store among the values of `-o`, if there is one, and the reports."""
     stores = [text for text in typed if Path(text).suffix in _STORES]
     if len(stores) > 1:
         raise InputError(f"-o names two stores, {stores[0]} and {stores[1]}; give one.")
@@ -182,7 +177,6 @@ def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
 def _worked(
     plan: GridPlan, options: Options, work: shared.EngineOptions, groups: int, store: Path
 ) -> GridResult:
-    """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
     if options.classifier is not None:
@@ -203,11 +197,7 @@ def _worked(
 
 
 def _is_store(source: str, allow_hub: bool) -> bool:
-    """Tell whether a source is a store.
-
-    Raises:
-        InputError: It names a file that is not there or cannot be read.
-    """
+    """Tell whether a source is a store."""
     from rksp.models.names import path_of
 
     path = Path(source)
@@ -232,11 +222,7 @@ def _announce(plan: GridPlan, options: Options) -> int:
 
 
 def _list(plan: GridPlan, options: Options) -> None:
-    """Print the cells; check what they set, and fetch nothing.
-
-    Raises:
-        InputError: No cell can run.
-    """
+    """Print the cells; check what they set, and fetch nothing."""
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
     from rksp.recipe_files.said.origin import line_of
@@ -272,7 +258,6 @@ def _engine(work: shared.EngineOptions, store: Path, groups: int) -> Engine | No
 
 
 def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list[Output]) -> int:
-    """Print and export the result; return the exit code."""
     with collector_paused():
         from rksp.report.grid import grid_report
 

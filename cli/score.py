@@ -139,7 +139,6 @@ def _question(
     threshold: float,
     apply: str | None,
 ) -> Question:
-    """Return the question, of the model as its configuration shows it."""
     from rksp.run import Question
 
     with collector_paused():
@@ -251,7 +250,6 @@ def _ready(
 
 
 def _classifier(file: Path | None) -> EdgeModel | None:
-    """Return the classifier of a file; None stands for the shipped one."""
     if file is None:
         return None
     from rksp.classifiers.edge_model import load_edge_model

@@ -194,12 +194,7 @@ def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
 
 
 def _record(typed: Path | None) -> Path:
-    """Return the file of runs.
-
-    Raises:
-        InputError: It cannot be written; or nobody typed it, and there is one that others may have
-            made.
-    """
+    """Return the file of runs."""
     record = typed or _RECORD
     is_first = os.environ.get("RANK", "0") == "0"  # another process may be later than this one
     if typed is None and is_first and os.path.lexists(record):
@@ -252,7 +247,6 @@ def _trained(
 
 
 def _announce(ladder: Ladder, processes: int) -> None:
-    """Say what the ladder is and what it costs, before it starts."""
     from rksp.confirm.calibrate import cost
 
     seconds, size = cost(ladder)

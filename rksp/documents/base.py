@@ -156,7 +156,6 @@ def _finite(value: Any, path: str, missing: list[str]) -> Any:
 
 
 def _by_key(value: Any) -> Any:
-    """Sort the keys at every depth."""
     if isinstance(value, dict):
         return {key: _by_key(value[key]) for key in sorted(value)}
     return [_by_key(part) for part in value] if isinstance(value, list | tuple) else value

@@ -298,7 +298,6 @@ def seed_of(value: object) -> int:
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
-    """Return the settings with the value at one dotted name replaced."""
     first, _, rest = name.partition(".")
     actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
     if not rest:

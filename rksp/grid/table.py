@@ -266,7 +266,6 @@ def place(record: Record, axes: Sequence[str]) -> str:
 
 
 def _least_rates(rates: Sequence[float]) -> list[float]:
-    """Return the least rate of each column."""
     if len(rates) <= _MOST_COLUMNS:
         return list(rates)
     low, high = math.log10(rates[0]), math.log10(rates[-1])
@@ -404,7 +403,6 @@ def to_trials(cells: Sequence[Settings]) -> str:
 
 
 def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
-    """Return the distinct values of each name, numbers in rising order."""
     found: dict[str, list[Any]] = {}
     for cell in cells:
         for name, value in cell.items():

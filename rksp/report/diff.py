@@ -138,7 +138,6 @@ def _modes_kept(report: ScoreReport) -> str | None:
 
 
 def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    """Return the fields of the recipe and of the target that differ."""
     before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
     for content, report in ((before, old), (after, new)):
@@ -154,7 +153,6 @@ def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None,
 def _places(
     old: ScoreReport, new: ScoreReport, settings: Iterable[str]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return where the values stand that differ, such as `train.yaml:3`."""
     stands = [
         {name: f"{file}:{line}" for name, (file, line) in report.recipe_places.items()}
         for report in (old, new)
@@ -302,11 +300,7 @@ def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[Effe
 
 
 def _with(old: Question, new: Question, name: str) -> Question:
-    """Return the old question with one field of the new one.
-
-    Raises:
-        InputError: The field cannot be combined with the others.
-    """
+    """Return the old question with one field of the new one."""
     if name == MODEL:
         return replace(old, source=new.source)
     fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
@@ -326,7 +320,6 @@ def blocks(report: DiffReport) -> list[page.Block]:
 
 
 def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
-    """Return the table of what each difference moves, and why some cannot be put in alone."""
     if not report.effects:
         return []
     head = ["With only this changed", *(name.capitalize() for name in report.effects[0].numbers)]

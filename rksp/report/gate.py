@@ -211,11 +211,7 @@ class Gate:
 
 
 def _probability(text: str) -> float:
-    """Parse one bar.
-
-    Raises:
-        InputError: It is no probability above 0.
-    """
+    """Parse one bar."""
     try:
         bar = float(text)
     except ValueError:

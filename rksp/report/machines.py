@@ -285,7 +285,6 @@ def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
 
 
 def _change(edit: Edit) -> dict[str, object]:
-    """Describe the change of one place in a file."""
     column = edit.column or 1
     region = {"startLine": edit.line, "startColumn": column, "endColumn": column + len(edit.old)}
     return {

@@ -50,8 +50,6 @@ class LocalEngine:
 
 
 class _Worker:
-    """One process, with a thread that reads its output."""
-
     def __init__(self, evaluator: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(
