@@ -112,7 +112,8 @@ class DeferredCommand(typer.core.TyperCommand):
     @property
     def params(self) -> list[Any]:
         """Parameters of the loaded command."""
-        return self.loaded.params
+        found: list[Any] = self.loaded.params
+        return found
 
     @params.setter
     def params(self, value: list[Any]) -> None:
@@ -267,7 +268,8 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
 def _left_by_typer(error: SystemExit) -> bool:
     """Tell whether typer itself raised the error, as it does after it printed completions."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
+    module: str = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] == "typer"
 
 
 def _complaint(error: Any) -> str:

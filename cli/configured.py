@@ -79,7 +79,7 @@ def transfer(
     lines += [f"  not reliable here: {text}" for text in sorted(doubts)]
     if shift is not None:
         lines.append(f"  the edge moves by {shift:+.2f} decades, from the configurations alone")
-    rows = [("rule", "rate", "edge missed by", "best rate missed by")]
+    rows: list[tuple[str, ...]] = [("rule", "rate", "edge missed by", "best rate missed by")]
     rows += [_row(name, value, errors) for name, value in {"rksp": answered, **rules}.items()]
     lines += [f"  {''.join(cell.ljust(16) for cell in row).rstrip()}" for row in rows]
     about = "decades, the median over pairs of sizes of teams left out of the fit"

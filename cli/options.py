@@ -49,7 +49,7 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
 
     def parse(value: Any) -> int:
         try:
-            number = whole(value)
+            number: int = whole(value)
         except ValueError as error:
             raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {error}.") from None
         if least is not None and number < least:
@@ -175,7 +175,8 @@ def with_options(command: _Command) -> _Command:
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     flags = (pair for group in groups.values() for pair in group.flags())
     made.from_file = frozenset(name for name, flag in flags if flag.from_file)
-    return made
+    with_flags: _Command = made
+    return with_flags
 
 
 def brief(names: str) -> Callable[[_Command], _Command]:

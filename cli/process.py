@@ -147,8 +147,9 @@ def quiet_transformers() -> None:
     with offline():
         from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    untyped: Any = logging
+    untyped.set_verbosity_error()
+    untyped.disable_progress_bar()
 
 
 @contextmanager

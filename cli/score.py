@@ -234,7 +234,7 @@ def _scored(
 
 def _ready(
     source: ModelSource, measure: MeasureOptions
-) -> tuple[ModelSource, AbstractContextManager]:
+) -> tuple[ModelSource, AbstractContextManager[object]]:
     """Load what measures, and return the whole source and what memory does meanwhile.
 
     Freed memory is kept; a stream has buffers of its own.

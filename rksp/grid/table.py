@@ -94,7 +94,7 @@ def _verdict(row: Row, bar: float) -> str:
         return "could not run" if row.state == "failed" else row.state
     result = row.result
     if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
-        return result["verdict"]
+        return str(result["verdict"])
     return verdict_at(
         bar,
         result["probability_failed"],
@@ -167,7 +167,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     return list(found)
 
 
-def _meets(found: Any, compare: Callable, value: Any) -> bool:
+def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
     if found is None:
         return False
     try:
@@ -349,7 +349,7 @@ def to_wandb(
             place, *path = path
         inner[place] = dict(ranges.get(name, listed))
     sweep = {**head, "method": head.get("method", "grid"), "parameters": parameters}
-    return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True))
 
 
 def _ranges(

@@ -136,7 +136,8 @@ def rendering(document: Document, name: str) -> str | RenderableType:
     function: Any = importlib.import_module(module)
     for part in path.split("."):
         function = getattr(function, part)
-    return function(document)
+    made: str | RenderableType = function(document)
+    return made
 
 
 def render(document: Document, name: str) -> str:

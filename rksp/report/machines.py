@@ -93,15 +93,15 @@ def listing(report: ScoreReport | GridReport) -> Listing:
 
 def _of_grid(report: GridReport) -> Listing:
     """Return an issue for each cell that fails the gate or could not run; a cell is the layer."""
-    setting, stops = Settings(report), lambda c: c["verdict"] == FAILED or report.fails(c)
-    target = lambda cell: str(cell.get("target") or cell["model"])
+    setting = Settings(report)
+    targets = [str(cell.get("target") or cell["model"]) for cell in report.cells]
     told = {
-        issue.key: (target(c), issue)
-        for c in report.cells
-        if stops(c)
-        for issue in (_cell(c, setting(c)),)
+        issue.key: (target, issue)
+        for target, cell in zip(targets, report.cells, strict=True)
+        if cell["verdict"] == FAILED or report.fails(cell)
+        for issue in (_cell(cell, setting(cell)),)
     }
-    subject = " ".join(dict.fromkeys(map(target, report.cells))) or "grid"
+    subject = " ".join(dict.fromkeys(targets)) or "grid"
     return Listing(
         subject=subject,
         identity=f"grid/{from_root(subject)}",

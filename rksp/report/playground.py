@@ -105,7 +105,6 @@ def playground(
         "titles": {one: one.upper() for one in WORST_FIRST},
         "likelihood": LIKELIHOOD,
     }
-    covered = lambda name: not uncovered(recipe.model_copy(update={"optimizer": name}))
     schedules = [one for one in get_args(Schedule) if one in (*_SCHEDULES, recipe.schedule)]
     return page(
         "playground.html.j2",
@@ -115,7 +114,11 @@ def playground(
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         edges=model.card["edges"],
-        optimizers=[(spec.name, spec.name) for spec in TABLE if covered(spec.name)],
+        optimizers=[
+            (spec.name, spec.name)
+            for spec in TABLE
+            if not uncovered(recipe.model_copy(update={"optimizer": spec.name}))
+        ],
         schedules=[(name, name.replace("_", " ")) for name in schedules],
     )
 

@@ -13,7 +13,9 @@ import re
 import socket
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rksp.grid.cell import EVALUATOR, load_evaluator
 from rksp.grid.engines.base import CellGroup, End, Event, Job
@@ -47,7 +49,7 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise InputError("--engine ray needs Ray; pip install 'rksp[ray]'.") from error
-        self._ray = ray
+        self._ray: Any = ray
         self._opened = contextlib.ExitStack()
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
@@ -60,7 +62,7 @@ class RayEngine:
             except (OSError, OverflowError) as error:
                 self._opened.close()
                 raise InputError(f"There is no Ray cluster at {address}: {error}.") from error
-        self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self.slots = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._evaluator = evaluator
         remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
         self._work = remote(_work)
@@ -84,7 +86,7 @@ def _knock(address: str | None) -> None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
-def _work(evaluator: str, group: CellGroup, folder: str):
+def _work(evaluator: str, group: CellGroup, folder: str) -> Iterator[Event]:
     """Evaluate a group; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -95,7 +97,7 @@ def _work(evaluator: str, group: CellGroup, folder: str):
 class RayJob(Job):
     """One group on the cluster, with a thread that waits for its events."""
 
-    def __init__(self, ray, stream) -> None:
+    def __init__(self, ray: Any, stream: Any) -> None:
         super().__init__()
         self._ray, self._stream = ray, stream
         self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()

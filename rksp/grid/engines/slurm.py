@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rksp.grid.cell import EVALUATOR, load_evaluator
 from rksp.grid.engines.base import CellGroup, End, Event, Job
@@ -137,7 +138,7 @@ class SlurmJob(Job):
     """
 
     def __init__(
-        self, job, file: Path, *, patience: float, grace: float, known: list[Event]
+        self, job: Any, file: Path, *, patience: float, grace: float, known: list[Event]
     ) -> None:
         super().__init__(known)
         self._job, self._file = job, file
@@ -166,7 +167,8 @@ class SlurmJob(Job):
         is_due = time.monotonic() > self._next_look
         if is_due:
             self._next_look = time.monotonic() + self._patience
-        return self._job.done(force_check=is_due)
+        is_over: bool = self._job.done(force_check=is_due)
+        return is_over
 
     def _last_words(self) -> str:
         """Return the last line of its stderr; `exception()` would wait 15 s for a killed job."""
