@@ -68,10 +68,8 @@ def grid(
     source: Annotated[
         str,
         typer.Argument(
-            help=(
-                "A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
-                "run file to vary, a target, or a store to show."
-            )
+            help="A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
+            "run file to vary, a target, or a store to show."
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
@@ -127,6 +125,7 @@ def grid(
     if work.engine == "slurm" and store is None:
         raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
+    risk.prior()  # one that cannot be read is refused before the work
     with (
         told_if_interrupted(goes_on_from(store, "-o STORE.db", "cells")),
         TemporaryDirectory() as folder,
@@ -179,10 +178,6 @@ def _worked(
 ) -> GridResult:
     from rksp.grid.run import run_grid
 
-    if options.classifier is not None:
-        from rksp.classifiers.edge_model import load_edge_model
-
-        load_edge_model(options.classifier)  # say that it cannot be read before the work
     engine = _engine(work, store, groups)
     with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
         return run_grid(
@@ -239,11 +234,11 @@ def _list(plan: GridPlan, options: Options) -> None:
 
 def _engine(work: shared.EngineOptions, store: Path, groups: int) -> Engine | None:
     if work.engine == "ray":
-        from rksp.grid.engines.ray import RayEngine
+        from rksp.grid.engines.remote import RayEngine
 
         return RayEngine(work.workers, address=work.address)
     if work.engine == "slurm":
-        from rksp.grid.engines.slurm import SlurmEngine
+        from rksp.grid.engines.remote import SlurmEngine
         from rksp.recipe_files.parse.document import parse_yaml
 
         typed = assignments(work.slurm, "--slurm")

@@ -26,9 +26,9 @@ from rksp.report.formats import (
     PLAIN_WIDTH,
     Output,
     check_format,
-    one_of,
     render,
     rendering,
+    schema_of,
 )
 
 if TYPE_CHECKING:
@@ -68,20 +68,6 @@ def load(file: Path, kind: str = "score") -> Any:
             pass  # the schema will say what is wrong
         document = document if isinstance(document, dict) else {}
         return _validated(file, content, document, kind or document.get("kind", "score"))
-
-
-def schema_of(kind: str) -> type[Any]:
-    """Return the schema of the document that a command makes.
-
-    Raises:
-        InputError: No command of that name makes a report.
-    """
-    from rksp.documents.kinds import DOCUMENTS  # not for --help
-
-    if kind not in DOCUMENTS:
-        makers = one_of(tuple(DOCUMENTS), "and")
-        raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
-    return DOCUMENTS[kind]
 
 
 def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) -> Any:

@@ -18,12 +18,13 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.rendering import conclude, emit, intact, load, made_with, outputs, schema_of
+from rksp.cli.rendering import conclude, emit, intact, load, made_with, outputs
 from rksp.cli.shared_options import DiffOutput, ModelOptions, ReportOutput, RunOptions
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
+from rksp.report.formats import schema_of
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
@@ -88,10 +89,8 @@ def runs(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help=(
-                "Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
-                "TensorBoard, Lightning, W&B, text logs, what rksp records."
-            )
+            help="Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
+            "TensorBoard, Lightning, W&B, text logs, what rksp records."
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],

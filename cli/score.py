@@ -26,7 +26,7 @@ from rksp.cli.options import (
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
-from rksp.ground.budgets import SEEDS, reading
+from rksp.ground.budgets import SEEDS
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
@@ -35,7 +35,6 @@ from rksp.report.formats import rendering
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rksp.classifiers.edge_model import EdgeModel
     from rksp.cli.process import Report
     from rksp.documents.score import ComparisonReport, ScoreReport
     from rksp.ground.model import Progress
@@ -45,10 +44,8 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        help=(
-            "A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
-            "or a trainer's run file that describes its model."
-        )
+        help="A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
+        "or a trainer's run file that describes its model."
     ),
 ]
 Seeds = Annotated[
@@ -145,7 +142,7 @@ def _question(
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return shared.learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+    return shared.learned(question, risk.runs, risk.prior()).applying(levers)
 
 
 def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
@@ -247,12 +244,3 @@ def _ready(
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
-
-
-def _classifier(file: Path | None) -> EdgeModel | None:
-    if file is None:
-        return None
-    from rksp.classifiers.edge_model import load_edge_model
-
-    with reading(f"the model of the edge {one_line(str(file), 200)}"):
-        return load_edge_model(file)

@@ -24,7 +24,7 @@ from lab.ladders.plan import Plan
 from rksp.grid.cell import Options, load_evaluator
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.engines.ray import RayEngine
+from rksp.grid.engines.remote import RayEngine
 from rksp.grid.plan import read_plan
 from rksp.grid.run import drive
 from rksp.grid.store import GridStore

@@ -43,11 +43,10 @@ _ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would mak
 class Options(MeasureOptions):
     """How every cell of a grid is measured and judged.
 
-    Every option that changes an answer is part of every cell's identity. `threshold` only names a
-    verdict and is not. The seed comes from the cell.
+    Every option that changes an answer is part of every cell's identity. The bar only names a
+    verdict, and a table of cells sets it. The seed comes from the cell.
 
     Attributes:
-        threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Share of the edges that may lie below the rate not to exceed.
         classifier: File of the classifier; None means the shipped one.
         runs: Files and folders of past runs to learn from.
@@ -57,7 +56,6 @@ class Options(MeasureOptions):
         is_cached: Take measurements from the user's cache folder, and keep them there.
     """
 
-    threshold: float = 0.5
     risk: float = 0.05
     classifier: Path | None = None
     runs: tuple[Path, ...] = ()
@@ -328,7 +326,7 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     )
     starts_trained = group["starts_trained"]
     run = Run(target=target, recipe=recipe, overrides=overrides, starts_trained=starts_trained)
-    question = Question.of(run, source, threshold=options.threshold, risk=options.risk)
+    question = Question.of(run, source, risk=options.risk)
     store = MeasurementStore.of(options.is_cached)
     at_seed = options.model_copy(update={"seed": group["seed"]})
     return question, gather(question.source, at_seed, store=store)

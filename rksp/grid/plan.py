@@ -125,7 +125,7 @@ def read_plan(
         overrides={**base.overrides, **(overrides or {})},
         devices=devices,
         trainer=trainer,
-        recipe={**_named(base.recipe), **(recipe or {})},
+        recipe={**base.recipe, **(recipe or {})},
     )
     extra = dict(read_override(text) for text in assignments)
     typed.update(_targets(extra))
@@ -148,11 +148,6 @@ def read_plan(
 
 def _targets(axes: Mapping[str, Axis]) -> list[str]:
     return [str(value) for value in getattr(axes.get("target"), "values", ())]
-
-
-def _named(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the short forms of recipe fields by the fields' names."""
-    return {canonical(name)[1] or name: value for name, value in recipe.items()}
 
 
 def _check_fixed(

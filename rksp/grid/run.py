@@ -213,10 +213,6 @@ class GridResult:
         by_position = {row.position: row.labels for row in self.rows}
         return [by_position[record["position"]] for record in records]
 
-    def axes(self) -> list[str]:
-        """Return the varied names as the user gave them."""
-        return table.axes_of(self.rows)
-
 
 def run_grid(
     plan: GridPlan,

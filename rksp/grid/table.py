@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from rksp.documents.grid import RiskMap, RiskRow
+from rksp.documents.grid import FAILED, Record, RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import STATED, model_name, unnamed_settings
@@ -32,7 +32,6 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
-Record = dict[str, Any]
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
@@ -91,7 +90,7 @@ def _record(row: Row, bar: float) -> Record:
 def _verdict(row: Row, bar: float) -> str:
     """Return the verdict at this bar, or the state of a cell without a result."""
     if row.result is None:
-        return "could not run" if row.state == "failed" else row.state
+        return FAILED if row.state == "failed" else row.state
     result = row.result
     if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
         return str(result["verdict"])

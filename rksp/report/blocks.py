@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
 from rksp.ground.text import short
+from rksp.report.formats import KINDS, named
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
@@ -249,20 +249,9 @@ class Section:
 Block = Sentence | Notes | Command | Table | Figure | Title | Verdict | Section
 
 
-# Kind of document -> the module with its blocks.
-_PAGES = {
-    "score": "rksp.report.score.blocks",
-    "confirm": "rksp.report.confirm",
-    "grid": "rksp.report.grid",
-    "diff": "rksp.report.diff",
-    "runs": "rksp.report.runs",
-    "watch": "rksp.report.runs",
-}
-
-
 def blocks_of(document: Document) -> list[Block]:
     """Return the page of a document of any kind."""
-    blocks: list[Block] = import_module(_PAGES[document.kind]).blocks(document)
+    blocks: list[Block] = named(KINDS[document.kind][1])(document)
     return blocks
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
-from rksp.documents.grid import FAILED, GridReport, RiskMap
-from rksp.grid.table import ANSWERS, Record, best_safe, heat_map, pareto, to_csv, where
-from rksp.ground.text import short
+from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
+from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
+from rksp.ground.text import short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
 from rksp.report import blocks as page
@@ -19,7 +19,6 @@ from rksp.report.words import sentence
 if TYPE_CHECKING:
     from rksp.grid.run import GridResult
 
-_VERDICTS = ("ok", "caution", "risk", "cannot tell", "not assessed")
 _HEADLINES = {
     "ok": "No setting is a risk",
     "risk": "Some settings are a risk",
@@ -38,10 +37,9 @@ _MOST_POINTS = 10  # of a trade-off
 _MOST_NAMED = 3  # of the cells that one error stopped
 _MOST_ROWS = 500  # of the ranking; the document holds all
 _MOST_AXES = 8  # more are named in the table alone
-_NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
-_ANSWERS = (
-    *("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess"),
-    *("lever", "lever_factor"),
+_NOT_SETTINGS = words(
+    "position model reasons findings failure message verdict start_here start_excess start_failed "
+    "do_not_exceed expected_excess lever lever_factor"
 )
 
 
@@ -59,14 +57,14 @@ def grid_report(
     Raises:
         InputError: A condition cannot be read, or names no column.
     """
-    everything = result.records(gate.bar)
+    everything, axes = result.records(gate.bar), axes_of(result.rows)
     shown, count = where(everything, conditions)[:top], len(everything)
     positions = {record["position"] for record in shown}
     failing = [record for record in everything if gate.fails(record)]
     broken = [record for record in everything if record["verdict"] == FAILED]
     broken.sort(key=lambda record: record["position"])
     # A cell without a result has its state in place of a verdict.
-    undone = sum(record["verdict"] not in (*_VERDICTS, FAILED) for record in everything)
+    undone = sum(record["verdict"] not in (*JUDGED, FAILED) for record in everything)
     verdict, reasons = "risk" if failing else "ok", []
     if broken or undone:
         is_invalid = all(record["failure"] == "invalid" for record in broken)
@@ -98,14 +96,14 @@ def grid_report(
         ),
         cells=shown,
         cells_in_grid=count,
-        axes=result.axes(),
+        axes=axes,
         best_safe=best_safe(everything),
         pareto=pareto(everything),
         failing=[record["position"] for record in failing if record["position"] in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),
         assumed=dict(result.assumed),
-        risk_map=heat_map(everything, result.axes()),
+        risk_map=heat_map(everything, axes),
         hidden=[record for record in everything if record["position"] not in positions],
     )
 
@@ -131,14 +129,6 @@ class Settings:
         varied = [axis for axis in self.axes if cell.get(axis) is not None]
         words = [f"{axis}={word(cell[axis])}" for axis in varied]
         return " ".join(words) or str(cell["model"])
-
-    def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
-        """Map each error message to the settings that it stopped."""
-        found: dict[str, list[str]] = {}
-        for cell in cells:
-            if cell["verdict"] == FAILED:
-                found.setdefault(str(cell["message"]), []).append(self(cell))
-        return found
 
 
 def by_level(cell: Record) -> str:
@@ -181,9 +171,7 @@ def _varies(name: str, cells: Iterable[Record]) -> bool:
 
 
 def _is_setting(name: str) -> bool:
-    return name not in (*_NOT_SETTINGS, *_ANSWERS) and not name.startswith(
-        ("probability_", "likely_")
-    )
+    return name not in _NOT_SETTINGS and not name.startswith(("probability_", "likely_"))
 
 
 def blocks(report: GridReport) -> list[page.Block]:
@@ -244,7 +232,11 @@ def _counted(report: GridReport) -> page.Verdict:
 def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Block]:
     """Yield each error, with the number of cells that it stopped."""
     rows: page.Rows = []
-    for message, stopped in setting.broken(everything).items():
+    found: dict[str, list[str]] = {}
+    for cell in everything:
+        if cell["verdict"] == FAILED:
+            found.setdefault(str(cell["message"]), []).append(setting(cell))
+    for message, stopped in found.items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"

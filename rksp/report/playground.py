@@ -23,6 +23,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import flags_of
+from rksp.ground.text import words
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe, Schedule
@@ -35,23 +36,18 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 # Schedules that need no milestones.
-_SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt", "exponential")
-_FIXED = (
-    *("decay_steps", "decay_shape", "decay_power", "decay_milestones", "decay_factor"),
-    "muon_scale",
-)
-MOVED = (
-    *("learning_rate", "warmup_steps", "max_steps", "batch_size", "sequence_length"),
-    *("optimizer", "schedule", "min_lr_ratio", "adam_beta1", "adam_beta2"),
+_SCHEDULES = words("constant linear cosine wsd inverse_sqrt exponential")
+_FIXED = words("decay_steps decay_shape decay_power decay_milestones decay_factor muon_scale")
+MOVED = words(
+    "learning_rate warmup_steps max_steps batch_size sequence_length optimizer schedule "
+    "min_lr_ratio adam_beta1 adam_beta2"
 )
 # What `--set` calls what the page moves about the model; every type knows these names.
 _SET = (("width", "hidden_size"), ("depth", "num_hidden_layers"), ("vocabulary", "vocab_size"))
-
-
 # What the columns of a model need beside the recipe, as fields of `EdgeInputs`.
-_OF_MODEL = (
-    *("width", "depth", "vocabulary", "norm", "family", "is_parallel", "normalizes_branches"),
-    *("normalizes_qk", "masks", "init_std", "predicts_next"),
+_OF_MODEL = words(
+    "width depth vocabulary norm family is_parallel normalizes_branches normalizes_qk masks "
+    "init_std predicts_next"
 )
 
 

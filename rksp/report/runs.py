@@ -33,12 +33,8 @@ _LOSS = (
 )
 
 
-def blocks(report: RunsReport | WatchReport) -> list[page.Block]:
-    """Return the blocks of the page."""
-    return _watched(report) if isinstance(report, WatchReport) else _past(report)
-
-
-def _past(report: RunsReport) -> list[page.Block]:
+def past(report: RunsReport) -> list[page.Block]:
+    """Return the blocks of the page of past runs."""
     history = report.history
     doubt = (
         [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
@@ -160,7 +156,8 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _watched(report: WatchReport) -> list[page.Block]:
+def watched(report: WatchReport) -> list[page.Block]:
+    """Return the blocks of the page of a watched run."""
     number = page.Numbers(report)
     size = f"{count(report.parameters)} parameters; " if report.parameters else ""
     ranks = f" on {report.ranks} ranks" if report.ranks > 1 else ""

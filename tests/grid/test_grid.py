@@ -28,7 +28,7 @@ from rksp.grid.engines.local import LocalEngine
 from rksp.grid.plan import read_plan
 from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row, made_by
-from rksp.grid.table import export, heat_map
+from rksp.grid.table import axes_of, export, heat_map
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
@@ -353,7 +353,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     assert [record["verdict"] for record in result.records()] == ["ok", "risk"]
     assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
     assert {record["warmup_steps"] for record in result.records()} == {3}
-    assert result.axes() == ["lr"]
+    assert axes_of(result.rows) == ["lr"]
     assert {row.state for row in result.rows} == {"done"}
     assert len(result.profiles) == 1
     assert result.made_by["classifier"]

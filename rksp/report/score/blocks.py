@@ -266,7 +266,7 @@ def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
 
 def _evidence(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
     rows = [
-        [words.sentence(one.word), number(one.path, one.form), one.healthy, one.note]
+        [words.sentence(one.word), number(one.path), one.healthy, one.note]
         for one in measured(seed)
     ]
     if seed.response is not None:
