@@ -9,18 +9,24 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
+from rksp.checks.advisories import find_advisory
+from rksp.checks.registry import CHECKS, find_check
+from rksp.classifiers.levers.catalogue import BY_NAME, LEVERS, Lever
+from rksp.cli.app import COMMANDS
 from rksp.cli.options import TextOrJson
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.flags import flags_of
 from rksp.ground.text import short
+from rksp.recipe import Recipe
+from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
-
-if TYPE_CHECKING:
-    from rksp.classifiers.levers.catalogue import Lever
-    from rksp.report.glossary import Word
+from rksp.report.glossary import Word, find_word, words
+from rksp.spectra.status import Status
 
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.
@@ -81,8 +87,6 @@ def checks(
     output_format: TextOrJson = "text",
 ) -> int:
     """List all checks with their codes, worst levels, names and titles."""
-    from rksp.checks.registry import CHECKS
-
     if output_format == "json":
         texts = ("title", "measures", "healthy", "fix", "source", "field")
         rows = [
@@ -106,9 +110,6 @@ def explained(word: str) -> tuple[str, Rows]:
     Raises:
         InputError: No page prints this word; the message names the nearest ones.
     """
-    from rksp.checks.registry import find_check
-    from rksp.report.glossary import find_word
-
     if word.upper().startswith("RKSA"):
         return _advisory(word)
     word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
@@ -133,13 +134,6 @@ Entry = tuple[Sequence[str], str, Iterable[tuple[str, str]]]  # spellings, title
 
 def _entries() -> Iterator[Entry]:
     """Yield every word with its spellings, and what is told of it; of two the first counts."""
-    from rksp.checks.registry import CHECKS
-    from rksp.classifiers.levers.catalogue import LEVERS
-    from rksp.cli.app import COMMANDS
-    from rksp.recipe_files.registry import READERS
-    from rksp.report.glossary import words
-    from rksp.spectra.status import Status
-
     for check in CHECKS:
         title = f"{check.code} {check.name} (at worst: {check.level})\n{check.texts.title}\n"
         yield (check.code, check.name), title, check.explanation
@@ -165,8 +159,6 @@ def _entries() -> Iterator[Entry]:
 
 
 def _advisory(word: str) -> tuple[str, Rows]:
-    from rksp.checks.advisories import find_advisory
-
     found = find_advisory(word)
     return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
@@ -179,10 +171,6 @@ def _glossary(found: Word) -> Iterator[tuple[str, str]]:
 
 
 def _options() -> Iterator[Entry]:
-    from rksp.documents.options import MeasureOptions
-    from rksp.ground.flags import flags_of
-    from rksp.recipe import Recipe
-
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
             field = model.model_fields[name]
@@ -194,7 +182,7 @@ def _options() -> Iterator[Entry]:
 
 
 def _monitors() -> Iterator[Entry]:
-    from rksp.watch.monitors.registry import MONITORS
+    from rksp.watch.monitors.registry import MONITORS  # torch, which most words do not need
 
     for monitor in MONITORS.values():
         title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
@@ -221,16 +209,13 @@ def _parts() -> Iterator[Entry]:
 
 def _lever_rows(wanted: str) -> Rows:
     """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
-    from rksp.classifiers.levers.catalogue import BY_NAME
-
     if wanted in ("lever", "levers"):
         return [(name, lever.sentence) for name, lever in BY_NAME.items()]
     return list(_lever_sizes(wanted)) if wanted in BY_NAME else []
 
 
 def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
-    from rksp.classifiers.levers.catalogue import BY_NAME
-    from rksp.classifiers.levers.effects import load_lever_table
+    from rksp.classifiers.levers.effects import load_lever_table  # numpy
 
     lever, table = BY_NAME[name], load_lever_table()
     yield "Lever", lever.sentence

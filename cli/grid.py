@@ -22,7 +22,6 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
 from rksp.cli.rendering import conclude, emit, intact, outputs
-from rksp.cli.run_files import known_faults
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
@@ -93,6 +92,7 @@ def grid(
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     with loading():
+        from rksp.cli.run_files import known_faults
         from rksp.grid.cell import Options
         from rksp.grid.run import read_grid
         from rksp.grid.table import check_export, read_condition

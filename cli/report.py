@@ -25,6 +25,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 from rksp.report.formats import schema_of
+from rksp.report.glossary import described
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
@@ -58,8 +59,6 @@ def schema(
     ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
-    from rksp.report.glossary import described
-
     print_json(described(schema_of(command)))
     return 0
 

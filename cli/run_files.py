@@ -9,26 +9,37 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.checks.advisories import Unsettled
+from rksp.checks.registry import select_findings
+from rksp.checks.software import audited
 from rksp.cli.options import Panel, TextOrJson, answer, as_count, with_options
 from rksp.cli.shared_options import RunOptions, SoftwareOptions, say
+from rksp.documents.finding import Finding
+from rksp.documents.options import MeasureOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write
 from rksp.ground.text import one_line, printable
+from rksp.models.resolve import resolve, stored_settings
+from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.said.edits import applied
+from rksp.recipe_files.said.origin import (
+    RecipeFile,
+    assumed_line,
+    in_full,
+    recipe_table,
+    shown,
+)
+from rksp.run import Question, Run, refuse_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rksp.checks.advisories import Unsettled
-    from rksp.documents.finding import Finding
     from rksp.documents.score import ScoreReport
-    from rksp.recipe_files.said.origin import RecipeFile
 
 _ROUNDS = 4  # a fix may bring forth another finding
 
@@ -67,7 +78,6 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
     Raises:
         InputError: The file cannot be scored.
     """
-    from rksp.recipe_files.said.edits import applied
     from rksp.report.gate import edits_of
 
     name, mark, part = file.partition("::")
@@ -109,10 +119,7 @@ def scored(
     Raises:
         InputError: The target cannot be scored.
     """
-    from rksp.documents.options import MeasureOptions
-    from rksp.models.resolve import resolve
     from rksp.report.gate import DEFAULT_BAR, Gate, finished, summarized
-    from rksp.run import Question, Run
 
     with reading(f"the run file {one_line(target, 200)}"):
         run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
@@ -147,14 +154,9 @@ def audit(
     ] = False,
 ) -> int:
     """Name the known faults of the software that trains; exit with 1 at one of level error."""
-    from rksp.checks.registry import select_findings
-    from rksp.checks.software import audited
-
     select_findings((), (), ignore or ())
     read = None
     if run_file is not None:
-        from rksp.recipe_files.registry import read_recipe_file
-
         with reading(f"the run file {one_line(str(run_file), 200)}"):
             read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
     found, said = audited(
@@ -177,16 +179,12 @@ def known_faults(
     """Return the known faults of what all runs of a file have, and what is not known."""
     if read is None:
         return (), ()
-    from rksp.checks.software import audited
-
     found, said = audited(read, _settings(read, None), software.env, software.gpu)
     return () if found is None else found.findings, said
 
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:
     """Return the settings of the model as stored, without building a configuration."""
-    from rksp.models.resolve import stored_settings
-
     target = None if read is None else read.target
     if model is not None:
         found = stored_settings(model)[0]
@@ -228,9 +226,6 @@ def explain_config(
     output_format: TextOrJson = "text",
 ) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
-    from rksp.recipe_files.registry import read_recipe_file
-    from rksp.run import refuse_unknown
-
     given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
         read = read_recipe_file(file, trainer=of.as_format, devices=of.devices, given=given)
@@ -268,8 +263,6 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 def _assumed(read: RecipeFile) -> str:
     """Return the line of assumptions; empty if the file gives no valid recipe."""
-    from rksp.recipe_files.said.origin import assumed_line
-
     try:
         return assumed_line(read.recipe(), read.origins())
     except InputError:
@@ -278,8 +271,6 @@ def _assumed(read: RecipeFile) -> str:
 
 def _lines(read: RecipeFile) -> Iterator[str]:
     """Yield the lines of the page; an empty one stands between its parts."""
-    from rksp.recipe_files.said.origin import in_full, recipe_table, shown
-
     yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
     origins = {f.name: in_full(f.origin) for f in read.fields}
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)

@@ -211,7 +211,6 @@ class Gate:
 
 
 def _probability(text: str) -> float:
-    """Parse one bar."""
     try:
         bar = float(text)
     except ValueError:
@@ -277,15 +276,12 @@ def finished(
     report = summarized(
         report.model_copy(update={"gate": gate.judge(report, changed), "baseline": changed})
     )
+    fails = {"error": "an error"}
     return report, [
-        f"{place} cannot ignore {finding.code}, {_held(finding.level)}; "
-        f"type --ignore {finding.code}"
-        for finding, place in found.refused
+        f"{place} cannot ignore {one.code}, "
+        f"{fails.get(one.level, f'a {one.level}, which fails the gate')}; type --ignore {one.code}"
+        for one, place in found.refused
     ]
-
-
-def _held(level: str) -> str:
-    return "an error" if level == "error" else f"a {level}, which fails the gate"
 
 
 def summarized(report: ScoreReport) -> ScoreReport:

@@ -34,12 +34,7 @@ _SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 _ROOT = "SRCROOT"
-_STATES = {
-    "new": "new",
-    "worse": "updated",
-    "better": "updated",
-    "unchanged": "unchanged",
-}
+_STATES = {"new": "new", "worse": "updated", "better": "updated", "unchanged": "unchanged"}
 _CHECKS = {check.code: check for check in CHECKS}
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

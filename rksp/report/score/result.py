@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from rksp.documents import score as documents
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
@@ -13,7 +15,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
 from rksp.report.gate import deciding
-from rksp.report.html import framed
+from rksp.report.html import render
 
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
@@ -127,7 +129,11 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return framed(self.report, self.report.target.name)
+        """Return the page in a frame for notebooks: its styles stay inside, and no script runs."""
+        return Markup(
+            '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
+            'style="width: 100%; height: 680px; border: 0"></iframe>'
+        ).format(self.report.target.name, render(self.report))
 
 
 def _in_python(assumed: str) -> str:
