@@ -157,7 +157,9 @@ class Run:
         if file is not None:
             return run
         if read.target is None:
-            raise InputError(f"{target}: {read.target_missing}")
+            raise InputError(
+                f"{target}: {read.target_missing} For example: rksp score gpt2 --recipe {target}"
+            )
         refuse_factory(read.target.name, target)
         return replace(
             run,

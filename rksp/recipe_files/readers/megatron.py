@@ -149,6 +149,10 @@ def _model(draft: Draft) -> None:
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
     sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
+    weights = draft.text("hf_checkpoint")  # of slime and its kin, whose model stands in a file
+    if not sizes and weights is not None:
+        draft.starts_trained = True
+        draft.describe(str(weights.value), {})
     if not sizes:
         return
     if experts > 1:
@@ -219,7 +223,7 @@ MEGATRON = reader(
     *adam(0.9, 0.999, each="adam_beta1 adam_beta2", eps="adam_eps"),
     Row("weight_decay", "weight_decay", default=0.01),
     Row("max_grad_norm", "clip_grad", convert.clip, 1.0),
-    Row("sequence_length", "seq_length encoder_seq_length"),
+    Row("sequence_length", "decoder_seq_length seq_length encoder_seq_length"),
     _batch,
     _steps,
     Row("schedule", "lr_decay_style", convert.schedule, "linear"),
