@@ -88,15 +88,15 @@ def _adam_options(recipe: Settings) -> dict[str, Any]:
 def _of_torch(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
     import torch
 
-    groups = _decayed_groups(model, recipe)
-    return getattr(torch.optim, name)(groups, lr=definite(recipe.learning_rate), **options)
+    make: Callable[..., Optimizer] = getattr(torch.optim, name)
+    return make(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), **options)
 
 
 def _own(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
     from rksp.recipe.optimizers import own
 
-    groups = _decayed_groups(model, recipe)
-    return getattr(own, name)(groups, lr=definite(recipe.learning_rate), **options)
+    make: Callable[..., Optimizer] = getattr(own, name)
+    return make(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), **options)
 
 
 def muon(model: nn.Module, recipe: Settings) -> Optimizer:
