@@ -92,7 +92,7 @@ _OPTIMIZER = """
 [toy]
 family = "plain"
 aliases = {toyopt = ""}
-make = "sgd"
+make = { kind = "SGD", takes = "momentum", fused = true }
 """
 # A score at the cheapest and at the dearest tier, so that no table of optimizers is forgotten.
 _OPTIMIZER_SCORED = """

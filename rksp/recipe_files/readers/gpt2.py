@@ -116,11 +116,6 @@ def _modded_fall(draft: Draft) -> None:
     draft.default("min_lr_ratio", 0.0)
 
 
-# Depth of a descriptor such as d12 → width and heads (train_gpt2.cu, gpt2_set_hyperparameters).
-_WIDTHS = {6: (384, 6), 12: (768, 12), 24: (1024, 16),
-           36: (1280, 20), 48: (1600, 25), 60: (1920, 30)}  # fmt: skip
-
-
 def _c_batch(draft: Draft) -> None:
     """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
     tokens = draft.number("d", "total_batch_size")
@@ -179,14 +174,9 @@ def _warmdown(draft: Draft) -> None:
 def _c_model(draft: Draft) -> None:
     name = draft.text_or("", "e", "model").value
     length = {"n_positions": int(draft.value("sequence_length"))}
-    depth = int(name[1:]) if name.startswith("d") and name[1:].isdigit() else 0
     known = shape_of(name)
     if known is not None:
         draft.describe(known[0], {**known[1], **length})
-    elif depth in _WIDTHS:
-        width, heads = _WIDTHS[depth]
-        sizes = {"n_layer": depth, "n_embd": width, "n_head": heads, "vocab_size": _VOCABULARY}
-        draft.describe("gpt2", sizes | length)
     else:
         if name.endswith(".bin"):
             draft.starts_trained = True

@@ -173,13 +173,6 @@ def _own_defaults(draft: Draft) -> None:
     draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
 
 
-def _tune_precision(draft: Draft) -> None:
-    """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
-    found = draft.text("dtype")
-    if found is not None:
-        convert.put_precision(draft, found, is_pure=True)
-
-
 def _tune_adapters(draft: Draft) -> None:
     """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
     built = draft.text_or("", "model._component_")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rksp.ground.errors import InputError
@@ -111,6 +112,7 @@ def meaning(meanings: Mapping[str, str]) -> Converter:
 
 # Set a field from its name in the file, to the nearest that rksp has.
 optimizer, schedule, precision = map(_named, (put_optimizer, put_schedule, put_precision))
+pure_precision = _named(partial(put_precision, is_pure=True))
 
 
 def put_decay_until(draft: Draft, end: int, found: Found | None) -> None:
