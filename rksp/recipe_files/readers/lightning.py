@@ -218,13 +218,6 @@ def _model(draft: Draft) -> None:
     draft.no_target(f"{found.value} is the run's own class; name the same model as TARGET.")
 
 
-def _gpt_optimizer(draft: Draft) -> None:
-    found = draft.text("optimizer") or draft.text("optimizer.class_path")
-    if found is not None:
-        convert.put_optimizer(draft, found)
-    draft.default("optimizer", "adamw")
-
-
 def _is_finetuning(draft: Draft) -> bool:
     return draft.document.has("checkpoint_dir") or draft.document.has("lora_r")
 
