@@ -258,12 +258,6 @@ _SHAPE = words(
 )
 
 
-def _trl_rate(draft: Draft) -> float:
-    """Return the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
-    rates = dict.fromkeys(("dpo", "kto", "orpo", "grpo", "ppo"), 1e-6) | {"reward": 1e-4}
-    return rates.get(str(draft.value("objective")), 2e-5)
-
-
 def _trl_alpha(draft: Draft) -> None:
     """Set the default scale of the adapters (trl/trainer/model_config.py)."""
     if draft.value("peft") != "none":
@@ -308,11 +302,6 @@ def _swift_adapters(draft: Draft) -> None:
     draft.put("peft", word, kind, bits, switch)
     convert.put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
     draft.default("lora_alpha", 32.0)
-
-
-def _swift_rate(draft: Draft) -> float:
-    """Return the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
-    return 1e-4 if draft.value("peft") != "none" else 1e-5
 
 
 def _swift_batch(draft: Draft) -> None:

@@ -50,11 +50,6 @@ def _batch(draft: Draft) -> None:
         draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
 
 
-def _weight_decay(draft: Draft) -> float:
-    """Return the default; only Adam's is not zero (optim/config.py, optim/muon.py)."""
-    return 0.1 if draft.value("optimizer") == "adamw" else 0.0
-
-
 def _steady(draft: Draft) -> None:
     """Set the decay; `stable` or `decay`, a share or steps, keeps the peak first: wsd.
 
@@ -230,11 +225,3 @@ def _text_model(draft: Draft) -> None:
 def _if_unknown(draft: Draft, name: str, keys: Sequence[str]) -> None:
     if not draft.knows(name):
         convert.positive(draft, name, keys)
-
-
-def _base(draft: Draft) -> None:
-    if draft.text("base_config") is not None:
-        draft.note(
-            "base_config: the file extends another one (base_config) and does not repeat its "
-            "values; the defaults shown are base.yml's."
-        )

@@ -206,8 +206,6 @@ def _warmup(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     """Set the model from the Hub's name, where the class takes one."""
-    if draft.text("ckpt_path") is not None:
-        draft.note("ckpt_path: the run continues from a checkpoint, which rksp does not read.")
     found = draft.text_or("model", "model.class_path")
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names))
@@ -418,8 +416,6 @@ def _timm_model(draft: Draft) -> None:
     """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
         draft.starts_trained = True
-    if draft.text("resume") is not None:
-        draft.note("resume: the run continues from a checkpoint, which rksp does not read.")
     if draft.number("layer_decay") is not None:
         draft.note("layer_decay: early layers have lower rates; rksp judges the highest.")
     named = draft.text("model")

@@ -167,10 +167,9 @@ def _tune_steps(draft: Draft) -> None:
         convert.put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
 
 
-def _own_defaults(draft: Draft) -> None:
-    """Set torch.optim's weight decay, and no schedule unless the file builds one."""
-    draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
-    draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
+def _tune_schedule(draft: Draft) -> str:
+    """Return the default schedule: none unless the file builds one."""
+    return "cosine" if draft.document.find("lr_scheduler") else "constant"
 
 
 def _tune_adapters(draft: Draft) -> None:
@@ -327,11 +326,6 @@ def _task(draft: Draft) -> Found | None:
     if found is not None and isinstance(found.value, list):  # the data folder stands behind it
         found = dataclasses.replace(found, value=str(found.value[0]))
     return found if found is not None and isinstance(found.value, str) else None
-
-
-def _fair_warmup(draft: Draft) -> int:
-    """Return the default warm-up; inverse_sqrt has 4000 steps of it, the others none."""
-    return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
 
 
 def _fair_length(draft: Draft) -> Any:

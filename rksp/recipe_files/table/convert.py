@@ -295,6 +295,12 @@ def starts_from(draft: Draft, keys: str) -> None:
         draft.describe(found.value, {})
 
 
+def note(draft: Draft, keys: str, *, text: str) -> None:
+    """Add a note for the user where one of these keys has a value."""
+    if draft.text(*keys.split()) is not None:
+        draft.note(text)
+
+
 def no_target(draft: Draft, sentence: str) -> None:
     """Record why no file of this trainer describes a model that rksp can build."""
     draft.no_target(sentence)

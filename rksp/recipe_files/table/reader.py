@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ def _rows(steps: Iterable[Any]) -> Iterator[Any]:
             if isinstance(other, dict):
                 name, keys = next(iter(other.items()))
                 other = other | {name: keys.replace("{at}", row.get("at", ""))}
-                other |= {"default": defaults[name]} if name in defaults else {}
+                other |= defaults.get(name, {})
             yield other
 
 
@@ -212,15 +212,22 @@ def _step(row: Any, known: Mapping[str, Any]) -> Step:
     if name not in Recipe.model_fields:
         function = known[name]
         return lambda draft: function(draft, keys, **settings)
-    kind, default = settings.get("as"), settings.get("default", NOTHING)
+    kind, default = settings.pop("as", ""), settings.pop("default", NOTHING)
     if isinstance(default, str):
         default = known[default[:-2]] if default.endswith("()") else default
         default = None if default == "off" else default
+    if "by" in settings:
+        default = partial(_default_by, settings.pop("by"), settings.pop("where"), default)
     if isinstance(kind, dict):
         converter = convert.meaning(kind)
     else:
         converter = known[kind] if kind else _CONVERTERS.get(name, number)
-    return Row(name, keys, converter, default, settings.get("text", ""))
+    return Row(name, keys, converter, default, **settings)
+
+
+def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
+    """Return the default that goes with what another field was read as."""
+    return where.get(str(draft.value(field)), rest)
 
 
 def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ...]:
