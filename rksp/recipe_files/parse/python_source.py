@@ -85,46 +85,45 @@ class _Source:
         if node.name.startswith("_"):  # a helper, not a configuration to be chosen
             return
         known: dict[str, Any] = {}
-        configurations = self.data.get(FUNCTIONS, {})
         prefix = f"{FUNCTIONS}.{node.name}."
         for statement in node.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name):
-                    known[target.id] = self._built(statement.value, configurations, known, prefix)
+                    known[target.id] = self._built(statement.value, known, prefix)
                 elif isinstance(target, ast.Attribute):
-                    self._change(target, statement, known, configurations, prefix)
+                    self._change(target, statement, known, prefix)
             if isinstance(statement, ast.Return) and statement.value is not None:
-                value = self._built(statement.value, configurations, known, prefix)
+                value = self._built(statement.value, known, prefix)
                 if isinstance(value, Mapping) and len(value) > 2:
                     self.data.setdefault(FUNCTIONS, {})[node.name] = value
                     self._place(prefix[:-1], node)
 
-    def _change(self, target, statement, known, configurations, prefix) -> None:
+    def _change(
+        self, target: ast.Attribute, statement: ast.Assign, known: dict[str, Any], prefix: str
+    ) -> None:
         path = ast.unparse(target).split(".")
         home = known.get(path[0])
         for part in path[1:-1]:
             home = home.setdefault(part, {}) if isinstance(home, dict) else None
         if isinstance(home, dict):
-            home[path[-1]] = self._built(statement.value, configurations, known, prefix)
+            home[path[-1]] = self._built(statement.value, known, prefix)
             self._place(prefix + ".".join(path[1:]), statement)
 
-    def _built(self, node: ast.expr, configurations, known, prefix: str) -> Any:
+    def _built(self, node: ast.expr, known: dict[str, Any], prefix: str) -> Any:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
-            name = called(node)
+            name, configurations = called(node), self.data.get(FUNCTIONS, {})
             if name in configurations and not node.keywords and not node.args:
                 return self._copied(configurations[name], f"{FUNCTIONS}.{name}.", prefix)
             found: dict[str, Any] = {"_call": name}
             self._count()
             for i, argument in enumerate(node.args):
-                found[f"_{i}"] = self._built(argument, configurations, known, f"{prefix}_{i}.")
+                found[f"_{i}"] = self._built(argument, known, f"{prefix}_{i}.")
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     key = f"{prefix}{keyword.arg}"
-                    found[keyword.arg] = self._built(
-                        keyword.value, configurations, known, f"{key}."
-                    )
+                    found[keyword.arg] = self._built(keyword.value, known, f"{key}.")
                     self._place(key, keyword.value)
             return found
         if isinstance(node, ast.Name) and node.id in known:
