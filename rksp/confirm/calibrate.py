@@ -79,7 +79,7 @@ class Ranks:
                 raise InputError(f"{name} is {text!r}, which no launcher sets; unset it.")
         if int(numbers["WORLD_SIZE"]) < 2:
             return cls()
-        from torch.distributed import rendezvous
+        from torch.distributed.rendezvous import rendezvous
 
         store, rank, count = next(rendezvous("env://"))
         store.set_timeout(_WAIT)

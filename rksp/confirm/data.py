@@ -109,7 +109,7 @@ def trivial_loss(batches: Sequence[Batch]) -> float | None:
 
 
 def _parts(pool: Batch, order: Tensor, size: int, device: str) -> list[Batch]:
-    return [pool.at(rows).to(device) for rows in order.split(size)] if len(order) else []
+    return [pool.at(rows).to(device) for rows in torch.split(order, size)] if len(order) else []
 
 
 def _of_loader(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -83,7 +83,7 @@ class _Struck(Fault, ABC):
         module = moment.model.get_submodule(self.path)
         return [module.register_forward_hook(self._after)]
 
-    def _after(self, module: nn.Module, args: tuple, output: object) -> object:
+    def _after(self, module: nn.Module, args: object, output: object) -> object:
         found = first_tensor(output)
         if found is None:
             return None
@@ -243,7 +243,7 @@ class MatmulCorruption(_Struck):
         if self.where != "inputs" or not self._is_on(moment.step):
             return super().arm(moment)
 
-        def enter(module: nn.Module, args: tuple) -> tuple | None:
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
                 return None
             x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
@@ -386,7 +386,8 @@ class LowPrecisionAttention(Fault):
                 "Fault 'low_precision_attention' recomputes attention and cannot repeat its "
                 f"dropout of {call.dropout}; set attention dropout to 0."
             )
-        return _Attention.apply(call.query, call.key, call.value, call, self)
+        attend: Callable[..., Tensor] = _Attention.apply
+        return attend(call.query, call.key, call.value, call, self)
 
     def spoil(self, tensor: Tensor) -> Tensor:
         """Return the tensor in float32 without its low bits."""
@@ -404,14 +405,16 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, call, fault):
-        output = fused_attention(replace(call, query=query, key=key, value=value))
-        ctx.save_for_backward(query, key, value, call.mask, output)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall, fault: LowPrecisionAttention
+    ) -> Tensor:
+        output = fused_attention(replace(call, query=q, key=k, value=v))
+        ctx.save_for_backward(q, k, v, call.mask, output)
         ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
         return output
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, mask, output = ctx.saved_tensors
         q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]
@@ -440,4 +443,4 @@ def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
 
 def _fold(gradient: Tensor, groups: int) -> Tensor:
     """Sum the gradients of query heads that share a key head."""
-    return gradient if groups == 1 else gradient.unflatten(-3, (-1, groups)).sum(-3)
+    return gradient if groups == 1 else torch.unflatten(gradient, -3, (-1, groups)).sum(-3)

@@ -7,7 +7,7 @@ Theorem 1. These functions take a batch of layers and return a value for each la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -98,7 +98,8 @@ def _above_rounding(covariance: Tensor, x: Tensor) -> Tensor:
     count = max(x.shape[-2:])
     # numpy's pinv tolerance for singular values, but not below the accuracy of their squares.
     least = max((count * torch.finfo(x.dtype).eps) ** 2, count * torch.finfo(torch.float64).eps)
-    return vectors * (variances > least * variances[:, -1:]).unsqueeze(-2) @ vectors.mT
+    kept: Tensor = vectors * (variances > least * variances[:, -1:]).unsqueeze(-2) @ vectors.mT
+    return kept
 
 
 @torch.no_grad()
@@ -110,7 +111,8 @@ def refine_basis(x: Tensor, basis: Tensor) -> Tensor:
         basis: `[layers, width, rank]`, from the last call.
     """
     x = x - x.mean(-2, keepdim=True)
-    return torch.linalg.qr(x.mT @ (x @ basis)).Q
+    basis, _ = torch.linalg.qr(x.mT @ (x @ basis))
+    return basis
 
 
 def energy_gain(operator: Tensor) -> Tensor:
@@ -158,14 +160,15 @@ def eigenvalue_moduli(operator: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Moduli `[layers, rank]`, and a bool `[layers]` that says whether the gradient can be used.
     """
-    return _Moduli.apply(operator)
+    apply: Callable[[Tensor], tuple[Tensor, Tensor]] = _Moduli.apply
+    return apply(operator)
 
 
 class _Moduli(torch.autograd.Function):
     """The moduli of the eigenvalues and their bounded gradient; see `eigenvalue_moduli`."""
 
     @staticmethod
-    def forward(ctx, operator: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, operator: Tensor) -> tuple[Tensor, Tensor]:
         dense = operator.detach().to("cpu", torch.float64)
         finite = dense.isfinite().all(-1).all(-1)
         dense = torch.where(finite[:, None, None], dense, torch.zeros_like(dense))
@@ -179,7 +182,7 @@ class _Moduli(torch.autograd.Function):
         return moduli.to(operator), usable
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Tensor:
         values, vectors, moduli, usable = ctx.saved_tensors
         sensitivity = grad.to("cpu", torch.float64) * values / moduli
         unit = torch.eye(vectors.shape[-1], dtype=vectors.dtype).expand_as(vectors)
@@ -188,7 +191,8 @@ class _Moduli(torch.autograd.Function):
         bound = _AMPLIFICATION * sensitivity.abs().square().sum(-1).sqrt()
         size = full.square().sum((-2, -1)).sqrt()
         factor = torch.where(usable, (bound / size.clamp(min=1e-300)).clamp(max=1.0), 0.0)
-        return (full * factor[:, None, None]).to(grad)
+        bounded: Tensor = full * factor[:, None, None]
+        return bounded.to(grad)
 
 
 _FEWEST = 8  # token states that a penalty needs
@@ -298,7 +302,7 @@ class KSS(Intervention):
         self._noted.clear()
 
     def _capture(
-        self, index: int, step: int, module: nn.Module, args: tuple, kwargs: dict, output: object
+        self, index: int, step: int, module: nn.Module, args: object, kwargs: object, output: object
     ) -> None:
         x, y = first_tensor((args, kwargs)), first_tensor(output)
         if torch.is_grad_enabled() and x is not None and y is not None and x.shape == y.shape:
@@ -428,13 +432,13 @@ class ZLoss(Intervention):
             hooks.append(moment.model.register_forward_hook(self._of_output))
         return hooks
 
-    def _of_output(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _of_output(self, module: nn.Module, args: object, output: object) -> None:
         logits = getattr(output, "logits", None)
         logits = first_tensor(output) if logits is None else logits
         if torch.is_grad_enabled() and logits is not None:
             self._terms["output"].append(_mean_square_log_z(logits))
 
-    def _of_router(self, router: Any, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _of_router(self, router: Any, module: nn.Module, args: object, kwargs: object) -> None:
         x = first_tensor((args, kwargs))
         if not torch.is_grad_enabled() or x is None:
             return

@@ -113,7 +113,8 @@ class QKClip(Intervention):
         heads = int((found > self.tau).sum())
         if not heads or not bool(found.isfinite().all()):
             return
-        for layer, largest in zip(layers, found.split([n.heads for n in layers]), strict=True):
+        parts = torch.split(found, [layer.heads for layer in layers])
+        for layer, largest in zip(layers, parts, strict=True):
             if bool((largest > self.tau).any()):
                 self._clip(layer, largest)
         self.record(
@@ -138,7 +139,7 @@ def largest_logits(call: AttentionCall) -> Tensor:
     """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
     query = definite(call.query)
     positions = torch.arange(query.shape[-2], device=query.device)
-    parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
+    parts = (visible_logits(call, rows)[0] for rows in torch.split(positions, _QUERIES))
     return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
 
 
@@ -198,12 +199,12 @@ class QKNorm(Intervention):
         module.register_parameter(name, gain)
         start, stop = matrix.start, matrix.stop
 
-        def normalize(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-            groups = output.unflatten(-1, (matrix.groups, -1))
-            heads = groups[..., start:stop].flatten(-2).unflatten(-1, (matrix.heads, width))
+        def normalize(module: nn.Module, args: object, output: Tensor) -> Tensor:
+            groups = torch.unflatten(output, -1, (matrix.groups, -1))
+            heads = torch.unflatten(groups[..., start:stop].flatten(-2), -1, (matrix.heads, width))
             scale = getattr(module, name).to(output.dtype)
             normed = F.rms_norm(heads, (width,), scale, self.epsilon)
-            part = normed.flatten(-2).unflatten(-1, (matrix.groups, -1))
+            part = torch.unflatten(normed.flatten(-2), -1, (matrix.groups, -1))
             return torch.cat([groups[..., :start], part, groups[..., stop:]], -1).flatten(-2)
 
         module.register_forward_hook(normalize)
@@ -306,7 +307,7 @@ class MSign(_OnWeights):
         largest = weights.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo().tiny)
         unit = weights / largest  # squares of extreme weights would leave the range of float32
         target = self._sign(unit)
-        mixed = torch.lerp(unit / _norm(unit), target / _norm(target), self.strength)
+        mixed: Tensor = torch.lerp(unit / _norm(unit), target / _norm(target), self.strength)
         return mixed / _norm(mixed) * _norm(unit) * largest
 
     def _sign(self, unit: Tensor) -> Tensor:
@@ -314,11 +315,13 @@ class MSign(_OnWeights):
             return polar_factor(unit, self.steps)
         u, sigma, vh = torch.linalg.svd(unit, full_matrices=False)
         kept = sigma > torch.finfo(unit.dtype).eps * max(unit.shape[-2:]) * sigma[..., :1]
-        return u * kept.unsqueeze(-2) @ vh
+        sign: Tensor = u * kept.unsqueeze(-2) @ vh
+        return sign
 
 
 def _norm(weights: Tensor) -> Tensor:
-    return weights.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo().tiny)
+    norms: Tensor = weights.norm(dim=(-2, -1), keepdim=True)
+    return norms.clamp(min=torch.finfo().tiny)
 
 
 @dataclass(eq=False)

@@ -109,15 +109,15 @@ class AttentionWatcher(Monitor):
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of a pass in which attention was seen."""
 
-    def _enter_layer(self, path: str, module: nn.Module, args: tuple) -> None:
+    def _enter_layer(self, path: str, module: nn.Module, args: object) -> None:
         self._layer = path
 
-    def _enter(self, module: nn.Module, args: tuple) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         if self._open is None and not self._is_done:
             self._open = ExitStack()
             self._open.enter_context(watching_attention(module, self._look))
 
-    def _leave(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self._open is not None:
             opened, self._open, self._is_done = self._open, None, True
             opened.close()
@@ -354,10 +354,10 @@ class NearUnitMass(Monitor):
         self._entering: Tensor | None = None
         self._spectra: list[LayerSpectrum] = []
 
-    def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before(self, module: nn.Module, args: object, kwargs: object) -> None:
         self._entering = self._rows((args, kwargs))
 
-    def _after(self, path: str, module: nn.Module, args: tuple, output: object) -> None:
+    def _after(self, path: str, module: nn.Module, args: object, output: object) -> None:
         x, y, self._entering = self._entering, self._rows(output), None
         if x is not None and y is not None and x.shape == y.shape:
             self._spectra.append(fit(x, y, rank=min(self.rank, x.shape[1]), name=path))
@@ -415,7 +415,7 @@ class KeyNullSum(AttentionWatcher):
                 whole = at_least_float(gradient.detach())
                 sums.setdefault(layer, (whole.sum(-2), whole.square().sum((-2, -1))))
 
-            call.key.register_hook(after)
+            call.key.register_hook(after)  # type: ignore[no-untyped-call]  # torch's own
 
     @torch.no_grad()
     def readings(self, moment: Moment) -> list[Reading]:
@@ -446,7 +446,8 @@ class KeyNullSum(AttentionWatcher):
         total, energy = self._drift.get(layer, zeros)
         total, energy = total + signed, energy + signed.square().sum(-1)
         self._drift[layer] = (total, energy)
-        return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+        size: Tensor = total.norm(dim=-1)
+        return size / energy.clamp(min=1e-38).sqrt()
 
     def forget(self) -> None:
         """Forget the last sampled pass."""

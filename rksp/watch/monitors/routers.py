@@ -62,7 +62,7 @@ class RouterMonitor(Monitor):
     def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
         """Return the readings of one router."""
 
-    def _before(self, router: Router, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before(self, router: Router, module: nn.Module, args: object, kwargs: object) -> None:
         states = first_tensor((args, kwargs))
         if states is None or router.path in self._seen:
             return  # a second pass: another micro-batch, or a recomputed one
@@ -222,7 +222,8 @@ def mean_cosine(rows: Tensor) -> Tensor:
     """Return the mean cosine over pairs of different rows of `[rows, width]`, a scalar."""
     count = len(rows)
     units = rows / rows.norm(dim=-1, keepdim=True)
-    return (count * units.mean(0).square().sum() - 1) / (count - 1)
+    square: Tensor = units.mean(0).square().sum()
+    return (count * square - 1) / (count - 1)
 
 
 class RouterConditioning(RowMonitor):

@@ -141,7 +141,7 @@ class OutputLogZ(Monitor):
         mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
         return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
-    def _after(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _after(self, module: nn.Module, args: object, output: object) -> None:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.dim() < 2:
             raise NotCovered("the model returns no logits (as with a fused loss)")
@@ -202,7 +202,7 @@ class ActivationRange(Monitor):
         self._energies: list[Tensor] = []
 
     def _after(
-        self, path: str, is_block: bool, module: nn.Module, args: tuple, output: object
+        self, path: str, is_block: bool, module: nn.Module, args: object, output: object
     ) -> None:
         for place, (_, tensor) in enumerate(float_tensors(output)):
             tensor = tensor.detach()
@@ -299,7 +299,7 @@ class NonFinite(Monitor):
         self._is_half = False
 
     def _after_leaf(
-        self, name: str, is_inner: bool, module: nn.Module, args: tuple, output: object
+        self, name: str, is_inner: bool, module: nn.Module, args: object, output: object
     ) -> None:
         tensor = first_tensor(output)
         if tensor is not None:
@@ -309,7 +309,7 @@ class NonFinite(Monitor):
             if not is_inner and not isinstance(tensor, Unmade):
                 self._flush(tensor.detach())
 
-    def _after_block(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _after_block(self, module: nn.Module, args: object, output: object) -> None:
         self._flush(first_tensor(output))
 
     def _flush(self, result: Tensor | None) -> None:

@@ -104,10 +104,10 @@ class SilentCorruption(Monitor):
         self._samples += 1
         return readings
 
-    def _before(self, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before(self, path: str, module: nn.Module, args: object, kwargs: object) -> None:
         self._gains[path] = _log_rms((args, kwargs))
 
-    def _after(self, path: str, module: nn.Module, args: tuple, output: Any) -> None:
+    def _after(self, path: str, module: nn.Module, args: object, output: Any) -> None:
         self._gains[path] += _log_rms(output)
 
     def _gathered_gains(self) -> list[list[float]]:

@@ -133,7 +133,7 @@ def _line(kind: str, record: Reading | Alarm) -> str:
     return json.dumps(safe, allow_nan=False) + "\n"
 
 
-def _reading(record: dict) -> Reading:
+def _reading(record: dict[str, Any]) -> Reading:
     detail = {name: record.pop(name) for name in list(record) if name.startswith(_DETAIL)}
     return Reading(
         **{name: _number(name, value) for name, value in record.items()},
@@ -181,7 +181,7 @@ class WeightsAndBiases(Sink):
         self._run.define_metric("rksp/*", step_metric="rksp/step")
         levels = wandb.AlertLevel
         self._levels = {Severity.WARN: levels.WARN, Severity.CRITICAL: levels.ERROR}
-        self._seen: set[tuple] = set()
+        self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and the alarms, and send the alerts."""
@@ -207,7 +207,7 @@ class MLflow(Sink):
         self._mlflow = _needed("mlflow")
         if self._mlflow.active_run() is None:
             raise InputError("No MLflow run is active; call mlflow.start_run() first.")
-        self._seen: set[tuple] = set()
+        self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and set the tags."""
@@ -235,7 +235,7 @@ class Trackio(Sink):
             self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
 
 
-def _first(alarms: Sequence[Alarm], seen: set[tuple]) -> Iterator[Alarm]:
+def _first(alarms: Sequence[Alarm], seen: set[tuple[str, str, str]]) -> Iterator[Alarm]:
     """Yield the first alarm of every quantity and severity, and note it as seen."""
     for alarm in alarms:
         key = (alarm.monitor, alarm.quantity, alarm.severity)

@@ -349,7 +349,7 @@ class UpdateRMS(Monitor):
         return [*readings, self.reading("starved_share", moment.step, min(shares))]
 
     def _measure(
-        self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
+        self, tensors: Sequence[tuple[nn.Parameter, dict[str, Any], tuple[float, float, float]]]
     ) -> dict[str, list[float]]:
         """Return `rms_t`, `update_rms` and shares of every tensor, in one pass over all samples.
 
@@ -484,7 +484,7 @@ class SpectralAlignment(Monitor):
         ]
 
     def _before(
-        self, path: str, vectors: Tensor, module: nn.Module, args: tuple, kwargs: dict
+        self, path: str, vectors: Tensor, module: nn.Module, args: object, kwargs: object
     ) -> None:
         x = first_tensor((args, kwargs))
         if x is None or path in self._seen:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -182,7 +183,7 @@ class Beside:
         self._handles.clear()
 
 
-def _trim(entries: list, keep: int | None) -> None:
+def _trim(entries: list[Any], keep: int | None) -> None:
     """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]

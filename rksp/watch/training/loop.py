@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +120,7 @@ class _Passes:
         moment: Moment,
         micro_batches: Sequence[Batch],
         beside: Beside,
-        cast: AbstractContextManager,
+        cast: AbstractContextManager[Any],
         scaler: torch.amp.GradScaler,
     ) -> None:
         self.moment, self.micro_batches, self.beside = moment, micro_batches, beside
@@ -135,7 +136,7 @@ class _Passes:
                 part = task_loss(self.moment.model, batch) / count
                 penalty = self.beside.penalty(self.moment)
             whole = part if penalty is None else part + penalty / count
-            self.scaler.scale(whole).backward()
+            torch.autograd.backward(self.scaler.scale(whole))
             loss += part.item()
         self._loss = loss
         return loss

@@ -63,7 +63,7 @@ class WatchCallback(OfTrainer, TrainerCallback):
         self._trainer: Trainer | None = None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: TrainingArguments, state: TrainerState, control: object, **given: Any
     ) -> None:
         """Build the monitored loop and wrap the Trainer's methods."""
         self._trainer = trainer = _caller()
@@ -73,8 +73,8 @@ class WatchCallback(OfTrainer, TrainerCallback):
                 self._options.get("recipe") or {}
             )
         self._start(
-            kwargs["model"],
-            kwargs["optimizer"],
+            given["model"],
+            given["optimizer"],
             is_main=state.is_world_process_zero,
             rules=rules,
             facts=facts_of_arguments(args),
@@ -83,15 +83,13 @@ class WatchCallback(OfTrainer, TrainerCallback):
         share = lambda: 1 / trainer.current_gradient_accumulation_steps
         self._replace(trainer.accelerator, "backward", self._penalized(share))
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, *_: object, **__: object) -> None:
         """Start a step."""
         self._losses = []
         self.running.begin_step(state.global_step)
 
     def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: object, state: object, control: TrainerControl, **_: object
     ) -> None:
         """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
         was_skipped = definite(self._trainer).accelerator.optimizer_step_was_skipped
@@ -100,16 +98,14 @@ class WatchCallback(OfTrainer, TrainerCallback):
         control.should_training_stop |= self.running.should_stop
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: object, state: object, control: TrainerControl, **_: object
     ) -> None:
         """Log the latest values at a logging step."""
         if control.should_log and self._latest and self._latest.values:
             definite(self._trainer).log(dict(self._latest.values))
             control.should_log = True  # the call above cleared it before the Trainer's own log
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         """Restore the Trainer's methods and close the loop."""
         self._finish()
 

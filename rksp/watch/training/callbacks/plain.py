@@ -69,6 +69,7 @@ def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[Remo
 
 
 _LOG = logging.getLogger("rksp")
+_Method = Callable[..., Any]
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
 
 
@@ -368,7 +369,7 @@ class OfTrainer:
         if self.loop is not None:
             self.loop.close()
 
-    def _replace(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
+    def _replace(self, owner: object, name: str, make: Callable[[_Method], _Method]) -> None:
         """Replace a method until the end; a method of the class stays in the class."""
         original = getattr(owner, name)
         if name in vars(owner):
@@ -377,10 +378,10 @@ class OfTrainer:
             self._replaced.callback(delattr, owner, name)
         setattr(owner, name, functools.wraps(original)(make(original)))
 
-    def _penalized(self, share: Callable[[], float]) -> Callable[[Callable], Callable]:
+    def _penalized(self, share: Callable[[], float]) -> Callable[[_Method], _Method]:
         """Return what makes a trainer's `backward` add the interventions' share to the loss."""
 
-        def make(backward: Callable[..., None]) -> Callable[..., None]:
+        def make(backward: _Method) -> _Method:
             def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
                 penalty = self.running.penalty()
                 backward(loss if penalty is None else loss + share() * penalty, *args, **kwargs)
