@@ -21,9 +21,9 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.data import TrainingData
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,

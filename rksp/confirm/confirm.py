@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms, parse_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData
 from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,
@@ -43,7 +43,7 @@ from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.run_state import Checkpoints
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
@@ -108,18 +108,13 @@ def confirm(
     )
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
-    settings = runs.settings()
-    judged: dict[str, object] = {"of": _identity(measure, options.bar, runs.seeds)}
     run = Run(target=source.target, recipe=trained)
     question = Question(run=run, source=source, bars={"threshold": options.bar})
     question = question.learning(options.runs).keeping(cache)
-    if question.own_runs is not None:
-        judged["runs"] = digest(question.own_runs.model_dump_json())
-    finished = FinishedRuns(options.keep, settings)
+    finished = FinishedRuns(options.keep, runs.settings())
     with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
-        predictions = FinishedRuns(options.keep, settings | judged)
-        prediction = runs.prediction(predictions, measure, question)
+        prediction = runs.prediction(measure, question)
         if not options.arms:
             arms = default_arms(recipe.learning_rate, prediction.start_here)
             runs = replace(runs, arms=arms)
@@ -153,13 +148,8 @@ class _Runs:
         """Return everything that each run depends on."""
         return self.trainee.identity() | {"faults": self.options.faults, "monitors": self.monitors}
 
-    def prediction(
-        self, finished: FinishedRuns, options: MeasureOptions, question: Question
-    ) -> PredictionReport:
-        """Return the mean prediction over the seeds; reuse a stored one."""
-        stored = finished.read("prediction")
-        if stored is not None and stored.prediction is not None:
-            return stored.prediction
+    def prediction(self, options: MeasureOptions, question: Question) -> PredictionReport:
+        """Return the mean prediction over the seeds."""
         evaluations: list[Evaluation] = []
         for seed in self.seeds:
             if evaluations and options.evidence == "config":  # a configuration has no seed
@@ -168,9 +158,7 @@ class _Runs:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
-        prediction = mean_prediction(evaluations, question.bars["threshold"])
-        finished.keep("prediction", prediction=prediction)
-        return prediction
+        return mean_prediction(evaluations, question.bars["threshold"])
 
     def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
         """Train every arm at every seed, except the finished runs."""
@@ -183,10 +171,9 @@ class _Runs:
             done = number * steps
             file = _file_of(arm.label, seed)
             stored = finished.read(file)
-            if stored is not None and stored.trial is not None:
-                trials.append(stored.trial)
-                said = f"{name}: {stored.trial.outcome}, already finished"
-                self.progress(said, done, self.total)
+            if stored is not None:
+                trials.append(stored)
+                self.progress(f"{name}: {stored.outcome}, already finished", done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
@@ -206,7 +193,7 @@ class _Runs:
                 progress=step_told(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
-            finished.keep(file, trial=trial)
+            finished.keep(file, trial)
             if self.options.record is not None and not arm.interventions:
                 append_row(self.options.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
@@ -263,11 +250,10 @@ class _Runs:
 
 
 class _File(Strict):
-    """The contents of a file, and the settings for which they are valid."""
+    """A finished run, and the settings for which it is valid."""
 
     settings: str
-    trial: TrialReport | None = None
-    prediction: PredictionReport | None = None
+    trial: TrialReport
 
 
 class FinishedRuns:
@@ -299,8 +285,8 @@ class FinishedRuns:
         """Return a path in the folder."""
         return None if self._results is None else self._results.path(name, suffix)
 
-    def read(self, name: str) -> _File | None:
-        """Return what was stored under a name for these settings."""
+    def read(self, name: str) -> TrialReport | None:
+        """Return the run that was stored under a name for these settings."""
         content = None if self._results is None else self._results.read(name)
         if content is None:
             return None
@@ -308,12 +294,12 @@ class FinishedRuns:
             found = _File.model_validate_json(content)
         except ValidationError:  # written by an older rksp
             return None
-        return found if found.settings == self._settings else None
+        return found.trial if found.settings == self._settings else None
 
-    def keep(self, name: str, **content: BaseModel) -> None:
-        """Store a trial or a prediction under a name."""
+    def keep(self, name: str, trial: TrialReport) -> None:
+        """Store a run under a name."""
         if self._results is not None:
-            file = _File(settings=self._settings, **content)
+            file = _File(settings=self._settings, trial=trial)
             self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
 
 
@@ -372,11 +358,3 @@ class _Critical(Sink):
                 self._heard.add(alarm.monitor)
                 what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
                 self.progress(what, self.done + alarm.step, self.total)
-
-
-def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:
-    """Return what a stored prediction depends on besides the runs themselves."""
-    rest = options.model_dump(
-        mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
-    )
-    return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]

@@ -17,7 +17,7 @@ from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.runner import RunRecord, run
+from rksp.watch.training.loop import RunRecord, run
 
 alarms = script("alarms")
 false_alarms, healthy_run = alarms.false_alarms, alarms.healthy_run

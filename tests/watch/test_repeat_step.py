@@ -18,7 +18,7 @@ from rksp.watch.interventions.base import Action
 from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
 from rksp.watch.training import run
-from rksp.watch.training.runner import RunRecord
+from rksp.watch.training.loop import RunRecord
 
 STRUCK, STEPS = 14, 20
 SHAPE = {

@@ -25,9 +25,8 @@ from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training import gradient_norm, hopeless, judge_alone, run, train
-from rksp.watch.training.checkpoints import Checkpoints
-from rksp.watch.training.runner import without
+from rksp.watch.run_state import Checkpoints
+from rksp.watch.training.loop import gradient_norm, hopeless, judge_alone, run, train, without
 
 SHAPE = {
     "hidden_size": 16,

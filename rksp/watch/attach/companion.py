@@ -26,8 +26,8 @@ from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.run_state import Checkpoints
 from rksp.watch.training.beside import Beside
-from rksp.watch.training.checkpoints import Checkpoints
 
 _KEEP = 10_000  # readings in memory; the log has all of them
 

@@ -40,15 +40,25 @@ class _Struck(Fault, ABC):
         where: `activations`, `gradients` or `weights`.
         part: Part of the path of the module or parameter.
         path: The path that was found.
+        steps: The steps at which it strikes.
     """
 
     where: str
     part: str
     path: str = ""
+    steps: range
+    _draws: Sequence[float] = ()
 
-    @abstractmethod
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the place, and two more numbers in [0, 1) for what is struck there."""
+        generator = torch.Generator().manual_seed(seed)
+        self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+        found = self.places(model)
+        self.path = found[int(self._draws[0] * len(found))]
+
     def _is_on(self, step: int) -> bool:
         """Return whether the fault strikes at a step."""
+        return step in self.steps
 
     @abstractmethod
     def _changed(self, tensor: Tensor) -> Tensor:
@@ -139,14 +149,6 @@ class BitFlip(_Struck):
     ) -> None:
         self.step, self.where, self.bit, self.part, self.element = step, where, bit, name, element
         self.struck = ""
-        self._draws: list[float] = []
-
-    def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the tensor, the element and the bit."""
-        generator = torch.Generator().manual_seed(seed)
-        self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-        found = self.places(model)
-        self.path = found[int(self._draws[0] * len(found))]
 
     def _is_on(self, step: int) -> bool:
         return step == self.step and not self.struck
@@ -223,20 +225,12 @@ class MatmulCorruption(_Struck):
         self.product, self.bit, self.part = product, bit, name
         known = {"output": "activations", "weight_gradient": "gradients"}
         self.where = known.get(product, "inputs")
-        self._draw = 0.0
 
-    def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the layer and the column."""
+    def places(self, model: nn.Module) -> list[str]:
+        """Return the paths of linear layers, or of their weights, that contain the part."""
         layers = (path for path, m in model.named_modules() if isinstance(m, nn.Linear))
-        found = self._containing(layers, "linear layer")
-        generator = torch.Generator().manual_seed(seed)
-        which, self._draw = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        self.path = found[int(which * len(found))]
-        if self.where == "gradients":
-            self.path += ".weight"
-
-    def _is_on(self, step: int) -> bool:
-        return step in self.steps
+        suffix = ".weight" if self.where == "gradients" else ""
+        return [path + suffix for path in self._containing(layers, "linear layer")]
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return a hook on the layer's output or on the gradient of its input."""
@@ -258,7 +252,7 @@ class MatmulCorruption(_Struck):
         mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
         bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)
         mask = 1 << bit if bit < bits - 1 else -(1 << bit)
-        column = int(self._draw * tensor.shape[-1])
+        column = int(self._draws[1] * tensor.shape[-1])
         part = tensor.detach()[..., column : column + 1].contiguous()
         flipped = part.view(INTEGERS[tensor.element_size()]).bitwise_xor(mask)
         change = torch.zeros_like(tensor)
@@ -312,7 +306,7 @@ class ReplicaCorruption(_Struck):
         self.path = self.places(model)[0]
 
     def _is_on(self, step: int) -> bool:
-        return self._is_faulty and step in self.steps
+        return self._is_faulty and super()._is_on(step)
 
     def _changed(self, tensor: Tensor) -> Tensor:
         noise = torch.randn(tensor.shape, generator=self._generator)

@@ -206,7 +206,6 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "energy": {"weight": 3.0, "every": 1, "rank": 256, "share": 1.0},
     "published": {"weight": 0.15, "every": 10, "rank": 32, "share": 0.5, "tokens": 2048},
 }
-_DEFAULTS["random"] = _DEFAULTS["energy"]
 _PER_DIRECTION = 4  # token states, where their number is not given
 
 
@@ -226,17 +225,15 @@ class KSS(Intervention):
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. It needs no
             decomposition.
         published: That paper's penalty on the eigenvalues of A (`shaping_loss`), with A
-            whitened exactly as in the paper; the other forms add 1e-5 of the mean variance. Layers
+            whitened exactly as in the paper; `energy` adds 1e-5 of the mean variance. Layers
             whose eigenvalue gradients cannot be trusted are left out of a step.
-        random: The negative control, with the states, the operator, the cost and the gradient size
-            on A of `energy`, but in a random direction.
 
-    If an energy or random form acts every n steps, its penalty is multiplied by n, so that `weight`
-    is per step. The published weight is not multiplied. The caller divides the penalty by the
+    If the energy form acts every n steps, its penalty is multiplied by n, so that `weight` is per
+    step. The published weight is not multiplied. The caller divides the penalty by the
     number of micro-batches together with the loss.
 
     Args:
-        form: `energy`, `published` or `random`.
+        form: `energy` or `published`.
         weight: α.
         every: Steps between two penalties.
         tokens: Token states per block and micro-batch; None means four per direction, or 2,048 for
@@ -246,11 +243,11 @@ class KSS(Intervention):
         share: Share of the blocks, drawn anew each time.
         target: γ of the published form, the share of eigenvalues near the unit circle. The paper
             gives 0.3 to 0.5, which depends on rank and model.
-        seed: Seed of the choice of blocks and of the random form.
+        seed: Seed of the choice of blocks.
     """
 
     name = "kss"
-    form: Literal["energy", "published", "random"] = "energy"
+    form: Literal["energy", "published"] = "energy"
     weight: NonNegativeFloat | None = None
     every: PositiveInt | None = None
     tokens: Annotated[int, Field(ge=_FEWEST)] | None = None
@@ -334,7 +331,11 @@ class KSS(Intervention):
             operator, usable = reduced_operator(
                 x, y, basis=self._basis(x.detach(), layers), is_exact=self.form == "published"
             )
-            values, usable = self._values(operator, usable)
+            if self.form == "energy":
+                values = excess_energy(operator)
+            else:
+                moduli, steady = eigenvalue_moduli(operator)
+                values, usable = shaping_loss(moduli, target=self.target), usable & steady
         count = usable.sum().clamp(min=1)
         mean = torch.where(usable, values, torch.zeros_like(values)).sum() / count
         scale = definite(self.weight) * (1 if self.form == "published" else definite(self.every))
@@ -360,20 +361,6 @@ class KSS(Intervention):
             basis = refine_basis(x, basis)
         self._bases.update(zip(layers, basis.unbind(), strict=True))
         return basis
-
-    def _values(self, operator: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the form's penalty of every layer, and which layers count."""
-        if self.form == "energy":
-            return excess_energy(operator), usable
-        if self.form == "published":
-            moduli, steady = eigenvalue_moduli(operator)
-            return shaping_loss(moduli, target=self.target), usable & steady
-        with torch.no_grad():
-            pull = torch.randn(operator.shape, generator=self._generator).to(operator)
-            pull /= pull.square().sum((-2, -1), keepdim=True).sqrt()
-            strength = 2 / operator.shape[-1] * operator.square().sum((-2, -1)).sqrt()
-            strength = torch.where(excess_energy(operator) > 0, strength, 0.0)
-        return strength * (pull * operator).sum((-2, -1)), usable
 
     def before_update(self, moment: Moment) -> None:
         """Record the step's action, now that the backward pass has waited for the numbers."""

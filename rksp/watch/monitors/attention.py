@@ -56,7 +56,6 @@ class AttentionWatcher(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Watch the attention calls of the next forward pass."""
-        self.forget()
         handles = [
             model.get_submodule(path).register_forward_pre_hook(partial(self._enter_layer, path))
             for path in self._places
@@ -152,10 +151,9 @@ class LogitMonitor(AttentionWatcher):
 
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of all layers."""
-        measured, self._measured = self._measured, {}
         return [
             reading
-            for layer, by_head in measured.items()
+            for layer, by_head in self._measured.items()
             for reading in self.readings_of(layer, by_head, moment.step)
         ]
 
@@ -318,7 +316,6 @@ class NearUnitMass(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the blocks."""
-        self.forget()
         handles = []
         for path in self.found:
             block = model.get_submodule(path)
@@ -346,7 +343,6 @@ class NearUnitMass(Monitor):
             for layer, value in {"": mean, **values}.items():
                 detail = {"blocks": float(len(spectra))} if not layer else {}
                 readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
-        self.forget()
         return readings
 
     def forget(self) -> None:
@@ -428,9 +424,8 @@ class KeyNullSum(AttentionWatcher):
             raise NotCovered(
                 "the model's attention caps its logits, or it shows only its logits, not its keys"
             )
-        seen, self._sums = self._sums, {}
         readings = []
-        for layer, (total, energy) in seen.items():
+        for layer, (total, energy) in self._sums.items():
             total = total.reshape(-1, *total.shape[-2:])
             energy = energy.reshape(-1, energy.shape[-1])
             if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):

@@ -167,8 +167,9 @@ class Monitor(Options, ABC):
     """Observes a run and never changes it: a watched run is bitwise equal to an unwatched one.
 
     The watch calls `bind` once. At every sampled step it calls `arm` before the first micro-batch's
-    forward pass and `read` in `phase`; hooks are removed after that pass's backward. A monitor
-    draws no random numbers from the global generators and keeps no tensor of the graph alive.
+    forward pass and `read` in `phase`, and `forget` before the one and after the other; hooks are
+    removed after that pass's backward. A monitor draws no random numbers from the global generators
+    and keeps no tensor of the graph alive.
 
     Its options are its fields.
 

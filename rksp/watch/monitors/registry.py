@@ -41,8 +41,10 @@ RULES: dict[str, Rule] = {
 ON_REQUEST = frozenset({"output-change"})
 
 
-def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
+def make_monitors(lines: Sequence[str | Monitor] = ("all",)) -> list[Monitor]:
     """Make the monitors of these lines, such as `loss` or `near-unit-mass:every=50,states=256`.
+
+    Monitors among them come first.
 
     `all` stands for every monitor that is not named and not of `ON_REQUEST`, with its defaults.
 
@@ -50,13 +52,14 @@ def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
         InputError: A name or an option is unknown, or a value cannot be used.
     """
     chosen: dict[str, str] = {}
-    for line in lines:
+    for line in (line for line in lines if isinstance(line, str)):
         typed, _ = split_line(line, noun="monitor")
         if line.strip() == "all":
             chosen = {**{name: name for name in MONITORS if name not in ON_REQUEST}, **chosen}
         else:
             chosen[known_name(MONITORS, typed, noun="monitor")] = line
-    return [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]
+    made = [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]
+    return [line for line in lines if isinstance(line, Monitor)] + made
 
 
 def rule_of(quantity: str, table: Mapping[str, Rule]) -> Rule:

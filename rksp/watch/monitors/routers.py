@@ -38,7 +38,6 @@ class RouterMonitor(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs of the layers of experts."""
-        self.forget()
         return [
             router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
             for router in self.found
@@ -46,12 +45,11 @@ class RouterMonitor(Monitor):
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the readings of all routers that ran."""
-        seen, self._seen = self._seen, {}
         return [
             reading
             for router in self.found
-            if router.path in seen
-            for reading in self.readings_of(router, seen[router.path], moment.step)
+            if router.path in self._seen
+            for reading in self.readings_of(router, self._seen[router.path], moment.step)
         ]
 
     @abstractmethod

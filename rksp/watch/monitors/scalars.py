@@ -130,15 +130,13 @@ class OutputLogZ(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put a hook on the model's output."""
-        self.forget()
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the mean of log Z."""
-        log_z, self._log_z = self._log_z, None
-        if log_z is None:
+        if self._log_z is None:
             return []
-        mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
+        mean, p99 = torch.stack([self._log_z.mean(), self._log_z.abs().quantile(0.99)]).tolist()
         return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
     def _after(self, module: nn.Module, args: object, output: object) -> None:
@@ -171,7 +169,6 @@ class ActivationRange(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the blocks and their linear layers."""
-        self.forget()
         return [
             module.register_forward_hook(partial(self._after, path, module is block))
             for path in self.found
@@ -193,7 +190,6 @@ class ActivationRange(Monitor):
             if min(energies) > 0 and math.isfinite(max(energies)):
                 growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
                 readings.append(self.reading("activation_growth", step, growth))
-        self.forget()
         return readings
 
     def forget(self) -> None:
@@ -259,7 +255,6 @@ class NonFinite(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the outputs of modules without children and of blocks."""
-        self.forget()
         return [
             *(
                 leaf.register_forward_hook(partial(self._after_leaf, name, is_inner))
@@ -288,7 +283,6 @@ class NonFinite(Monitor):
         if moment.loss is not None:
             loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
             readings.insert(0, loss)
-        self.forget()
         return readings
 
     def forget(self) -> None:

@@ -82,7 +82,6 @@ class SilentCorruption(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the chosen blocks."""
-        self.forget()
         handles = []
         for path in self._blocks:
             block, before = model.get_submodule(path), partial(self._before, path)
@@ -115,7 +114,6 @@ class SilentCorruption(Monitor):
         pairs = [self._gains.get(path, ()) for path in self._blocks]
         missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
         own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
-        self.forget()
         return of_all_ranks(own).T.tolist()
 
     def _outlier(self, path: str, gains: list[float]) -> tuple[float, int] | None:

@@ -7,17 +7,18 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import RULES, rule_of
 
+T = TypeVar("T")
 _DETAIL = "detail."
 
 
@@ -90,21 +91,31 @@ class JsonLines(Sink):
             atomic_write(self.path, kept)
 
 
-def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
-    """Return the readings and alarms that `JsonLines` wrote, equal to those of the run.
+def read_lines(path: Path, record: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Yield the record of every line of a log; a last line that is cut off is left out.
 
     Raises:
+        InputError: The file cannot be read.
         ArtifactError: A line is not a record of such a log.
     """
-    records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            records.append(record_of(json.loads(line)))
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ArtifactError(
-                f"Line {number} of {path} is not a record of a monitor log ({error}); "
-                "the file was changed, or another program wrote it."
-            ) from error
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    if line.endswith("\n"):
+                        yield record(json.loads(line))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    raise ArtifactError(
+                        f"Line {number} of {path} is not a record of a monitor log ({error}); "
+                        "the file was changed, or another program wrote it."
+                    ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
+    """Return the readings and alarms that `JsonLines` wrote; raises as `read_lines`."""
+    records = list(read_lines(Path(path), record_of))
     readings = [record for record in records if isinstance(record, Reading)]
     return readings, [record for record in records if isinstance(record, Alarm)]
 

@@ -136,8 +136,8 @@ class Watch:
         self._step, self._is_live, self._is_spent = step, True, False
         armed = False
         for monitor in self._sampled(step):
-            handles = self._guard(monitor, partial(monitor.arm, model)) or ()
-            for handle in handles:
+            monitor.forget()
+            for handle in self._guard(monitor, partial(monitor.arm, model)) or ():
                 self._handles.append(handle)
                 self._wrap(monitor, handle)
                 armed = True
@@ -199,6 +199,7 @@ class Watch:
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, partial(monitor.read, moment)) or []
+                monitor.forget()
         moment.shared.clear()
         alarms = self._judge.feed(found)
         self.readings += found

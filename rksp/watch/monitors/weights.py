@@ -436,9 +436,12 @@ class SpectralAlignment(Monitor):
             path = matrix.name.partition(":")[0]
             if matrix.expert is None and path in modules:
                 self._groups.setdefault(path, []).append(matrix)
-        self._seen: dict[str, RowCosine] = {}
-        self.reset()
+        super().bind(model)
         return None if self._groups else StableRank.missing
+
+    def forget(self) -> None:
+        """Forget the cosines of the last sampled step."""
+        self._seen: dict[str, RowCosine] = {}
 
     def reset(self) -> None:
         """Forget the singular vectors of the last reading."""
@@ -447,7 +450,6 @@ class SpectralAlignment(Monitor):
     @torch.no_grad()
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Compute the singular vectors, and put hooks on the matrices' inputs."""
-        self._seen = {}
         matrices = [matrix for group in self._groups.values() for matrix in group]
         weights = [matrix.read() for matrix in matrices]
         passes = None if self._state is None else _ALIGNMENT_PASSES
@@ -475,10 +477,9 @@ class SpectralAlignment(Monitor):
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the reading of every matrix that ran."""
-        seen, self._seen = self._seen, {}
         return [
             reading
-            for path, found in seen.items()
+            for path, found in self._seen.items()
             for index, matrix in enumerate(self._armed[path])
             if (reading := self._of_matrix(moment.step, matrix, found, index)) is not None
         ]

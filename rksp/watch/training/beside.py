@@ -21,7 +21,7 @@ from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.run_state import Checkpoints
 
 _LOG = logging.getLogger("rksp")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
 from rksp.watch.training.known_faults import facts_of_arguments
 
@@ -49,25 +48,14 @@ class WatchCallback(OfTrainer, TrainerCallback):
     """
 
     begin = "trainer.train()"
-
-    def __init__(
-        self,
-        *,
-        rules: Rules | None = None,
-        sinks: Iterable[Sink] = (),
-        log: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(sinks, log=log, **options)
-        self._rules = rules
-        self._trainer: Trainer | None = None
+    _trainer: Trainer | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: object, **given: Any
     ) -> None:
         """Build the monitored loop and wrap the Trainer's methods."""
         self._trainer = trainer = _caller()
-        rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
+        rules = Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
         if self._options.get("record") is not None:
             self._options["recipe"] = recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
@@ -76,7 +64,7 @@ class WatchCallback(OfTrainer, TrainerCallback):
             given["model"],
             given["optimizer"],
             is_main=state.is_world_process_zero,
-            rules=rules,
+            rules=self._options.get("rules") or rules,
             facts=facts_of_arguments(args),
         )
         self._replace(trainer, "training_step", self._watched)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
-from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
 from rksp.watch.training.known_faults import stated
 
@@ -48,11 +47,9 @@ class WatchCallback(OfTrainer, Callback):
         self,
         *,
         model: Callable[[LightningModule], nn.Module] | None = None,
-        sinks: Iterable[Sink] = (),
-        log: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(sinks, log=log, **options)
+        super().__init__(**options)
         self._find = model or _only_child
         self._is_updated = False
 

@@ -139,12 +139,16 @@ class LoopWatch:
         recipe: Mapping[str, object] | None = None,
         facts: Facts | None = None,
     ) -> None:
-        self.model, self.optimizer = model, innermost(optimizer)
-        self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
+        while hasattr(optimizer, "optimizer"):  # a trainer's wrapper
+            optimizer = definite(optimizer).optimizer
+        self.model, self.optimizer = model, optimizer
+        self.watch = Watch(make_monitors(monitors), rules, sinks, keep=_KEEP)
         self.stop_on = None if stop_on is None else Severity(stop_on)
-        self.should_stop = self.was_dropped = False
+        self.should_stop = self.was_dropped = self._was_asked = False
         self.step = -1
-        self._interventions = chosen_interventions(interventions)
+        self._interventions = [
+            make_intervention(line) if isinstance(line, str) else line for line in interventions
+        ]
         if self._interventions and self.optimizer is None:
             raise InputError("Interventions need the optimizer; call LoopWatch(model, optimizer).")
         must_agree = self.stop_on is not None
@@ -162,8 +166,7 @@ class LoopWatch:
         self._recorded = None
         if record is not None and is_first_rank():
             self._recorded = Recorded(record, model, self.optimizer, recipe)
-        self._was_asked = False
-        self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
+        self._moment = self._now()
         if is_first_rank():
             own = stated(**(dict(recipe or {}) | {"trainer": "own", "custom_loop": True}))
             log_known_faults(model, self.optimizer, own if facts is None else facts)
@@ -274,24 +277,6 @@ class LoopWatch:
         return self._beside.heard
 
 
-def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
-    """Return monitors from names, monitors or both."""
-    names = [name for name in monitors if isinstance(name, str)]
-    return [m for m in monitors if isinstance(m, Monitor)] + (make_monitors(names) if names else [])
-
-
-def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Intervention]:
-    """Return interventions from lines, interventions or both, in the given order."""
-    return [make_intervention(line) if isinstance(line, str) else line for line in lines]
-
-
-def innermost(optimizer: Optimizer | None) -> Optimizer | None:
-    """Return the optimizer inside the wrappers of a trainer."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = definite(optimizer).optimizer
-    return optimizer
-
-
 @contextmanager
 def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> Iterator[None]:
     """Divide the gradients by a loss scale inside the block; restore the same tensors afterwards.
@@ -327,7 +312,7 @@ class OfTrainer:
 
     begin: ClassVar[str]  # the call that starts training
 
-    def __init__(self, sinks: Iterable[Sink], *, log: bool, **options: Any) -> None:
+    def __init__(self, *, sinks: Iterable[Sink] = (), log: bool = True, **options: Any) -> None:
         self._latest = Latest() if log else None
         self._sinks = (*sinks, self._latest) if self._latest else tuple(sinks)
         self._options = options
