@@ -16,11 +16,11 @@ from lab.bench.rotation import Rotation
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.recipe import Recipe
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.monitors.weights import QKSpectralEntropy
+from rksp.watch.registry import make_intervention
 from rksp.watch.training import train
 from rksp.watch.training.beside import Beside
 

@@ -39,10 +39,10 @@ from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
 from rksp.run import Question, Run
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
+from rksp.watch.registry import make_fault
 from rksp.watch.run_state import Checkpoints
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."

@@ -33,12 +33,12 @@ from rksp.own_runs.outcome import Curves, Ended, Outcome, OutcomePolicy
 from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import make_fault
 from rksp.watch.run_state import Checkpoints
 from rksp.watch.training.loop import Progress, RunRecord, run, without
 

@@ -21,7 +21,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from lab.zoo import ZooConfig, ZooTransformer
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.watch.interventions.registry import INTERVENTIONS
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, RULES, make_monitors
@@ -37,6 +36,7 @@ from rksp.watch.monitors.sinks import (
     sentence,
 )
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import INTERVENTIONS
 
 VOCABULARY = 31
 

@@ -7,6 +7,8 @@ Theorem 1. These functions take a batch of layers and return a value for each la
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -209,8 +211,39 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 _PER_DIRECTION = 4  # token states, where their number is not given
 
 
+class _Penalty(Intervention):
+    """Adds to the loss of a micro-batch what was captured in its forward pass."""
+
+    what: str  # it did in a step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._noted: list[Mapping[str, Tensor | float]] = []  # of every micro-batch of a step
+        self._clear()
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget what was captured."""
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Capture what the next forward passes show."""
+        self._noted.clear()
+        self._clear()
+        # Activation checkpointing runs the blocks again in the backward pass. States captured
+        # there must not reach the next micro-batch.
+        return [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
+
+    def before_update(self, moment: Moment) -> None:
+        """Record the means over micro-batches, now that the backward pass has waited for them."""
+        if self._noted:
+            count, names = len(self._noted), self._noted[0]
+            means = {k: math.fsum(float(n[k]) for n in self._noted) / count for k in names}
+            self.record(moment, self.what, moved_weights=False, **means)
+        self._noted.clear()
+
+
 @dataclass(eq=False)
-class KSS(Intervention):
+class KSS(_Penalty):
     """Adds `weight` times the mean over the chosen blocks of a penalty on their operator A.
 
     A is fitted on a sub-sample of tokens of the step's own forward pass: the states that enter a
@@ -263,9 +296,8 @@ class KSS(Intervention):
                 setattr(self, option, usual)
         self._generator = torch.Generator().manual_seed(self.seed)
         self._blocks: list[nn.Module] = []
-        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
         self._bases: dict[int, Tensor] = {}
-        self._noted: list[Mapping[str, Tensor | float]] = []
+        self.what = f"added the {self.form} penalty to the loss"
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the model's blocks."""
@@ -277,26 +309,18 @@ class KSS(Intervention):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Capture the states of the chosen blocks, at every `every`-th step."""
-        self._forget()
+        hooks = [*super().arm(moment)]
         if moment.step % definite(self.every):
-            return ()
+            return hooks
         count = max(1, round(definite(self.share) * len(self._blocks)))
         chosen = torch.randperm(len(self._blocks), generator=self._generator)[:count].tolist()
-        # Activation checkpointing runs the blocks again in the backward pass. States captured
-        # there must not reach the next micro-batch.
-        fresh = moment.model.register_forward_pre_hook(lambda *_: self._pairs.clear())
-        hooks = {index: partial(self._capture, index, moment.step) for index in sorted(chosen)}
-        return [
-            fresh,
-            *(
-                self._blocks[index].register_forward_hook(hook, with_kwargs=True)
-                for index, hook in hooks.items()
-            ),
-        ]
+        for index in sorted(chosen):
+            hook = partial(self._capture, index, moment.step)
+            hooks.append(self._blocks[index].register_forward_hook(hook, with_kwargs=True))
+        return hooks
 
-    def _forget(self) -> None:
-        self._pairs.clear()
-        self._noted.clear()
+    def _clear(self) -> None:
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _capture(
         self, index: int, step: int, module: nn.Module, args: object, kwargs: object, output: object
@@ -362,15 +386,9 @@ class KSS(Intervention):
         self._bases.update(zip(layers, basis.unbind(), strict=True))
         return basis
 
-    def before_update(self, moment: Moment) -> None:
-        """Record the step's action, now that the backward pass has waited for the numbers."""
-        what = f"added the {self.form} penalty to the loss"
-        self.record_means(moment, what, self._noted)
-        self._forget()
-
 
 @dataclass(eq=False)
-class ZLoss(Intervention):
+class ZLoss(_Penalty):
     """Adds `output` · mean(log Z²) of the output logits and `router` times that of each router.
 
     Sources: output, 1e-4, PaLM (Chowdhery et al., 2022, §5); routers, 1e-3, ST-MoE (Zoph et al.,
@@ -386,15 +404,13 @@ class ZLoss(Intervention):
         router: Coefficient of the routers; 0 leaves them out.
     """
 
-    name = "z_loss"
+    name, what = "z_loss", "added a penalty on log Z to the loss"
     output: NonNegativeFloat = 1e-4
     router: NonNegativeFloat = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._routers: list[Router] = []
-        self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
-        self._noted: list[dict[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the routers."""
@@ -408,10 +424,7 @@ class ZLoss(Intervention):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Capture log Z of the output and of the routers."""
-        self._noted.clear()
-        # Activation checkpointing runs the blocks again in the backward pass. States captured
-        # there must not reach the next micro-batch.
-        hooks = [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
+        hooks = [*super().arm(moment)]
         for router in self._routers:
             hook = partial(self._of_router, moment.model.get_submodule(router.path))
             hooks.append(router.block.register_forward_pre_hook(hook, with_kwargs=True))
@@ -445,14 +458,8 @@ class ZLoss(Intervention):
         self._noted.append({f"{name}_log_z_square": term.detach() for name, term in sums.items()})
         return torch.stack([weights[name] * term for name, term in sums.items()]).sum()
 
-    def before_update(self, moment: Moment) -> None:
-        """Record the step's action, now that the backward pass has waited for the numbers."""
-        self.record_means(moment, "added a penalty on log Z to the loss", self._noted)
-        self._noted.clear()
-
     def _clear(self) -> None:
-        for terms in self._terms.values():
-            terms.clear()
+        self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
 
 
 def _mean_square_log_z(logits: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ class AttentionWatcher(Monitor):
 
     def forget(self) -> None:
         """Forget the last sampled pass."""
+        super().forget()
         self._layer, self._is_done, self._calls_seen = "", False, 0
         self._open: ExitStack | None = None
 
@@ -132,7 +133,6 @@ class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
     _calls: list[tuple[str, AttentionCall]]
-    _measured: dict[str, Mapping[str, Tensor]]
 
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
@@ -142,18 +142,18 @@ class LogitMonitor(AttentionWatcher):
         """Measure the first usable call of each layer."""
         with torch.no_grad():
             for layer, call in self._calls:
-                if layer in self._measured:
+                if layer in self.seen:
                     continue
                 logits, visible = visible_logits(call, _late_rows(call))
                 if bool((visible.sum(-1) > 1).any()):
-                    self._measured[layer] = self.measure(logits, visible)
+                    self.seen[layer] = self.measure(logits, visible)
         self._calls = []
 
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of all layers."""
         return [
             reading
-            for layer, by_head in self._measured.items()
+            for layer, by_head in self.seen.items()
             for reading in self.readings_of(layer, by_head, moment.step)
         ]
 
@@ -175,7 +175,6 @@ class LogitMonitor(AttentionWatcher):
         """Forget the last sampled pass."""
         super().forget()
         self._calls = []
-        self._measured = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:
@@ -234,10 +233,6 @@ class AttentionEntropy(LogitMonitor):
     }
     source = "arXiv 2303.06296"
 
-    def reset(self) -> None:
-        """Forget which heads had collapsed at the first reading."""
-        self._first: dict[str, Tensor] = {}
-
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
@@ -250,7 +245,7 @@ class AttentionEntropy(LogitMonitor):
         if not bool(torch.isfinite(values).all()):
             return []
         collapsed = (values < _COLLAPSED).cpu()
-        first = self._first.setdefault(layer, collapsed)
+        first = self.past.setdefault(layer, collapsed)  # which had at the first reading
         lowest, head = values.min(0)
         detail = {
             "mean": float(values.mean()),
@@ -393,19 +388,13 @@ class KeyNullSum(AttentionWatcher):
     }
     source = "rksp, for the fault of arXiv 2510.04212"
 
-    _sums: dict[str, tuple[Tensor, Tensor]]
-
-    def reset(self) -> None:
-        """Forget the signed sums."""
-        self._drift: dict[str, tuple[Tensor, Tensor]] = {}
-
     def look(self, layer: str, call: AttentionCall) -> None:
         """Watch the gradient of the call's keys."""
         if call.key is None or call.softcap:
             return
         self._is_covered = True
         if call.key.requires_grad:
-            sums = self._sums
+            sums = self.seen
 
             def after(gradient: Tensor) -> None:
                 whole = at_least_float(gradient.detach())
@@ -425,7 +414,7 @@ class KeyNullSum(AttentionWatcher):
                 "the model's attention caps its logits, or it shows only its logits, not its keys"
             )
         readings = []
-        for layer, (total, energy) in self._sums.items():
+        for layer, (total, energy) in self.seen.items():
             total = total.reshape(-1, *total.shape[-2:])
             energy = energy.reshape(-1, energy.shape[-1])
             if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):
@@ -438,9 +427,9 @@ class KeyNullSum(AttentionWatcher):
 
     def _drifted(self, layer: str, signed: Tensor) -> Tensor:
         zeros = torch.zeros_like(signed), torch.zeros_like(signed[..., 0])
-        total, energy = self._drift.get(layer, zeros)
+        total, energy = self.past.get(layer, zeros)
         total, energy = total + signed, energy + signed.square().sum(-1)
-        self._drift[layer] = (total, energy)
+        self.past[layer] = (total, energy)
         size: Tensor = total.norm(dim=-1)
         return size / energy.clamp(min=1e-38).sqrt()
 
@@ -448,4 +437,3 @@ class KeyNullSum(AttentionWatcher):
         """Forget the last sampled pass."""
         super().forget()
         self._is_covered = False
-        self._sums = {}

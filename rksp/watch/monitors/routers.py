@@ -32,10 +32,6 @@ class RouterMonitor(Monitor):
 
     find, missing = _routers, "the model has no router"
 
-    def forget(self) -> None:
-        """Forget what was measured at the last sampled step."""
-        self._seen: dict[str, Any] = {}
-
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs of the layers of experts."""
         return [
@@ -48,8 +44,8 @@ class RouterMonitor(Monitor):
         return [
             reading
             for router in self.found
-            if router.path in self._seen
-            for reading in self.readings_of(router, self._seen[router.path], moment.step)
+            if router.path in self.seen
+            for reading in self.readings_of(router, self.seen[router.path], moment.step)
         ]
 
     @abstractmethod
@@ -62,10 +58,10 @@ class RouterMonitor(Monitor):
 
     def _before(self, router: Router, module: nn.Module, args: object, kwargs: object) -> None:
         states = first_tensor((args, kwargs))
-        if states is None or router.path in self._seen:
+        if states is None or router.path in self.seen:
             return  # a second pass: another micro-batch, or a recomputed one
         with torch.no_grad():
-            self._seen[router.path] = self.measure(router, router.logits(states))
+            self.seen[router.path] = self.measure(router, router.logits(states))
 
 
 _TOKENS = 8192  # evenly chosen of the first micro-batch
@@ -129,11 +125,6 @@ class RouterLoad(RouterMonitor):
     }
     source = "arXiv 2408.15664"
 
-    def reset(self) -> None:
-        """Forget the counts of all windows."""
-        self._counts: dict[str, Tensor] = {}
-        self._windows: dict[str, list[Tensor]] = {}
-
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         """Return the number of tokens of each expert."""
         scores = logits
@@ -158,13 +149,13 @@ class RouterLoad(RouterMonitor):
         ]
 
     def _dead(self, path: str, load: Tensor) -> int | None:
-        counts = self._counts.get(path, 0) + load
-        windows = self._windows.setdefault(path, [])
+        counts, windows = self.past.get(path, (0, []))
+        counts = counts + load
         if float(counts.sum()) >= _TOKENS_PER_EXPERT * len(load):
             windows.append(counts < _DEAD_SHARE * counts.mean())
             del windows[:-_DEAD_WINDOWS]
             counts = torch.zeros_like(load)
-        self._counts[path] = counts
+        self.past[path] = counts, windows
         if len(windows) < _DEAD_WINDOWS:
             return None
         return int(torch.stack(windows).all(0).sum())

@@ -124,19 +124,16 @@ class OutputLogZ(Monitor):
 
     positions: PositiveInt = 512
 
-    def forget(self) -> None:
-        """Forget the log Z of the last sampled step."""
-        self._log_z: Tensor | None = None
-
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put a hook on the model's output."""
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the mean of log Z."""
-        if self._log_z is None:
+        log_z = self.seen.get("")
+        if log_z is None:
             return []
-        mean, p99 = torch.stack([self._log_z.mean(), self._log_z.abs().quantile(0.99)]).tolist()
+        mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
         return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
     def _after(self, module: nn.Module, args: object, output: object) -> None:
@@ -145,7 +142,7 @@ class OutputLogZ(Monitor):
             raise NotCovered("the model returns no logits (as with a fused loss)")
         rows = logits.detach().flatten(0, -2)
         stride = -(-len(rows) // self.positions)
-        self._log_z = rows[::stride].float().logsumexp(-1)
+        self.seen[""] = rows[::stride].float().logsumexp(-1)
 
 
 class ActivationRange(Monitor):
@@ -180,7 +177,7 @@ class ActivationRange(Monitor):
     def read(self, moment: Moment) -> list[Reading]:
         """Return the magnitudes of every block and the growth of the whole model."""
         readings, step = [], moment.step
-        for path, seen in self._seen.items():
+        for path, seen in self.seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
             share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
             readings.append(self.reading("activation_max", step, max(values), layer=path))
@@ -194,7 +191,7 @@ class ActivationRange(Monitor):
 
     def forget(self) -> None:
         """Forget the activations of the last sampled step."""
-        self._seen: dict[str, list[tuple[Tensor, float]]] = {}
+        super().forget()
         self._energies: list[Tensor] = []
 
     def _after(
@@ -206,7 +203,7 @@ class ActivationRange(Monitor):
                 continue  # a block's later outputs are caches and attention weights
             low, high = torch.aminmax(tensor)
             extreme = torch.maximum(low.abs(), high.abs())
-            self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
+            self.seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
             if is_block:
                 self._energies.append(tensor.square().mean(dtype=torch.float32))
 
