@@ -430,8 +430,8 @@ class KeyNullSum(AttentionWatcher):
         total, energy = self.past.get(layer, zeros)
         total, energy = total + signed, energy + signed.square().sum(-1)
         self.past[layer] = (total, energy)
-        size: Tensor = total.norm(dim=-1)
-        return size / energy.clamp(min=1e-38).sqrt()
+        drift: Tensor = total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+        return drift
 
     def forget(self) -> None:
         """Forget the last sampled pass."""

@@ -68,7 +68,6 @@ class Watch:
         alarms: All alarms in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
-        resets: (step, reason) of every `reset`.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Watch:
         self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
-        self.resets: list[tuple[int, str]] = []
         self._sinks, self._keep, self._clock = tuple(sinks), keep, clock
         self._judge = Judge(self.rules)
         self._model: nn.Module | None = None
@@ -166,9 +164,8 @@ class Watch:
         """Read the monitors of weights, after the optimizer's step."""
         return self._read(moment, Phase.UPDATE)
 
-    def reset(self, reason: str) -> None:
+    def reset(self) -> None:
         """Tell the monitors that a rollback or an intervention moved the weights."""
-        self.resets.append((self._step, reason))
         for monitor in self._active():
             self._guard(monitor, monitor.reset)
 

@@ -158,7 +158,7 @@ class QKSpectralEntropy(Monitor):
         readings: list[Reading] = []
         for window in due:
             if window in self.past:
-                start = self.past[window][1]
+                start: list[tuple[Tensor, Tensor]] = self.past[window][1]
                 for layer, now, then in zip(self.found, factors, start, strict=True):
                     readings += [
                         self._of_heads(f"{quantity}_{window}", moment.step, layer, ranks, size)

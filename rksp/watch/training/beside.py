@@ -159,7 +159,7 @@ class Beside:
         for place, intervention in enumerate(self.interventions):
             for action in intervention.actions[self._heeded[place] :]:
                 if action.moved_weights:
-                    self.watch.reset(f"{action.intervention}: {action.what}")
+                    self.watch.reset()
                 undone = int(action.detail.get("undone", 0))
                 if undone:
                     self.undone.append((moment.step + 1 - undone, moment.step + 1))

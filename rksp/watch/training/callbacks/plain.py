@@ -36,17 +36,11 @@ def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[Remo
     """Multiply the rates of an optimizer's groups by a factor while it steps.
 
     Schedules read and write the group's rate, some as a multiple of the last one. The rate is
-    therefore restored after the step, bit for bit.
-
-    Args:
-        optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
-        factor: Returns the factor on the rate of every group; 1.0 changes nothing.
-
-    Returns:
-        Handles that end it.
+    therefore restored after the step, bit for bit; at a factor of 1.0 it is never changed. The
+    handles that are returned end it.
 
     Raises:
-        InputError: `optimizer` is not a `torch.optim.Optimizer`.
+        InputError: `optimizer` is not a `torch.optim.Optimizer`, but a trainer's wrapper of one.
     """
     if not isinstance(optimizer, Optimizer):
         raise InputError(
@@ -333,11 +327,7 @@ class OfTrainer:
 
     @property
     def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors.
-
-        Raises:
-            InputError: Training has not begun.
-        """
+        """Readings, alarms, costs and silent monitors; raises as `running`."""
         return self.running.watch
 
     def _start(
