@@ -189,7 +189,7 @@ def _options() -> Iterator[Entry]:
 
 
 def _monitors() -> Iterator[Entry]:
-    from rksp.watch.monitors.registry import MONITORS
+    from rksp.watch.registry import MONITORS
 
     for monitor in MONITORS.values():
         title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,
@@ -253,9 +254,7 @@ def calibrate(
             total = max(len(planned), _COUNT) * steps
             progress(name, place * steps, total)
             told = step_told(progress, name, steps, place * steps, total)
-            trial = here.trainee.trial(_arm(rate), ladder.seed, data, progress=told)
-            more = {"ladder": ladder.key, "seconds": round(trial.seconds, 2)}
-            mine.append(trial_row(here.trainee, _arm(rate), trial, ladder.shape, **more))
+            mine.append(_trained(here, rate, data, told))
             append_row(record, mine[-1])
         rows |= {_rate(row): row for part in ranks.told(mine) for row in part}
 
@@ -267,6 +266,14 @@ def _is_of(row: Row, ladder: Ladder) -> bool:
 
 def _arm(rate: float) -> Arm:
     return Arm(label=f"rate {rate:g}", rate=rate)
+
+
+def _trained(
+    ladder: Ladder, rate: float, data: TrainingData, progress: Callable[[int, float], None]
+) -> Row:
+    trial = ladder.trainee.trial(_arm(rate), ladder.seed, data, progress=progress)
+    more = {"ladder": ladder.key, "seconds": round(trial.seconds, 2)}
+    return trial_row(ladder.trainee, _arm(rate), trial, ladder.shape, **more)
 
 
 def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:

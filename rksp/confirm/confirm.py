@@ -6,8 +6,8 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,9 +40,8 @@ from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
 from rksp.run import Question, Run
 from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
-from rksp.watch.registry import make_fault
+from rksp.watch.registry import make_fault, make_monitors
 from rksp.watch.run_state import Checkpoints
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
@@ -111,8 +110,8 @@ def confirm(
     run = Run(target=source.target, recipe=trained)
     question = Question(run=run, source=source, bars={"threshold": options.bar})
     question = question.learning(options.runs).keeping(cache)
-    finished = FinishedRuns(options.keep, runs.settings())
-    with finished.alone(), freed_memory_kept():
+    finished = None if options.keep is None else ResultFolder(options.keep)
+    with nullcontext() if finished is None else finished.alone(), freed_memory_kept():
         started = time.perf_counter()
         prediction = runs.prediction(measure, question)
         if not options.arms:
@@ -144,9 +143,10 @@ class _Runs:
         """The steps of all runs together."""
         return len(self.seeds) * len(self.arms) * self.trainee.recipe.max_steps
 
-    def settings(self) -> dict[str, object]:
-        """Return everything that each run depends on."""
-        return self.trainee.identity() | {"faults": self.options.faults, "monitors": self.monitors}
+    def settings(self) -> str:
+        """Return a digest of everything that each run depends on."""
+        asked = {"faults": self.options.faults, "monitors": self.monitors}
+        return digest(json.dumps(self.trainee.identity() | asked, sort_keys=True, default=str))
 
     def prediction(self, options: MeasureOptions, question: Question) -> PredictionReport:
         """Return the mean prediction over the seeds."""
@@ -160,24 +160,26 @@ class _Runs:
             evaluations.append(question.evaluated(at_seed))
         return mean_prediction(evaluations, question.bars["threshold"])
 
-    def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
-        """Train every arm at every seed, except the finished runs."""
+    def train(self, finished: ResultFolder | None, fault_step: int) -> list[TrialReport]:
+        """Train every arm at every seed, except the finished runs of the same settings."""
         trials: list[TrialReport] = []
         data: dict[int, TrainingData] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
-        steps = self.trainee.recipe.max_steps
+        steps, settings = self.trainee.recipe.max_steps, self.settings()
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * steps
             file = _file_of(arm.label, seed)
-            stored = finished.read(file)
+            stored = None if finished is None else _stored(finished.read(file), settings)
             if stored is not None:
                 trials.append(stored)
                 self.progress(f"{name}: {stored.outcome}, already finished", done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
-            log, states = finished.path(file, ".jsonl"), finished.path(file, "")
+            sinks: list[Sink] = [_Critical(name, done, self.total, self.progress)]
+            if finished is not None:
+                sinks.append(JsonLines(finished.path(file, ".jsonl"), from_step=0))
             trial = self.trainee.trial(
                 arm,
                 seed,
@@ -185,15 +187,14 @@ class _Runs:
                 fault_step=fault_step,
                 faults=self.options.faults,
                 monitors=self.monitors,
-                sinks=[
-                    *([] if log is None else [JsonLines(log, from_step=0)]),
-                    _Critical(name, done, self.total, self.progress),
-                ],
-                checkpoints=None if states is None else Checkpoints(states),
+                sinks=sinks,
+                checkpoints=None if finished is None else Checkpoints(finished.path(file, "")),
                 progress=step_told(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
-            finished.keep(file, trial)
+            if finished is not None:
+                whole = _File(settings=settings, trial=trial)
+                finished.write(file, whole.model_dump_json(indent=1, exclude_none=False))
             if self.options.record is not None and not arm.interventions:
                 append_row(self.options.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
@@ -256,51 +257,13 @@ class _File(Strict):
     trial: TrialReport
 
 
-class FinishedRuns:
-    """The finished runs of one confirmation in a folder; without a folder nothing is stored.
-
-    A file made with other settings counts as missing: the run is trained again and replaces it.
-
-    Args:
-        folder: The folder, created if missing; None stores nothing.
-        settings: Everything that all runs depend on.
-
-    Raises:
-        InputError: The folder cannot be made.
-    """
-
-    def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
-        self._results = None if folder is None else ResultFolder(folder)
-        self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Lock the folder for this process.
-
-        Raises:
-            InputError: Another confirmation works in it.
-        """
-        return nullcontext() if self._results is None else self._results.alone()
-
-    def path(self, name: str, suffix: str) -> Path | None:
-        """Return a path in the folder."""
-        return None if self._results is None else self._results.path(name, suffix)
-
-    def read(self, name: str) -> TrialReport | None:
-        """Return the run that was stored under a name for these settings."""
-        content = None if self._results is None else self._results.read(name)
-        if content is None:
-            return None
-        try:
-            found = _File.model_validate_json(content)
-        except ValidationError:  # written by an older rksp
-            return None
-        return found.trial if found.settings == self._settings else None
-
-    def keep(self, name: str, trial: TrialReport) -> None:
-        """Store a run under a name."""
-        if self._results is not None:
-            file = _File(settings=self._settings, trial=trial)
-            self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
+def _stored(content: bytes | None, settings: str) -> TrialReport | None:
+    """Return the run in a file, if it was made with these settings."""
+    try:
+        found = None if content is None else _File.model_validate_json(content)
+    except ValidationError:  # written by an older rksp
+        return None
+    return found.trial if found is not None and found.settings == settings else None
 
 
 def _file_of(arm: str, seed: int) -> str:

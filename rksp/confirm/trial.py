@@ -34,11 +34,10 @@ from rksp.own_runs.record import Row, Shape, row_of, shape_of
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.monitors.base import Alarm, Reading
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import make_fault
+from rksp.watch.registry import make_fault, make_monitors
 from rksp.watch.run_state import Checkpoints
 from rksp.watch.training.loop import Progress, RunRecord, run, without
 
@@ -276,15 +275,7 @@ def label_entropy(labels: Tensor) -> float:
 
 
 def step_told(progress: TrainingProgress, name: str, steps: int, done: int, total: int) -> Progress:
-    """Return what tells of every step of one run.
-
-    Args:
-        progress: What is told.
-        name: The run.
-        steps: Its steps.
-        done: The steps of the runs before it.
-        total: The steps of all runs.
-    """
+    """Return what tells of every step of one run, after `done` steps of earlier ones."""
 
     def told(step: int, loss: float) -> None:
         said = f"{name}: step {step + 1}/{steps}, loss {loss:.4g}"

@@ -157,7 +157,7 @@ TOYS = {
     "a monitor": Toy(
         {
             "rksp/watch/monitors/toy.py": _MONITOR,
-            "rksp/watch/monitors/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
+            "rksp/watch/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
             "MONITORS['toy'] = Toy\nRULES |= Toy.quantities\n",
         },
         _RUN

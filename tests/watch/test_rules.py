@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from rksp.watch.monitors.base import NO_RULE, Reading, Rule, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
 from rksp.watch.monitors.rules import (
     MAD_EFFICIENCY,
     SINGLE_TAIL,
@@ -20,6 +19,7 @@ from rksp.watch.monitors.rules import (
     fit_baseline,
     replay,
 )
+from rksp.watch.registry import RULES, rule_of
 
 PLAIN = Rule(direction="up")
 

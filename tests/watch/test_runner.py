@@ -21,10 +21,9 @@ from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.recovery import RateBackoff
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import make_intervention
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.run_state import Checkpoints
 from rksp.watch.training.loop import gradient_norm, hopeless, judge_alone, run, train, without
 

@@ -23,7 +23,6 @@ from lab.zoo import ZooConfig, ZooTransformer
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
-from rksp.watch.monitors.registry import MONITORS, ON_REQUEST, RULES, make_monitors
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.sinks import (
     JsonLines,
@@ -36,7 +35,7 @@ from rksp.watch.monitors.sinks import (
     sentence,
 )
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import INTERVENTIONS
+from rksp.watch.registry import INTERVENTIONS, MONITORS, ON_REQUEST, RULES, make_monitors
 
 VOCABULARY = 31
 

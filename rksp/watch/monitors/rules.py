@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from rksp.ground.model import definite
 from rksp.watch.monitors.base import Alarm, Reading, Rule, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
+from rksp.watch.registry import RULES, rule_of
 
 _LAST_RESORT = "backoff"
 TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations

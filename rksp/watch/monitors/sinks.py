@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
 from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
+from rksp.watch.registry import RULES, rule_of
 
 T = TypeVar("T")
 _DETAIL = "detail."

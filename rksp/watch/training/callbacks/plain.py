@@ -22,13 +22,12 @@ from rksp.watch.groups import is_first_rank, mean_over_ranks
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import make_intervention
-from rksp.watch.training.beside import Beside
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.training.known_faults import log_known_faults, stated
+from rksp.watch.training.loop import Beside
 from rksp.watch.training.recorded import Recorded
 
 
