@@ -169,7 +169,8 @@ class _Runs:
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * steps
-            file = _file_of(arm.label, seed)
+            safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm.label)
+            file = f"{safe}-seed-{seed}"
             stored = None if finished is None else _stored(finished.read(file), settings)
             if stored is not None:
                 trials.append(stored)
@@ -264,11 +265,6 @@ def _stored(content: bytes | None, settings: str) -> TrialReport | None:
     except ValidationError:  # written by an older rksp
         return None
     return found.trial if found is not None and found.settings == settings else None
-
-
-def _file_of(arm: str, seed: int) -> str:
-    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm)
-    return f"{safe}-seed-{seed}"
 
 
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:

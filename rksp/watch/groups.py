@@ -111,7 +111,10 @@ def sums_of_squares(
         squares = torch.stack(parts).square()
         summed = squares.new_zeros(len(groups))
         summed.index_add_(0, torch.tensor(owners, device=squares.device), squares)
-        totals.append(_over_ranks(summed, kind))
+        if kind is not None:
+            parted = [Partial() if p.is_shard() else Replicate() for p in kind[1]]
+            summed = DTensor.from_local(summed, kind[0], parted).full_tensor()
+        totals.append(summed)
     return reduce(torch.add, totals)
 
 
@@ -121,11 +124,3 @@ def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     kinds = {part.dtype for part in parts}
     wide = torch.float64 if torch.float64 in kinds else torch.float32
     return torch._foreach_norm(parts, 2, dtype=wide) if parts else []
-
-
-def _over_ranks(values: Tensor, kind: _Kind | None) -> Tensor:
-    if kind is None:
-        return values
-    mesh, placements = kind
-    parts = [Partial() if placement.is_shard() else Replicate() for placement in placements]
-    return DTensor.from_local(values, mesh, parts).full_tensor()

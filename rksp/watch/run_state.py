@@ -118,7 +118,7 @@ class Checkpoints:
         tensors = {f"model.{name}": tensor for name, tensor in state.model.items()}
         for parameter, entries in state.optimizer.items():
             for key, value in entries.items():
-                if hasattr(value, "untyped_storage"):
+                if isinstance(value, Tensor):
                     tensors[f"optimizer.{names[parameter]}.{key}"] = value
         path = ResultFolder(self.folder).path(f"before-step-{step}", ".safetensors")
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -425,7 +425,8 @@ class _Attention(torch.autograd.Function):
         dv = p.mT @ g
         ds = p * (g @ v.mT - delta) * call.factor
         dq, dk = ds @ k, ds.mT @ q
-        dk, dv = (_fold(part, groups) for part in (dk, dv))
+        # Query heads that share a key head add up in it.
+        dk, dv = (torch.unflatten(part, -3, (-1, groups)).sum(-3) for part in (dk, dv))
         return dq.to(query), dk.to(key), dv.to(value), None, None
 
 
@@ -433,8 +434,3 @@ def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     total = weights.sum(-1, keepdim=True)
     return (weights.bfloat16() @ v.bfloat16()).to(scores) / total
-
-
-def _fold(gradient: Tensor, groups: int) -> Tensor:
-    """Sum the gradients of query heads that share a key head."""
-    return gradient if groups == 1 else torch.unflatten(gradient, -3, (-1, groups)).sum(-3)

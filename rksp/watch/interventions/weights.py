@@ -27,6 +27,7 @@ from rksp.watch.groups import block_matrices, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm
+from rksp.watch.run_state import optimizer_parts
 
 _QUERIES = 512  # query positions multiplied at a time
 
@@ -92,11 +93,14 @@ class QKClip(Intervention):
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._running = None
 
+    @torch.no_grad()
     def _look(self, call: AttentionCall) -> None:
         layer, query = self._running, definite(call.query)
         if layer is None or query.dim() != 4 or query.shape[1] != layer.heads:
             return
-        found = largest_logits(call)
+        positions = torch.arange(query.shape[-2], device=query.device)
+        parts = (visible_logits(call, rows)[0] for rows in torch.split(positions, _QUERIES))
+        found = torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
         before = self._largest.get(layer.path)
         self._largest[layer.path] = found if before is None else torch.maximum(before, found)
 
@@ -132,15 +136,6 @@ class QKClip(Intervention):
         layer.query.scale_heads((gamma / group.sqrt()).flatten())
         if layer.query_rotary is not None:  # all heads share its key, which stays
             layer.query_rotary.scale_heads(gamma.flatten())
-
-
-@torch.no_grad()
-def largest_logits(call: AttentionCall) -> Tensor:
-    """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
-    query = definite(call.query)
-    positions = torch.arange(query.shape[-2], device=query.device)
-    parts = (visible_logits(call, rows)[0] for rows in torch.split(positions, _QUERIES))
-    return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
 
 
 @dataclass(eq=False)
@@ -188,8 +183,11 @@ class QKNorm(Intervention):
         for layer in layers:
             for matrix, name in ((layer.query, "q_norm_gain"), (layer.key, "k_norm_gain")):
                 gains.append(self._insert(owners[id(matrix.parameter)], matrix, name))
-        if optimizer is not None:
-            _add(optimizer, gains)
+        if optimizer is not None:  # that of the vectors, at the common rate and without decay
+            part = optimizer_parts(optimizer)[-1]
+            part.add_param_group({"params": gains, "weight_decay": 0.0})
+            if part is not optimizer:  # the optimizer is a pair that steps as one
+                optimizer.param_groups.append(part.param_groups[-1])
         moment, count = Moment(step=0, model=model), float(len(layers))
         self.record(moment, "put norms on queries and keys", layers=count)
 
@@ -209,14 +207,6 @@ class QKNorm(Intervention):
 
         module.register_forward_hook(normalize)
         return gain
-
-
-def _add(optimizer: Optimizer, gains: list[nn.Parameter]) -> None:
-    """Add the gains to the optimizer of the vectors, at the common rate and without decay."""
-    part = getattr(optimizer, "parts", (optimizer,))[-1]
-    part.add_param_group({"params": gains, "weight_decay": 0.0})
-    if part is not optimizer:  # the optimizer is a pair that steps as one
-        optimizer.param_groups.append(part.param_groups[-1])
 
 
 _LARGEST_SVD = 1024  # smaller side up to which a decomposition is cheap beside 20 steps

@@ -127,10 +127,15 @@ def record_of(line: dict[str, Any]) -> Reading | Alarm:
         ValueError, TypeError, LookupError: It is neither.
     """
     known = {name: value for name, value in line.items() if name != "kind"}
+    for name in ("value", "baseline"):
+        if known.get(name) is not None:
+            known[name] = float(known[name])  # "nan" is one
     if line["kind"] == "reading":
-        return _reading(known)
+        detail = {name: known.pop(name) for name in list(known) if name.startswith(_DETAIL)}
+        rest = {name.removeprefix(_DETAIL): float(value) for name, value in detail.items()}
+        return Reading(**known, detail=rest)
     known["severity"] = Severity(known["severity"])
-    return Alarm(**{name: _number(name, value) for name, value in known.items()})
+    return Alarm(**known)
 
 
 def _line(kind: str, record: Reading | Alarm) -> str:
@@ -142,18 +147,6 @@ def _line(kind: str, record: Reading | Alarm) -> str:
         for name, value in entries.items()
     }
     return json.dumps(safe, allow_nan=False) + "\n"
-
-
-def _reading(record: dict[str, Any]) -> Reading:
-    detail = {name: record.pop(name) for name in list(record) if name.startswith(_DETAIL)}
-    return Reading(
-        **{name: _number(name, value) for name, value in record.items()},
-        detail={name.removeprefix(_DETAIL): float(value) for name, value in detail.items()},
-    )
-
-
-def _number(name: str, value: Any) -> Any:
-    return float(value) if name in ("value", "baseline") and value is not None else value
 
 
 class TensorBoard(Sink):

@@ -129,7 +129,9 @@ class Watch:
 
     def begin_step(self, step: int) -> None:
         """Arm the monitors that sample this step; call it before the first forward pass."""
-        model = self._bound()
+        model = self._model
+        if model is None:
+            raise InputError("The watch has no model; call bind(model) before the first step.")
         self.end_forward_backward()
         self._step, self._is_live, self._is_spent = step, True, False
         armed = False
@@ -174,11 +176,6 @@ class Watch:
         self.end_forward_backward()
         for sink in self._sinks:
             sink.close()
-
-    def _bound(self) -> nn.Module:
-        if self._model is None:
-            raise InputError("The watch has no model; call bind(model) before the first step.")
-        return self._model
 
     def _active(self) -> Iterator[Monitor]:
         return (monitor for monitor in self.monitors if monitor.name not in self.silent)

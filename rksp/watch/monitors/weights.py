@@ -443,21 +443,19 @@ class SpectralAlignment(Monitor):
                 break
             top = top_singular(weights, top.state, iterations=_ALIGNMENT_PASSES)
         self.past["vectors"] = top.state
-        self._residual = dict(zip((m.name for m in matrices), top.residual.tolist(), strict=True))
-        self._gap = {m.name: gap for m, gap in zip(matrices, top.gap.tolist(), strict=True)}
-        triplets = zip(matrices, top.v, top.is_finite.tolist(), strict=True)
-        vectors = {m.name: v for m, v, is_finite in triplets if is_finite}
-        self._armed = {
-            path: [m for m in group if m.name in vectors] for path, group in self._groups.items()
-        }
-        return [
-            model.get_submodule(path).register_forward_pre_hook(
-                partial(self._before, path, torch.stack([vectors[m.name] for m in group])),
-                with_kwargs=True,
-            )
-            for path, group in self._armed.items()
-            if group
-        ]
+        names = [matrix.name for matrix in matrices]
+        self._residual = dict(zip(names, top.residual.tolist(), strict=True))
+        self._gap = dict(zip(names, top.gap.tolist(), strict=True))
+        triplets = zip(names, top.v, top.is_finite.tolist(), strict=True)
+        vectors = {name: v for name, v, is_finite in triplets if is_finite}
+        self._armed, handles = {}, []
+        for path, group in self._groups.items():
+            self._armed[path] = [m for m in group if m.name in vectors]
+            if self._armed[path]:
+                leading = torch.stack([vectors[m.name] for m in self._armed[path]])
+                before, module = partial(self._before, path, leading), model.get_submodule(path)
+                handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        return handles
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the reading of every matrix that ran."""
