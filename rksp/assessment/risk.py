@@ -37,7 +37,7 @@ from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import FEATURES, Features, Tier
 
 if TYPE_CHECKING:
-    from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+    from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 
 
 TRAINED = "trained weights: rates are carried between random initializations only"

@@ -13,9 +13,12 @@ import numpy as np
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgeModel
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.fine_tuning.model import (
+    FineTuningEstimate,
+    FineTuningModel,
+    load_fine_tuning_model,
+)
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.observed import (
@@ -236,10 +239,6 @@ class InformedTuning:
     def card(self) -> Mapping[str, Any]:
         """What the prior was fitted on."""
         return self.prior.card
-
-    def measured(self) -> list[dict[str, Any]]:
-        """Return what measuring adds, as the prior's card has it."""
-        return self.prior.measured()
 
     @cached_property
     def _known(self) -> FineTuningModel:

@@ -12,7 +12,7 @@ import numpy as np
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import CRITICAL_BATCH, TOY_BATCH, EdgeInputs, horizon_share
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.own_runs.offsets import GRID, SEED, Place
 from rksp.own_runs.outcome import OutcomePolicy
 

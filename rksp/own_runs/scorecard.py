@@ -14,7 +14,7 @@ from rksp.assessment.risk import beyond as beyond_edge
 from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,

@@ -34,8 +34,11 @@ from lab.fine_tuning_fit.scores import (
 )
 from lab.fine_tuning_fit.shipped import shipped_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import matched_moments
-from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.fine_tuning.model import (
+    FineTuningModel,
+    load_fine_tuning_model,
+    matched_moments,
+)
 from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, published_runs
 from rksp.ground.errors import ArtifactError, InputError
 
