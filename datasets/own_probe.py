@@ -32,7 +32,7 @@ def own_probe(
     sequence_length: int | None = None,
     seed: int = 0,
 ) -> Probe:
-    """Make a probe of the user's examples.
+    """Make a probe of the user's examples, in the order of the data.
 
     A language model reads them one after the other, cut into sequences of equal length; the others
     read one example a row, cut at that length and padded. The checkpoint's own tokenizer encodes
@@ -44,9 +44,6 @@ def own_probe(
         num_sequences: Sequences at most, evenly spaced over the data; default 16.
         sequence_length: Tokens a sequence; default 128, or the model's limit if that is lower.
         seed: Spreads bytes over the vocabulary.
-
-    Returns:
-        The probe, in the order of the data.
 
     Raises:
         InputError: The examples do not fit what the model predicts, or are too short.
@@ -60,8 +57,8 @@ def own_probe(
     if config is None:
         raise InputError(f"{source.target} comes with its own inputs; leave out --data.")
     coder = _Coder(source, data, seed)
-    limit = position_limit(config)
-    length = min(sequence_length or _LENGTH, limit or sequence_length or _LENGTH)
+    length = sequence_length or _LENGTH
+    length = min(length, position_limit(config) or length)
     count = num_sequences or _SEQUENCES
     described = data
     if task != "text-classification":
@@ -169,8 +166,9 @@ def _tokenizer(file: Path) -> Any:
         return AutoTokenizer.from_pretrained(
             file.parent, local_files_only=True, trust_remote_code=False
         )
+    fast: Any = PreTrainedTokenizerFast  # whose initializer has no types
     with foreign(said):
-        return PreTrainedTokenizerFast(tokenizer_file=str(file))
+        return fast(tokenizer_file=str(file))
 
 
 def _message(one: Any) -> dict[str, str]:
@@ -217,8 +215,7 @@ def _running(
     if len(ids) < 2 + shift:
         raise InputError(f"{data.name} gives {len(ids)} tokens, too few for a batch.")
     length = min(length, max(2, (len(ids) - shift) // 2))  # two sequences at least
-    room = max(1, (len(ids) - shift) // length)
-    chosen = torch.linspace(0, room - 1, min(count, room)).round().long().unique()
+    chosen = torch.tensor(_evenly((len(ids) - shift) // length, count))
     places = (chosen * length)[:, None] + torch.arange(length)
     read, asked = torch.tensor(ids)[places], torch.tensor(learned)[places + shift]
     return {"input_ids": read, "attention_mask": torch.ones_like(read)}, asked
@@ -229,32 +226,36 @@ def _classified(
 ) -> tuple[dict[str, Tensor], Tensor]:
     fit_head(source, data)
     places = {label: place for place, label in enumerate(data.classes)}
-    chosen = torch.linspace(0, len(data.rows) - 1, min(count, len(data.rows))).round().long()
-    rows = []
-    for first, second in (data.rows[i] for i in chosen.unique().tolist()):
+    chosen, rows = _evenly(len(data.rows), count), []
+    for first, second in (data.rows[i] for i in chosen):
         pair = None if second is None else _text(second)
         ids = coder.ids(_text(first), pair, is_whole=True)
         rows.append(ids[: length - len(coder.close)] + coder.close)
-    labels = torch.tensor([places[data.labels[i]] for i in chosen.unique().tolist()])
-    return _padded(rows, coder.padding, ""), labels
+    labels = torch.tensor([places[data.labels[i]] for i in chosen])
+    return _padded(rows, coder.padding), labels
 
 
 def _answered(
     config: Any, data: OwnRows, coder: _Coder, count: int, length: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return questions for the encoder, and answers for the decoder to predict."""
-    chosen = torch.linspace(0, len(data.rows) - 1, min(count, len(data.rows))).round().long()
-    pairs = [data.rows[i] for i in chosen.unique().tolist()]
+    pairs = [data.rows[i] for i in _evenly(len(data.rows), count)]
     questions = [coder.ids(_text(q), is_whole=True)[:length] for q, _ in pairs]
     answers = [(coder.ids(_text(a)) + coder.end)[:length] or [coder.padding] for _, a in pairs]
     start = getattr(config, "decoder_start_token_id", None)
-    start = coder.padding if start is None else start
-    read = [[start, *answer[:-1]] for answer in answers]
-    inputs = _padded(questions, coder.padding, "") | _padded(read, coder.padding, "decoder_")
-    return inputs, _padded(answers, IGNORED, "")["input_ids"]
+    read = [[coder.padding if start is None else start, *answer[:-1]] for answer in answers]
+    inputs = _padded(questions, coder.padding) | _padded(read, coder.padding, "decoder_")
+    return inputs, _padded(answers, IGNORED)["input_ids"]
 
 
-def _padded(rows: Sequence[Sequence[int]], padding: int, prefix: str) -> dict[str, Tensor]:
+def _evenly(room: int, count: int) -> list[int]:
+    """Return at most `count` places, evenly spaced over this many, both ends among them."""
+    room = max(1, room)
+    places: list[int] = torch.linspace(0, room - 1, min(count, room)).round().long().tolist()
+    return list(dict.fromkeys(places))
+
+
+def _padded(rows: Sequence[Sequence[int]], padding: int, prefix: str = "") -> dict[str, Tensor]:
     width = max(1, *(len(row) for row in rows))
     full = [[*row, *[padding] * (width - len(row))] for row in rows]
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -33,7 +33,6 @@ _COLUMNS = (
 )
 
 Form = Literal["text", "chat", "completion"]
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +70,20 @@ def read_own_rows(path: Path) -> OwnRows:
     Args:
         path: A file, a folder of files with one ending, or a folder of `Dataset.save_to_disk`.
 
-    Returns:
-        The examples.
-
     Raises:
         InputError: pyarrow is missing, there is no such file, or its columns are not known.
         ArtifactError: The file cannot be read.
     """
     path = with_home(path)
     files = _files(path)
-    stats = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    stats = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return _read(path, stats)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, stats: tuple[tuple[str, int, int], ...]) -> OwnRows:
-    files = [Path(name) for name, *_ in stats]
+def _read(path: Path, stats: tuple[tuple[Path, int, int], ...]) -> OwnRows:
     try:
-        rows = list(islice((row for file in files for row in _rows(file)), _MOST_ROWS + 1))
+        rows = list(islice((row for file, *_ in stats for row in _rows(file)), _MOST_ROWS + 1))
     except (InputError, MemoryError):
         raise
     except Exception as error:  # of pyarrow, JSON or the file system
@@ -117,8 +112,8 @@ def _lines(file: Path) -> Iterator[str]:
         yield from iter(lambda: content.readline(_MOST_CHARACTERS), "")
 
 
-def _batches(file: Path) -> Iterable[Any]:
-    """Return the record batches of CSV, Parquet or Arrow."""
+def _batches(file: Path) -> Any:
+    """Return the record batches of CSV, Parquet or Arrow, as pyarrow, which has no types, does."""
     try:
         from pyarrow import csv, ipc, parquet
     except ImportError:
@@ -146,12 +141,10 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"There is no file or folder {path} to read data from.")
-    if _is_saved(path):
+    if any((path / name).is_file() for name in _SAVED):
         parts = {part.parent.name: part.parent for part in sorted(path.glob(f"*/{_SAVED[0]}"))}
-        home = parts.get(
-            "train", next(iter(parts.values()), path)
-        )  # of several the one to train on
-        return sorted(home.glob("*.arrow"))
+        home = next(iter(parts.values()), path)
+        return sorted(parts.get("train", home).glob("*.arrow"))  # of several the one to train on
     found = sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
     kinds = sorted({file.suffix.lower() for file in found})
     if len(kinds) != 1:
@@ -160,23 +153,19 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _is_saved(path: Path) -> bool:
-    return any((path / name).is_file() for name in _SAVED)
-
-
 def _understood(path: Path, rows: list[dict[str, Any]]) -> OwnRows:
     names = list(rows[0])
     is_cut, rows = len(rows) > _MOST_ROWS, _within(rows[:_MOST_ROWS])
-    form, columns = _form(path, names)
+    form, (first, *more) = _form(path, names)
+    second = more[0] if more else None
     label = next((name for name in _LABELS if name in names), None)
-    kept = [row for row in rows if row.get(columns[0])]
+    kept = [row for row in rows if row.get(first)]
     if not kept:
-        raise InputError(f"The column {columns[0]} of {path} is empty; give a file with examples.")
-    second = columns[1] if len(columns) > 1 else None
-    found = tuple((row[columns[0]], row.get(second) if second else None) for row in kept)
-    if columns[0] == "instruction":  # Alpaca's third column is part of the question
-        asked = [f"{row['instruction']}\n{row.get('input') or ''}".strip() for row in kept]
-        found = tuple((q, a) for q, (_, a) in zip(asked, found, strict=True))
+        raise InputError(f"The column {first} of {path} is empty; give a file with examples.")
+    asked = [row[first] for row in kept]
+    if first == "instruction":  # Alpaca's third column is part of the question
+        asked = [f"{row[first]}\n{row.get('input') or ''}".strip() for row in kept]
+    found = tuple((q, second and row.get(second)) for q, row in zip(asked, kept, strict=True))
     labels = tuple(_label(path, row.get(label)) for row in kept) if label and form == "text" else ()
     return OwnRows(name=path.name, form=form, rows=found, labels=labels, is_cut=is_cut)
 

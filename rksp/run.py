@@ -420,7 +420,7 @@ class Question:
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.gathering import gather
+        from rksp.assessment.evidence import gather
 
         evidence = gather(self.source, options, store=self.store, progress=progress)
         return self.judged(evidence, progress=progress)
@@ -435,7 +435,7 @@ class Question:
 
     def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
-        from rksp.assessment.gathering import known
+        from rksp.assessment.evidence import known
 
         recipe = self.run.recipe
         found = [known(self.source, options, recipe, self.store) for options in seeds]
@@ -446,7 +446,7 @@ class Question:
 
     def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
         """Return the document of the evaluations, one a seed."""
-        from rksp.assessment.report import score_report
+        from rksp.assessment.pipeline import score_report
 
         report = score_report(self.run.recipe, evaluations)
         faults = () if self.software is None else self.software.findings

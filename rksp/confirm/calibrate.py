@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rksp.assessment.gathering import gather
+from rksp.assessment.evidence import gather
 from rksp.assessment.measured import measured_inputs
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs

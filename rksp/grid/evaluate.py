@@ -34,7 +34,7 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.assessment.gathering import gather
+    from rksp.assessment.evidence import gather
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 

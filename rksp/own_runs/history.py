@@ -19,9 +19,10 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
 from rksp.models.configuration import refusals
-from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
+from rksp.models.declared import KEY_HEADS, Declared
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
+from rksp.models.type_table import HEADS, WIDTHS
 from rksp.own_runs.interpret import PastRun, Words, left_out
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.own_runs.outcome import Judged, Trained, judge

@@ -188,19 +188,21 @@ def _gathered(
 def _passed(logs: np.ndarray, spread: float) -> np.ndarray:
     """Pass logarithms of likelihoods or densities one level up or down, `[…, grid]`."""
     top = logs.max(axis=-1, keepdims=True)
-    return np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
-
-
-@lru_cache(maxsize=256)
-def _kernel(spread: float) -> np.ndarray:
-    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
-    density = np.exp(-0.5 * distance**2)
-    return density / density[len(GRID) // 2].sum()
+    found: np.ndarray = np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
+    return found
 
 
 def kernel(spread: float) -> np.ndarray:
     """Return the chance of each offset given that of the level above, `[grid, grid]`, symmetric."""
     return _kernel(round(spread, _DIGITS))
+
+
+@lru_cache(maxsize=256)
+def _kernel(spread: float) -> np.ndarray:
+    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
+    density: np.ndarray = np.exp(-0.5 * distance**2)
+    density /= density[len(GRID) // 2].sum()
+    return density
 
 
 def _normal_of(density: np.ndarray, within: float) -> RateDistribution:

@@ -108,9 +108,6 @@ class OutcomePolicy:
         Args:
             rates: Learning rate of each run, distinct, in any order.
             runs: The runs' curves in the same order; they share everything but the rate.
-
-        Returns:
-            The labels.
         """
         diverged = [self.has_diverged(run) for run in runs]
         finals = [self.final_loss(run) for run in runs]

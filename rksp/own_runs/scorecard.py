@@ -53,9 +53,6 @@ def learn(
         recipe: Fills in what a run does not say.
         prior: Default the shipped model.
 
-    Returns:
-        The model, and what was read.
-
     Raises:
         InputError: A path holds no run that can be read.
     """

@@ -11,7 +11,7 @@ from support.commands import run_rksp
 
 import rksp
 from rksp.assessment import measuring, store
-from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.evidence import gather, response_of
 from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore

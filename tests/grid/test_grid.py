@@ -17,8 +17,7 @@ from support.grid_runs import run_here
 from support.places import SUPPORT
 
 import rksp.grid.evaluate
-from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather
+from rksp.assessment.evidence import first_step, gather
 from rksp.assessment.pipeline import evaluate, judge
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions

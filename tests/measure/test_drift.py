@@ -8,8 +8,7 @@ import pytest
 import torch
 from support.tiny_models import TOKENS, tiny
 
-from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.evidence import first_step, gather, response_of
 from rksp.assessment.pipeline import judge
 from rksp.datasets.batch import Batch
 from rksp.documents.options import MeasureOptions
