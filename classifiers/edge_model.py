@@ -117,10 +117,12 @@ class EdgeModel:
                 "fit it again."
             )
         long = horizon_share(inputs.steps)
-        blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
         outside = self._outside(features)
-        shown = lambda line: sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
-        kind = Amount(edge=offset.edge + shown(self.edge), best=offset.best + shown(self.best))
+        shown_edge, shown_best = (
+            sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
+            for line in (self.edge, self.best)
+        )
+        kind = Amount(edge=offset.edge + shown_edge, best=offset.best + shown_best)
         unlike = self.kinds.widenings(inputs, kind, outside)
         edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
         best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
@@ -141,8 +143,8 @@ class EdgeModel:
             outside=outside,
             unlike={name: amount.edge for name, amount in unlike.items()},
             knots=np.asarray(self.knots),
-            below=blend(self.short.below, self.long.below),
-            above=blend(self.short.above, self.long.above),
+            below=(1 - long) * np.asarray(self.short.below) + long * np.asarray(self.long.below),
+            above=(1 - long) * np.asarray(self.short.above) + long * np.asarray(self.long.above),
         )
 
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
@@ -230,11 +232,6 @@ class Asking(ABC):
         return self.prior.card
 
     @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the prior's configuration lets measured columns be."""
-        return self.prior.expected
-
-    @property
     def tuning(self) -> FineTuningPredictor:
         """What answers for trained weights."""
         return self.prior.tuning
@@ -266,15 +263,12 @@ class Remembered(Asking):
         asked = (inputs, tuple((measured or {}).items()))
         return self.once(asked, lambda: self.prior.predict(inputs, measured))
 
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the predictor says."""
-        return self.once(tuple(measured.items()), lambda: self.prior.strangeness(measured))
-
     def once(self, asked: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` made when this was asked for the first time."""
         if asked not in self._made:
             self._made[asked] = make()
-        return self._made[asked]
+        made: T = self._made[asked]
+        return made
 
 
 CONFIGURED = "rksp, configuration alone"

@@ -199,10 +199,6 @@ def _worked(
     """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
-    if options.classifier is not None:
-        from rksp.classifiers.edge_model import load_edge_model
-
-        load_edge_model(options.classifier)  # say that it cannot be read before the work
     engine = _engine(work, store, groups)
     with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
         return run_grid(

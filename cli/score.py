@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,7 +42,7 @@ from rksp.cli.shared_options import (
 )
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
-from rksp.ground.budgets import SEEDS, reading
+from rksp.ground.budgets import SEEDS
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
@@ -52,7 +51,6 @@ from rksp.report.formats import rendering
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rksp.classifiers.edge_model import EdgeModel
     from rksp.cli.process import Report
     from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
@@ -168,7 +166,7 @@ def _question(
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+    return learned(question, risk.runs).applying(levers)
 
 
 def _finished(
@@ -261,13 +259,3 @@ def _ready(
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
-
-
-def _classifier(file: Path | None) -> EdgeModel | None:
-    """Return the classifier of a file; None stands for the shipped one."""
-    if file is None:
-        return None
-    from rksp.classifiers.edge_model import load_edge_model
-
-    with reading(f"the model of the edge {one_line(str(file), 200)}"):
-        return load_edge_model(file)

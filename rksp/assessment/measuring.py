@@ -56,7 +56,7 @@ def measured(
     store: MeasurementStore | None,
     progress: Progress,
 ) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.pipeline.gather`."""
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
     with ExitStack() as stack:

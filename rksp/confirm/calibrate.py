@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rksp.assessment.evidence import gather
 from rksp.assessment.measured import measured_inputs
+from rksp.assessment.pipeline import gather
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model

@@ -15,7 +15,7 @@ from rksp.assessment.store import initialization
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.models.names import file_identity, tree_identity
+from rksp.models.names import tree_identity
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
@@ -34,7 +34,6 @@ class Options(MeasureOptions):
     Attributes:
         threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Share of the edges that may lie below the rate not to exceed.
-        classifier: File of the classifier; None means the shipped one.
         runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
@@ -44,7 +43,6 @@ class Options(MeasureOptions):
 
     threshold: float = 0.5
     risk: float = 0.05
-    classifier: Path | None = None
     runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
@@ -112,8 +110,6 @@ class Cell:
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
-        if options.classifier is not None:
-            content["classifier"] = file_identity(options.classifier)
         if options.runs:
             content["runs"] = [tree_identity(path) for path in options.runs]
         return _digest(content)

@@ -34,7 +34,7 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.assessment.evidence import gather
+    from rksp.assessment.pipeline import gather
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 
@@ -76,9 +76,8 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     cells = _recipes(group)
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
-        prior = load_edge_model(options.classifier) if options.classifier else None
         question, evidence = ask(group, options, first)
-        question = question.learning(options.runs, prior)
+        question = question.learning(options.runs)
         known = Remembered(question.classifier or load_edge_model())
     except expected as error:
         yield _failed(error)

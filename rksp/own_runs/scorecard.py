@@ -38,10 +38,7 @@ _BINS = 10
 
 
 def learn(
-    paths: Sequence[Path],
-    source: ModelSource,
-    recipe: Recipe,
-    prior: EdgeModel | None = None,
+    paths: Sequence[Path], source: ModelSource, recipe: Recipe
 ) -> tuple[InformedModel, HistoryReport]:
     """Return the model that has also seen the runs under these paths.
 
@@ -51,13 +48,11 @@ def learn(
         paths: Files and folders; see `rksp.own_runs.registry`.
         source: The model that is asked about, which a run that names none is of.
         recipe: Fills in what a run does not say.
-        prior: Default the shipped model.
 
     Raises:
         InputError: A path holds no run that can be read.
     """
-    prior = prior or load_edge_model()
-    history = read_history(paths, source, recipe)
+    prior, history = load_edge_model(), read_history(paths, source, recipe)
     family = Declared(source.config, source.task).name
     return (
         InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.tiny_models import TOKENS, tiny
 
-from rksp.assessment.evidence import first_step, gather, response_of
-from rksp.assessment.pipeline import judge
+from rksp.assessment.evidence import first_step
+from rksp.assessment.pipeline import gather, judge, response_of
 from rksp.datasets.batch import Batch
 from rksp.documents.options import MeasureOptions
 from rksp.measure.response import measure_drift, measure_response
