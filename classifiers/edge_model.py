@@ -7,8 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,10 +21,6 @@ from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor
-
-ARTIFACT = Artifact(
-    noun="model of the edge", schema="rksp-edge-6", file="edge.json", command="python -m lab fit"
-)
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 T = TypeVar("T")
@@ -176,16 +170,8 @@ class EdgeModel:
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> EdgeModel:
-        """Rebuild a model.
-
-        Raises:
-            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
-        """
-        return ARTIFACT.parse(text, cls._built)
-
-    @classmethod
-    def _built(cls, stored: Mapping[str, Any]) -> EdgeModel:
+    def built(cls, stored: Mapping[str, Any]) -> EdgeModel:
+        """Return the model of stored fields; a ValueError says which do not fit each other."""
         model = of_stored(cls, stored)
         if abs(sum(model.weights) - 1) > 1e-6:
             raise ValueError("the weights are no weights")
@@ -205,14 +191,14 @@ class EdgeModel:
         return model
 
 
-@cache
-def load_edge_model(path: Path | None = None) -> EdgeModel:
-    """Load the model of a file; `path` None loads the shipped one.
-
-    Raises:
-        ArtifactError: There is no such file, or it is not a model.
-    """
-    return ARTIFACT.load(path, EdgeModel.from_json)
+ARTIFACT = Artifact(
+    noun="model of the edge",
+    schema="rksp-edge-6",
+    file="edge.json",
+    command="python -m lab fit",
+    build=EdgeModel.built,
+)
+load_edge_model = ARTIFACT.load
 
 
 class Asking(ABC):

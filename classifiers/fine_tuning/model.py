@@ -6,8 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Deviation, Number, of_stored
@@ -18,12 +16,6 @@ from rksp.ground.errors import ArtifactError, InputError
 if TYPE_CHECKING:
     from rksp.documents.own_runs import LearnedReport
 
-ARTIFACT = Artifact(
-    noun="model of fine-tuning",
-    schema="rksp-fine-tuning-1",
-    file="fine_tuning.json",
-    command="python -m lab fit-fine-tuning",
-)
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
@@ -286,16 +278,8 @@ class FineTuningModel:
         return head.removesuffix("\n}") + f',\n "covariance": [\n{rows}\n ]\n}}\n'
 
     @classmethod
-    def from_json(cls, text: str) -> FineTuningModel:
-        """Rebuild a model.
-
-        Raises:
-            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
-        """
-        return ARTIFACT.parse(text, cls._built)
-
-    @classmethod
-    def _built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
+    def built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
+        """Return the model of stored fields; a ValueError says which do not fit each other."""
         lapse = dict(zip(("share", "low", "high"), stored["lapse"], strict=True))
         model = of_stored(cls, {**stored, "lapse": lapse})
         if [len(row) for row in model.covariance] != list(range(1, len(model.mean) + 1)):
@@ -309,14 +293,14 @@ class FineTuningModel:
         return model
 
 
-@cache
-def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
-    """Load the model of a file; `path` None loads the shipped one.
-
-    Raises:
-        ArtifactError: There is no such file, or it is not a model.
-    """
-    return ARTIFACT.load(path, FineTuningModel.from_json)
+ARTIFACT = Artifact(
+    noun="model of fine-tuning",
+    schema="rksp-fine-tuning-1",
+    file="fine_tuning.json",
+    command="python -m lab fit-fine-tuning",
+    build=FineTuningModel.built,
+)
+load_fine_tuning_model = ARTIFACT.load
 
 
 def doubted_moments(

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.documents.score import PublishedReport
 
-ARTIFACT = Artifact(
-    noun="table of published runs",
-    schema="rksp-published-1",
-    file="published.json",
-    command="python -m lab published-runs",
-)
 ANY = "any"  # size
 LEAST = 5  # runs, below which rksp cannot tell
 ADAPTER_LADDERS = 109  # public ones of the model of fine-tuning; in none does alpha vary alone
@@ -73,19 +65,19 @@ def lookup(
     return next((row for row in found if row.runs >= LEAST), found[-1] if found else None)
 
 
-@cache
-def published_runs(path: Path | None = None) -> tuple[PublishedReport, ...]:
-    """Return the table of a file; `path` None is the shipped one.
-
-    Raises:
-        ArtifactError: It is missing or damaged.
-    """
-    return ARTIFACT.load(path, lambda text: ARTIFACT.parse(text, _built))
-
-
 def _built(stored: Any) -> tuple[PublishedReport, ...]:
     rows = tuple(PublishedReport.model_validate(row) for row in stored["rows"])
     for row in rows:
         if not 0 < row.lowest <= row.middle <= row.highest < math.inf or not row.stated <= row.runs:
             raise ValueError(f"the rates or counts of {row.method}, {row.objective} are no row's")
     return rows
+
+
+ARTIFACT = Artifact(
+    noun="table of published runs",
+    schema="rksp-published-1",
+    file="published.json",
+    command="python -m lab published-runs",
+    build=_built,
+)
+published_runs = ARTIFACT.load
