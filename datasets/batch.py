@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +42,8 @@ class Pass:
         return self.loss if self.aux is None else self.loss + self.aux
 
 
-class Objective(Protocol):
-    """Runs a model on a batch and computes its loss."""
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Pass:
-        """Return the result of one forward pass."""
-        ...
+# Runs a model on a batch and computes its loss.
+Objective: TypeAlias = "Callable[[nn.Module, Batch], Pass]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ from rksp.own_runs.offsets import (
     SLOPES,
     STEP,
     Place,
-    Posterior,
     Spreads,
     kernel,
     posterior,
@@ -80,8 +79,8 @@ class _Response:
 
     def posterior(
         self, path: Place, inputs: EdgeInputs, said: EdgeEstimate, bare: EdgeEstimate
-    ) -> Posterior:
-        """Return the target's offset.
+    ) -> tuple[RateMixture, int]:
+        """Return the target's offset, and how many levels are known; see `offsets.posterior`.
 
         Args:
             path: Place of the target.
@@ -183,16 +182,18 @@ class InformedModel(Asking):
             return said
         bare = self.prior.predict(inputs) if measured else said
         path = path_of(self.family, inputs)
-        edge, best = (one.posterior(path, inputs, said, bare) for one in self._responses)
+        (edge, near), (best, beside) = (
+            one.posterior(path, inputs, said, bare) for one in self._responses
+        )
         covers = any(one.shows_edge and one.path[:3] == path[:3] for one in self.seen)
         found = replace(
             said,
-            edge=edge.rates.moved(said.log_edge, 0.0),
-            best=best.rates.moved(said.log_best, 0.0),
+            edge=edge.moved(said.log_edge, 0.0),
+            best=best.moved(said.log_best, 0.0),
             outside={} if covers else said.outside,
             below=said.below * self._steepness,
         )
-        shares = LEVELS[max(edge.known, best.known)]
+        shares = LEVELS[max(near, beside)]
         learned = learned_report(self.seen, said, found, shares=shares, covers=covers)
         return replace(found, learned=learned)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,6 @@ MISTAKEN = 0.05  # chance that a whole ladder says nothing: another metric, anot
 # Nats within which the best of a ladder may be any of its rates: seeds of short runs differ by
 # more than those of long ones.
 _FLAT_SHORT, _FLAT_LONG = 0.03, 0.005
-_FLAT_TUNED = 0.01  # the same of held-out losses of a short run from trained weights
 _NO_WEIGHT = 1e-6  # of a rate that was surely not the best
 _NEAR, _MOST_LOST = 1.01, 1.0  # decades below the best rate, and nats, that are looked at
 # Fields of the inputs that are no part of the recipe, and that measuring a model may refine.
@@ -306,12 +305,8 @@ class Tuned(LabelledRuns):
         inputs: Of the model of fine-tuning, without a source or a model.
     """
 
+    flat: ClassVar[float] = 0.01  # of held-out losses of a short run
     inputs: FineTuningInputs
-
-    @property
-    def flat(self) -> float:
-        """Nats within which the best of a ladder may be any of its rates."""
-        return _FLAT_TUNED
 
     @property
     def edge(self) -> tuple[float, float] | None:

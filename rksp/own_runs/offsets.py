@@ -117,21 +117,13 @@ class Spreads:
         return math.hypot(self.ladder, SEED) if known == 3 else self.within
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """What is known of the target's offset.
-
-    Attributes:
-        rates: Its distribution, around an offset of 0 by the shipped model.
-        known: How many levels below the team's the target shares with some run.
-    """
-
-    rates: RateMixture
-    known: int
-
-
-def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads) -> Posterior:
+def posterior(
+    seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads
+) -> tuple[RateMixture, int]:
     """Return the distribution of the target's offset, exact for each spread between sources.
+
+    It lies around an offset of 0 by the shipped model. With it comes how many levels below the
+    team's the target shares with some run.
 
     Args:
         seen: (place, logarithm of the likelihood of the team's offset at the target, for each pair
@@ -169,8 +161,8 @@ def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Sp
     weights = np.array(spreads.weights) * densities.sum(axis=1)
     within = spreads.remaining(known)
     parts = [_normal_of(density, within) for density in densities]
-    rates = RateMixture(weights=tuple((weights / weights.sum()).tolist()), parts=tuple(parts))
-    return Posterior(rates=rates, known=known)
+    chances = tuple((weights / weights.sum()).tolist())
+    return RateMixture(weights=chances, parts=tuple(parts)), known
 
 
 def _gathered(
