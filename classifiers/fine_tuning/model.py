@@ -309,14 +309,8 @@ def doubted_moments(
     """Return the mean and the variance of a normal value that probably lies in [low, high].
 
     With the chance `mistaken` the interval says nothing, and is as likely as its share of
-    `_RANGE` decades; so an interval far from where the value was expected moves it little.
-
-    Args:
-        location: Mean of the value before.
-        variance: Of the value before.
-        low: Least value; infinite where that side is open.
-        high: Largest value; infinite where that side is open.
-        mistaken: Chance that the interval says nothing.
+    `_RANGE` decades; so an interval far from where the value was expected moves it little. The
+    other arguments are those of `matched_moments`.
     """
     spread = math.sqrt(variance)
     mass = _below((high - location) / spread) - _below((low - location) / spread)
