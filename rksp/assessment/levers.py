@@ -26,10 +26,7 @@ _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
 
 def levers_of(
-    declared: Declared,
-    recipe: Recipe,
-    model: EdgePredictor,
-    predict: Predict,
+    declared: Declared, recipe: Recipe, model: EdgePredictor, predict: Predict
 ) -> tuple[LeverReport, ...]:
     """Return the levers that would raise the edge the most; none depends on the learning rate.
 

@@ -51,10 +51,7 @@ _GRADIENT_SHARE = 8  # the first gradient is that of an eighth of the probe's se
 
 
 def measured(
-    source: ModelSource,
-    options: MeasureOptions,
-    store: MeasurementStore | None,
-    progress: Progress,
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore | None, progress: Progress
 ) -> Evidence:
     """Build and measure one initialization; see `rksp.assessment.pipeline.gather`."""
     seconds: dict[str, float] = {}

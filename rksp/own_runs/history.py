@@ -95,11 +95,7 @@ class History:
 
 
 def read_history(
-    paths: Sequence[Path],
-    source: ModelSource | None,
-    recipe: Recipe,
-    *,
-    metric: str | None = None,
+    paths: Sequence[Path], source: ModelSource | None, recipe: Recipe, *, metric: str | None = None
 ) -> History:
     """Read and label every run under these paths.
 
@@ -133,10 +129,7 @@ def read_history(
         )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
     return History(
-        ladders=ladders,
-        left_out=unusable,
-        ignored=sorted(words.ignored),
-        doubt=_doubt_of(ladders),
+        ladders=ladders, left_out=unusable, ignored=sorted(words.ignored), doubt=_doubt_of(ladders)
     )
 
 
