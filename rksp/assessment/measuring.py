@@ -16,8 +16,7 @@ from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
 from rksp.checks.facts import read_facts
 from rksp.datasets.batch import Batch
-from rksp.datasets.own_probe import own_probe
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import own_probe, read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory

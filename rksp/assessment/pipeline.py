@@ -357,12 +357,14 @@ def _task_of(evidence: Evidence) -> str:
     task, data = evidence.source.task, evidence.options.data
     if evidence.declared.family.kind != "encoder" or task.endswith("classification"):
         return task
-    from rksp.datasets.own_rows import read_own_rows
     from rksp.models.heads import other_head
 
-    head = other_head(evidence.declared.get("architectures"))
-    has_labels = data is not None and bool(read_own_rows(data).labels)
-    return "text-classification" if head is not None or has_labels else task
+    is_classified = other_head(evidence.declared.get("architectures")) is not None
+    if data is not None:
+        from rksp.datasets.own_data import read_own_rows
+
+        is_classified = is_classified or bool(read_own_rows(data).labels)
+    return "text-classification" if is_classified else task
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:

@@ -29,7 +29,7 @@ from rksp.confirm.trial import (
     step_told,
     trial_row,
 )
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest

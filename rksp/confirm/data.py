@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from rksp.datasets.batch import IGNORED, Batch
-from rksp.datasets.own_probe import own_probe
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows, own_probe
 from rksp.datasets.probe import make_probe
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite

@@ -17,7 +17,7 @@ from torch import nn
 from rksp.confirm.arms import Arm
 from rksp.confirm.data import TrainingData, label_entropy, training_data, trivial_loss
 from rksp.datasets.batch import Batch, mean_loss
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows
 from rksp.documents.confirm import PROFILED, Curve, TrialReport
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
