@@ -82,12 +82,7 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
 
 
 def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
-    """Return why a rate of this run cannot be carried to another model, clauses; mostly none.
-
-    Args:
-        recipe: How the model is to be trained.
-        is_pretrained: The weights were trained before.
-    """
+    """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
     choice = choose_model(recipe, is_pretrained=is_pretrained)
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 

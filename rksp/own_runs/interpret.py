@@ -120,7 +120,7 @@ class Words:
     metric: str | None = None
     ignored: set[str] = field(default_factory=set)
     _setups: dict[object, Any] = field(default_factory=dict)
-    _settings: dict[str, Any] = field(default_factory=dict)
+    _settings: dict[str | None, Any] = field(default_factory=dict)
 
     def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOutReport]]:
         """Return the runs that can be used, and the others."""
@@ -190,8 +190,7 @@ class Words:
             and isinstance(value, int | float | str | bool | list)
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}
-        kinds = {name: self._kind(name, said) for name in said}
-        kept = {n: v for n, v in said.items() if kinds[n] != "ignored" and n not in rates}
+        kept = {n: v for n, v in said.items() if n not in rates and self._counts(n, said)}
         key = tuple(sorted((name, repr(value)) for name, value in kept.items()))
         if key not in self._setups:
             try:
@@ -206,28 +205,22 @@ class Words:
         rate = {"learning_rate": said[min(rates)]} if rates else {}
         return fields | rate, target, overrides
 
-    def _kind(self, name: str, said: Mapping[str, object]) -> str:
-        """Return what a column is: recipe, target, set or seed; ignored for all else."""
+    def _counts(self, name: str, said: Mapping[str, object]) -> bool:
+        """Tell whether a column is of the recipe or the model; note it as ignored if of nothing."""
         kind, setting = canonical(name)
-        if kind in ("recipe", "target"):
-            return kind
         if kind == "seed" or name.startswith(PREFIX):
-            return "ignored"
-        if name.startswith("set.") or self._knows(setting, said):
-            return "set"
-        if _is_argument(name):
-            return "argument"
+            return False
+        is_known = kind != "set" or name.startswith("set.") or self._knows(setting, said)
+        if is_known or _is_argument(name):
+            return True
         self.ignored.add(name)
-        return "ignored"
+        return False
 
     def _knows(self, setting: str, said: Mapping[str, object]) -> bool:
         target = next((str(said[n]) for n in said if canonical(n)[0] == "target"), self.target)
-        if target is None:
-            return False
         if target not in self._settings:
-            self._settings[target] = settings_of(target)
-        known = self._settings[target]
-        return known is not None and setting in known
+            self._settings[target] = None if target is None else settings_of(target)
+        return setting in (self._settings[target] or ())
 
     def _read_setup(
         self, raw: RawRun, said: Mapping[str, object]
