@@ -87,15 +87,20 @@ def score(
         InputError: Some input cannot be used; the message says what to do.
         NotCovered: A target without a batch has no residual stream of constant width.
     """
-    _check(recipe, apply, options, cache, runs)
     file = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
     fields: dict[str, Any] = {}
     if isinstance(recipe, Recipe):
         fields = recipe.model_dump(exclude_unset=True)
     elif isinstance(recipe, Mapping):
         fields = dict(recipe)
+    elif recipe is not None and file is None:
+        raise InputError(
+            f"recipe is of type {type(recipe).__name__}; it should be a Recipe, a mapping of its "
+            "fields, or the path of a run file."
+        )
     if lr is not None:
         fields["learning_rate"] = lr
+    _check(apply, options, cache, runs)
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
     for name in measure:
@@ -145,15 +150,13 @@ def _is_module(target: object) -> TypeGuard[nn.Module]:
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
-def _check(recipe: object, apply: object, options: object, cache: object, runs: object) -> None:
+def _check(apply: object, options: object, cache: object, runs: object) -> None:
     """Check the kinds of arguments that nothing else checks.
 
     Raises:
         InputError: One is of another kind.
     """
     paths = (str, os.PathLike)
-    wanted = "a Recipe, a mapping of its fields, or the path of a run file"
-    check_kind("recipe", recipe, (Recipe, Mapping, *paths, type(None)), wanted)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     check_kind("cache", cache, (bool, *paths), "True, False or a folder")
     levers = apply if isinstance(apply, list | tuple) else [None]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rksp.assessment.evidence import NOTHING_RAN, Evidence
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
-from rksp.checks.coverage import uncovered, untuned
+from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -305,7 +305,7 @@ class _Answers:
         if choice.model == "fine-tuning":
             return self._tuned(recipe, terms)
         model = self.classifier or load_edge_model()
-        doubts = uncovered(recipe)
+        doubts: Sequence[str] = choice.doubts
         if seen is not None:
             doubts = doubts_of(seen, self.response, doubts)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rksp.checks.coverage import SEEN_OBJECTIVES
+from rksp.checks.coverage import SEEN_OBJECTIVES, uncovered
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
@@ -58,10 +58,12 @@ class Choice:
     Attributes:
         model: The runs that it was fitted on; "none" if no model covers the run.
         reasons: Why no model does, clauses; empty if one does.
+        doubts: What the runs of random initializations do not cover, clauses.
     """
 
     model: Answers
     reasons: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
@@ -73,12 +75,13 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
         recipe: How the model is to be trained.
         is_pretrained: The weights were trained before.
     """
+    doubts = tuple(uncovered(recipe))
     if is_pretrained or recipe.starts_trained:
         return Choice(model="fine-tuning")
     if recipe.objective not in SEEN_OBJECTIVES:
         unseen = f"the labelled runs include no objective {recipe.objective}"
         return Choice(model="none", reasons=(unseen,))
-    return Choice(model="random initializations")
+    return Choice(model="random initializations", doubts=doubts)
 
 
 def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
