@@ -125,7 +125,6 @@ def grid(
     if work.engine == "slurm" and store is None:
         raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
-    risk.prior()  # one that cannot be read is refused before the work
     with (
         told_if_interrupted(goes_on_from(store, "-o STORE.db", "cells")),
         TemporaryDirectory() as folder,

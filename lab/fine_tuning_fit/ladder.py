@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.ground.errors import InputError
 
 OPEN = (-math.inf, math.inf)

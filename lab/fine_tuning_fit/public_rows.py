@@ -20,7 +20,7 @@ from lab.fine_tuning_fit.ladder import (
     ladder_of_runs,
 )
 from rksp.classifiers.fine_tuning.inputs import ADAPTERS, FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
 from rksp.models.families import kind_of

@@ -13,7 +13,7 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import Tier
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from torch import nn
 
     from rksp.assessment.measurement import Measurement

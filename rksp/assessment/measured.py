@@ -69,7 +69,7 @@ def loss_doubts(seen: Profile) -> list[str]:
 
 def doubts_of(
     seen: Profile, response: ResponseProfile | None, of_recipe: Sequence[str]
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return the reasons why the evidence does not support an answer, with those of the recipe."""
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += of_recipe
@@ -80,4 +80,4 @@ def doubts_of(
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
     if response is None and seen.spectra.reading == "not measured":
         doubts.append(f"neither spectra nor the gradient could be measured: {seen.spectra.reason}")
-    return tuple(doubts)
+    return doubts

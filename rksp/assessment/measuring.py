@@ -16,8 +16,7 @@ from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
 from rksp.checks.facts import read_facts
 from rksp.datasets.batch import Batch
-from rksp.datasets.own_probe import own_probe
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import own_probe, read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory
@@ -51,12 +50,9 @@ _GRADIENT_SHARE = 8  # the first gradient is that of an eighth of the probe's se
 
 
 def measured(
-    source: ModelSource,
-    options: MeasureOptions,
-    store: MeasurementStore | None,
-    progress: Progress,
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore | None, progress: Progress
 ) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.pipeline.gather`."""
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
     with ExitStack() as stack:

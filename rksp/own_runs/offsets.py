@@ -117,21 +117,13 @@ class Spreads:
         return math.hypot(self.ladder, SEED) if known == 3 else self.within
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """What is known of the target's offset.
-
-    Attributes:
-        rates: Its distribution, around an offset of 0 by the shipped model.
-        known: How many levels below the team's the target shares with some run.
-    """
-
-    rates: RateMixture
-    known: int
-
-
-def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads) -> Posterior:
+def posterior(
+    seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads
+) -> tuple[RateMixture, int]:
     """Return the distribution of the target's offset, exact for each spread between sources.
+
+    It lies around an offset of 0 by the shipped model. With it comes how many levels below the
+    team's the target shares with some run.
 
     Args:
         seen: (place, logarithm of the likelihood of the team's offset at the target, for each pair
@@ -169,8 +161,8 @@ def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Sp
     weights = np.array(spreads.weights) * densities.sum(axis=1)
     within = spreads.remaining(known)
     parts = [_normal_of(density, within) for density in densities]
-    rates = RateMixture(weights=tuple((weights / weights.sum()).tolist()), parts=tuple(parts))
-    return Posterior(rates=rates, known=known)
+    chances = tuple((weights / weights.sum()).tolist())
+    return RateMixture(weights=chances, parts=tuple(parts)), known
 
 
 def _gathered(
@@ -188,19 +180,21 @@ def _gathered(
 def _passed(logs: np.ndarray, spread: float) -> np.ndarray:
     """Pass logarithms of likelihoods or densities one level up or down, `[…, grid]`."""
     top = logs.max(axis=-1, keepdims=True)
-    return np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
-
-
-@lru_cache(maxsize=256)
-def _kernel(spread: float) -> np.ndarray:
-    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
-    density = np.exp(-0.5 * distance**2)
-    return density / density[len(GRID) // 2].sum()
+    found: np.ndarray = np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
+    return found
 
 
 def kernel(spread: float) -> np.ndarray:
     """Return the chance of each offset given that of the level above, `[grid, grid]`, symmetric."""
     return _kernel(round(spread, _DIGITS))
+
+
+@lru_cache(maxsize=256)
+def _kernel(spread: float) -> np.ndarray:
+    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
+    density: np.ndarray = np.exp(-0.5 * distance**2)
+    density /= density[len(GRID) // 2].sum()
+    return density
 
 
 def _normal_of(density: np.ndarray, within: float) -> RateDistribution:

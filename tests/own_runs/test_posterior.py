@@ -158,7 +158,7 @@ def test_the_tree_agrees_with_a_normal_posterior():
     target = path_of("gpt2", inputs(width=1024))
     seen, noise = (0.4, 0.1, -0.3), 0.1
     logs = [-0.5 * ((GRID - x) / noise)[None] ** 2 for x in seen]
-    found = posterior(list(zip(places, logs, strict=True)), target, spreads)
+    found, known = posterior(list(zip(places, logs, strict=True)), target, spreads)
     levels = [0.3 * np.sqrt(share) for share in spreads.outer] + [spreads.model, spreads.ladder]
 
     def shared(one, other):
@@ -169,12 +169,12 @@ def test_the_tree_agrees_with_a_normal_posterior():
     covariance += np.eye(3) * noise**2
     cross = np.array([sum(s**2 for s in levels[: min(3, 1 + _same(target, a))]) for a in places])
     weights = np.linalg.solve(covariance, cross)
-    (part,) = found.rates.parts
+    (part,) = found.parts
     assert part.location == pytest.approx(float(weights @ seen), abs=0.01)
     variance = sum(s**2 for s in levels[:3]) - float(weights @ cross)
     assert part.between == pytest.approx(np.sqrt(variance), rel=0.03)
-    assert found.rates.within == pytest.approx(0.2)
-    assert found.known == 2
+    assert found.within == pytest.approx(0.2)
+    assert known == 2
 
 
 def _same(one, other) -> int:
@@ -187,8 +187,8 @@ def test_a_surprising_ladder_favours_the_wide_spreads():
     place = path_of("gpt2", inputs(width=256))
     target = path_of("gpt2", inputs(width=1024))
     at = lambda x: [(place, -0.5 * ((GRID - x) / SEED)[None] ** 2)]
-    assert posterior(at(1.2), target, spreads).rates.weights[1] > 0.9
-    assert posterior(at(0.0), target, spreads).rates.weights[1] < 0.5
+    assert posterior(at(1.2), target, spreads)[0].weights[1] > 0.9
+    assert posterior(at(0.0), target, spreads)[0].weights[1] < 0.5
 
 
 def test_a_thousand_runs_are_learned_within_a_moment():

@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 from support.reports import scored, with_risk
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
