@@ -183,7 +183,7 @@ def _same(one, other) -> int:
 
 def test_a_surprising_ladder_favours_the_wide_spreads():
     parts = tuple(RateDistribution(location=0.0, within=0.2, between=b) for b in (0.05, 0.6))
-    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), "adamw", 1.0)
+    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), 1.0)
     place = path_of("gpt2", inputs(width=256))
     target = path_of("gpt2", inputs(width=1024))
     at = lambda x: [(place, -0.5 * ((GRID - x) / SEED)[None] ** 2)]
@@ -229,7 +229,7 @@ def test_what_is_unlike_the_data_in_a_recipe_carries_whole():
     rates = RateMixture(
         weights=(1.0,), parts=(RateDistribution(location=0.0, within=0.1, between=0.5),)
     )
-    of = lambda unlike: Spreads.of(rates, "adamw", 0.5, unlike)
+    of = lambda unlike: Spreads.of(rates, 0.5, unlike)
     owns = [of(unlike).own for unlike in (0.0, 0.3, 0.5)]
     assert owns == pytest.approx([0.5 * 0.25, 0.5 * (0.25 - 0.09), 0.0])
     for unlike in (0.0, 0.3, 0.5, 0.6):  # what carries and what is the model's own make the whole
