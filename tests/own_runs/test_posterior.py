@@ -103,6 +103,15 @@ def test_a_best_rate_at_the_border_bounds_from_one_side():
     assert cut.best_likelihood(said.log_best)[0] == pytest.approx(1, abs=0.1)
 
 
+def test_what_low_rates_lose_makes_the_curve_steeper_and_never_flatter():
+    ladder, prior = team_ladder(0.0), load_edge_model().predict(TARGET).below
+    below = lambda scale: (
+        informed(replace(ladder, losses=ladder.losses * scale)).predict(TARGET).below
+    )
+    assert (below(0.01) == prior).all()
+    assert (below(10.0)[prior > 0] > prior[prior > 0]).all()
+
+
 def test_a_flat_bottom_says_less_of_the_best_rate():
     ladder = team_ladder(-0.4)
     flat = replace(ladder, losses=np.where(ladder.failed > 0, ladder.losses, 3.0))
