@@ -189,7 +189,7 @@ def _options() -> Iterator[Entry]:
 
 
 def _monitors() -> Iterator[Entry]:
-    from rksp.watch.monitors.registry import MONITORS
+    from rksp.watch.registry import MONITORS
 
     for monitor in MONITORS.values():
         title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
@@ -204,8 +204,7 @@ def _monitors() -> Iterator[Entry]:
 
 
 def _parts() -> Iterator[Entry]:
-    from rksp.watch.faults.registry import FAULTS
-    from rksp.watch.interventions.registry import INTERVENTIONS
+    from rksp.watch.registry import FAULTS, INTERVENTIONS
 
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():

@@ -352,7 +352,7 @@ def _product(script: Script, draw: random.Random) -> str:
     inside = [(p, m) for p, m in linear if not p.endswith(("head", "embed_out"))]
     path, layer = draw.choice(inside or linear)
     fault = MatmulCorruption(product=product, bit=30)
-    fault._layer, fault._draw = layer, draw.random()
+    fault._layer, fault._draws = layer, (0.0, draw.random())
 
     def strike(step: int) -> None:
         if step == STRIKES:

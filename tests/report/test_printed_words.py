@@ -30,9 +30,7 @@ from rksp.report.score.measured import COLUMNS, measured
 from rksp.run import Run, origins_of_flags
 from rksp.spectra.spectrum import VARIANTS
 from rksp.spectra.status import Status
-from rksp.watch.faults.registry import FAULTS
-from rksp.watch.interventions.registry import INTERVENTIONS
-from rksp.watch.monitors.registry import MONITORS
+from rksp.watch.registry import FAULTS, INTERVENTIONS, MONITORS
 
 
 @functools.cache
