@@ -18,17 +18,15 @@ from typing import get_args
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import Level
 
 SEED = 0.06  # decades by which another seed moves the edge of the same run
 LEVELS: tuple[Level, ...] = get_args(Level)
 # Shares of the variance between sources, outermost first: the team, the family of its model, the
-# optimizer. Kin of Adam differ little from each other; with sources left out, the errors of other
-# optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.
-_KIN = (0.5, 0.4, 0.1)
-_OTHERS = (0.3, 0.3, 0.4)
+# optimizer. Left out, families differ by up to 1.2 decades, other optimizers by 0.3 to 0.5, and
+# Marin's kin of Adam by 0.3 among each other.
+_SHARES = (0.3, 0.3, 0.4)
 # Share of what differs between sources that carries from one model of a team to another; the rest
 # is the model's own. Of 1 and 0.5, chosen on sources and families left out.
 EDGE_CARRIED, BEST_CARRIED = 0.5, 1.0
@@ -67,24 +65,22 @@ class Spreads:
     own: float = 0.0
 
     @classmethod
-    def of(cls, rates: RateMixture, optimizer: str, carried: float, unlike: float = 0.0) -> Spreads:
-        """Return how a distribution of the shipped model divides for an optimizer.
+    def of(cls, rates: RateMixture, carried: float, unlike: float = 0.0) -> Spreads:
+        """Return how a distribution of the shipped model divides.
 
         Args:
             rates: The distribution.
-            optimizer: Of the runs.
             carried: `EDGE_CARRIED` or `BEST_CARRIED`.
             unlike: Standard deviation of what the data know little of in the recipe, such as a rate
                 that rises to the end. It is in the distribution, and carries whole.
         """
-        shares = _KIN if optimizer in ADAM_FAMILY else _OTHERS
         pairs = zip(rates.weights, rates.parts, strict=True)
         variance = sum(weight * part.between**2 for weight, part in pairs)
         own = (1 - carried) * max(variance - unlike**2, 0.0)
         return cls(
             weights=rates.weights,
             between=tuple(part.between for part in rates.parts),
-            outer=tuple((1 - own / variance) * share for share in shares),
+            outer=tuple((1 - own / variance) * share for share in _SHARES),
             within=max(math.hypot(rates.within, math.sqrt(own)), 2 * SEED),
             own=own,
         )

@@ -103,6 +103,15 @@ def test_a_best_rate_at_the_border_bounds_from_one_side():
     assert cut.best_likelihood(said.log_best)[0] == pytest.approx(1, abs=0.1)
 
 
+def test_what_low_rates_lose_makes_the_curve_steeper_and_never_flatter():
+    ladder, prior = team_ladder(0.0), load_edge_model().predict(TARGET).below
+    below = lambda scale: (
+        informed(replace(ladder, losses=ladder.losses * scale)).predict(TARGET).below
+    )
+    assert (below(0.01) == prior).all()
+    assert (below(10.0)[prior > 0] > prior[prior > 0]).all()
+
+
 def test_a_flat_bottom_says_less_of_the_best_rate():
     ladder = team_ladder(-0.4)
     flat = replace(ladder, losses=np.where(ladder.failed > 0, ladder.losses, 3.0))
@@ -183,7 +192,7 @@ def _same(one, other) -> int:
 
 def test_a_surprising_ladder_favours_the_wide_spreads():
     parts = tuple(RateDistribution(location=0.0, within=0.2, between=b) for b in (0.05, 0.6))
-    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), "adamw", 1.0)
+    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), 1.0)
     place = path_of("gpt2", inputs(width=256))
     target = path_of("gpt2", inputs(width=1024))
     at = lambda x: [(place, -0.5 * ((GRID - x) / SEED)[None] ** 2)]
@@ -229,7 +238,7 @@ def test_what_is_unlike_the_data_in_a_recipe_carries_whole():
     rates = RateMixture(
         weights=(1.0,), parts=(RateDistribution(location=0.0, within=0.1, between=0.5),)
     )
-    of = lambda unlike: Spreads.of(rates, "adamw", 0.5, unlike)
+    of = lambda unlike: Spreads.of(rates, 0.5, unlike)
     owns = [of(unlike).own for unlike in (0.0, 0.3, 0.5)]
     assert owns == pytest.approx([0.5 * 0.25, 0.5 * (0.25 - 0.09), 0.0])
     for unlike in (0.0, 0.3, 0.5, 0.6):  # what carries and what is the model's own make the whole
