@@ -22,6 +22,9 @@ _SAFE = (1e-12, 1e12)  # singular values whose squares keep all digits in float3
 _STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
 
 
+Weights = Sequence[Tensor]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSingular:
     """The leading singular triplet of each weight, in the order they were given.
@@ -49,8 +52,8 @@ class TopSingular:
 
 
 def top_singular(
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
+    weights: Weights,
+    state: Weights | None = None,
     *,
     iterations: int | None = None,
     block: int = 4,
@@ -138,18 +141,21 @@ class _Addressed:
         return left, partial.sum(1)
 
 
+Products = type[_Stacked] | type[_Addressed]
+
+
 @torch.no_grad()
 def _grouped(
-    products: type[_Stacked] | type[_Addressed],
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
+    products: Products,
+    weights: Weights,
+    state: Weights | None = None,
     *,
     iterations: int | None = None,
     block: int = 4,
 ) -> TopSingular:
     """Compute `top_singular` with products of one of the two kinds."""
     passes = iterations or (COLD_ITERATIONS if state is None else WARM_ITERATIONS)
-    results: list[tuple[Tensor, ...] | None] = [None] * len(weights)
+    results: list[tuple[Tensor, ...]] = [()] * len(weights)
     for members in _groups(weights):
         group = [weights[index] for index in members]
         if state is None:
@@ -158,7 +164,7 @@ def _grouped(
             basis = torch.stack([state[index] for index in members])
         for index, result in zip(members, _iterate(products(group), basis, passes), strict=True):
             results[index] = result
-    _rescale(weights, results, state, passes, block, products)
+    _rescale(products, weights, results, state, passes, block)
     if not results:
         none = torch.empty(0)
         return TopSingular(
@@ -182,7 +188,14 @@ top_singular_reference = partial(_grouped, _Stacked)
 top_singular_triton = partial(_grouped, _Addressed)
 
 
-def _rescale(weights, results, state, passes, block, products) -> None:
+def _rescale(
+    products: Products,
+    weights: Weights,
+    results: list[tuple[Tensor, ...]],
+    state: Weights | None,
+    passes: int,
+    block: int,
+) -> None:
     """Compute what left the range of float32 again, from weights whose largest entry is one."""
     sigmas = torch.stack([sigma for sigma, *_ in results]).tolist() if results else []
     for index, sigma in enumerate(sigmas):
@@ -197,7 +210,9 @@ def _rescale(weights, results, state, passes, block, products) -> None:
         results[index] = (found[0] * largest, *found[1:])
 
 
-def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
+def _iterate(
+    product: _Stacked | _Addressed, basis: Tensor, passes: int
+) -> list[tuple[Tensor, ...]]:
     """Run `passes` products on `[group, n, block]` and split the result by weight."""
     previous = basis[..., 0]
     for last in [False] * (passes - 1) + [True]:
@@ -240,19 +255,21 @@ def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
     """Return orthonormal columns that span `image`; `fallback` for a weight whose image is zero."""
     scale = image.abs().amax((-2, -1), keepdim=True)
     image = torch.where(scale > 0, image / torch.where(scale > 0, scale, 1.0), fallback.double())
-    return torch.linalg.qr(image).Q
+    basis: Tensor = torch.linalg.qr(image).Q
+    return basis
 
 
 def _first_basis(group: list[Tensor], block: int) -> Tensor:
     m, n = group[0].shape
     draw = np.random.Generator(np.random.Philox(_SEED)).standard_normal  # the same on every device
     start = torch.from_numpy(draw((n, min(block, m, n)), np.float32)).to(group[0].device)
-    return torch.linalg.qr(start).Q.expand(len(group), -1, -1)
+    basis: Tensor = torch.linalg.qr(start).Q
+    return basis.expand(len(group), -1, -1)
 
 
-def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
+def _groups(weights: Weights) -> list[list[int]]:
     """Group the indices of weights of equal shape and dtype, within 64 MiB of float32."""
-    open_groups: dict[tuple, list[int]] = {}
+    open_groups: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     groups: list[list[int]] = []
     for index, weight in enumerate(weights):
         key = (weight.shape, weight.dtype)
@@ -264,7 +281,7 @@ def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
     return groups
 
 
-def _check(weights, state, iterations: int | None, block: int) -> None:
+def _check(weights: Weights, state: Weights | None, iterations: int | None, block: int) -> None:
     for weight in weights:
         if weight.ndim != 2 or not weight.is_floating_point() or weight.numel() == 0:
             raise InputError(

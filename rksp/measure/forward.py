@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,8 +158,10 @@ class ForwardWatch:
         if stats is not None and math.isfinite(stats.logit_std):
             self.attention.append(stats)
 
-    def _leaf(self, name: str):
-        def look(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+    def _leaf(self, name: str) -> Callable[..., None]:
+        def look(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+        ) -> None:
             out, x = first_tensor(output), first_tensor((args, kwargs))
             if out is None or out.numel() == 0 or out.device.type == "meta":
                 return
@@ -324,7 +326,7 @@ def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
     """Cut rows in pieces of `_CHUNK`, each with its place."""
     start = 0
     for rows in whole:
-        for part in rows.split(_CHUNK):
+        for part in torch.split(rows, _CHUNK):
             yield start, part.float()
             start += len(part)
 
@@ -356,7 +358,7 @@ def _copied(part: Tensor, total: Tensor, own: Tensor) -> Tensor:
 def _spread(rows: Tensor) -> Tensor:
     """Return the standard deviation of each row in two reads; torch.std is far slower."""
     count = rows.shape[-1]
-    square = torch.linalg.vector_norm(rows, dim=-1).square()
+    square: Tensor = torch.linalg.vector_norm(rows, dim=-1).square()
     return ((square - count * rows.mean(-1).square()) / (count - 1)).clamp(min=0).sqrt()
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import backward
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, logits_of, run_pass
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
@@ -51,7 +53,7 @@ def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> Respo
     with evaluating(model), without_gradients(params):
         sizes = _dropped_sizes(model, same, params)
         if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
-            run_pass(model, same).total.backward()
+            backward(run_pass(model, same).total)
             sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
     # In the order of the parameters, whatever the order of the backward pass.
     return profile_of_gradient([sizes[id(p)] for p in params if id(p) in sizes], 3 * share)
@@ -74,11 +76,12 @@ def _dropped_sizes(
             return_freed_memory()
             dropped = 0
 
-    hooks = [p.register_post_accumulate_grad_hook(note) for p in params]
+    register: Callable[..., RemovableHandle] = Tensor.register_post_accumulate_grad_hook
+    hooks = [register(p, note) for p in params]
     try:
         total = run_pass(model, same).total
         return_freed_memory()
-        total.backward()
+        backward(total)
     finally:
         for hook in hooks:
             hook.remove()
@@ -118,7 +121,8 @@ def measure_streamed_gradient(
         with freed_memory_returned(), taping(opened, served) as tape:
             logits, aux = logits_of(opened.model, same)
             loss = cross_entropy(logits, definite(same.labels))
-            (loss if aux is None else loss + aux).backward()
+            run_backward: Callable[[], None] = (loss if aux is None else loss + aux).backward
+            run_backward()  # a method of the tensor, so that it leaves the tape
         gradients, pool = tape.gradients, opened.supply.products
         sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
         served(total)
@@ -166,7 +170,7 @@ def measure_response(
     share = same.count / (same.count + fresh.count)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
-        first.total.backward()
+        backward(first.total)
         before = [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
@@ -332,7 +336,7 @@ def measure_drift(
     """
     params = [p for p in model.parameters() if p.requires_grad]
     with evaluating(model), without_gradients(params):
-        run_pass(model, same).total.backward()
+        backward(run_pass(model, same).total)
         present = [p for p in params if p.grad is not None]
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not 0 < norm < math.inf:
@@ -423,4 +427,5 @@ def _step(
     parameter.grad = gradient
     with torch.enable_grad():
         kind([{"params": [parameter], **options}], lr=options["lr"]).step()
-    return (parameter.detach() - weight) / options["lr"]
+    change: Tensor = (parameter.detach() - weight) / options["lr"]
+    return change

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
@@ -132,7 +133,7 @@ class _Reader:
         self.failures: list[BaseException] = []
         self.states = self.width = 0
 
-    def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator:
+    def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator[RemovableHandle]:
         """Register the hooks of a chain and yield their handles."""
         turns: dict[nn.Module, list[int]] = {}
         for index, block in enumerate(chain.blocks):
@@ -162,7 +163,7 @@ class _Visit:
         self.x: Tensor | None = None
         self.rows: Tensor | None = None
 
-    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy the states entering the block."""
         tensor = definite(self.chain.read_input(args, kwargs))
         self.rows = _choose(self.chain, tensor, self.mask, self.reader.num_states)
@@ -170,7 +171,9 @@ class _Visit:
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.reader.watch.block = self.offset + index
 
-    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Hand over the transition of the block."""
         reader, x = self.reader, definite(self.x)
         index = self.indices[min(self.turn, len(self.indices) - 1)]

@@ -97,7 +97,9 @@ def acts(name: str) -> bool:
     return name in _DROPPED or name.startswith("_") or _KERNEL.match(name) is not None
 
 
-def _clean(settings: Mapping, prefix: str, dropped: list[str], depth: int) -> dict:
+def _clean(
+    settings: Mapping[str, Any], prefix: str, dropped: list[str], depth: int
+) -> dict[str, Any]:
     if depth > _DEEPEST:
         raise InputError(f"The configuration nests deeper than {_DEEPEST} levels at {prefix}.")
     clean: dict[str, Any] = {}

@@ -6,6 +6,7 @@ takes seconds, and the Hub client decides then whether it may go online (`offlin
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -48,7 +49,8 @@ def offline() -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Silence progress bars and advice from transformers; rksp raises or notes what matters."""
     with offline():
-        from transformers.utils import logging
+        from transformers import utils
+    logging: Any = utils.logging  # it states no types
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -69,8 +71,9 @@ def types_for(name: object) -> Collection[str]:
 def model_types() -> Mapping[str, str]:
     """Return the configuration classes that transformers has, by model type."""
     with offline():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    return CONFIG_MAPPING_NAMES
+        from transformers.models.auto import configuration_auto
+    names: Mapping[str, str] = vars(configuration_auto)["CONFIG_MAPPING_NAMES"]
+    return names
 
 
 def known_type(
@@ -202,10 +205,10 @@ def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[
 
 def _from_dict(kind: Any, settings: Mapping[str, Any]) -> Any:
     with quiet():
-        return kind.from_dict(_copy(settings))
+        return kind.from_dict(copy.deepcopy(dict(settings)))
 
 
-def overlay(settings: Mapping, changes: Mapping) -> dict[str, Any]:
+def overlay(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Merge nested changes into settings."""
     result = dict(settings)
     for key, value in changes.items():
@@ -214,12 +217,6 @@ def overlay(settings: Mapping, changes: Mapping) -> dict[str, Any]:
             value = overlay(inner, value)
         result[key] = value
     return result
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
 def remote_config(target: str, folder: Path) -> Any:

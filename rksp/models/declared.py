@@ -334,7 +334,8 @@ class Declared:
         stages = setting(self.part, "depths")
         if not isinstance(stages, list | tuple) or not sum(stages):
             return 1.0
-        return sum(count * 4.0**-i for i, count in enumerate(reversed(stages))) / sum(stages)
+        areas = (float(count) * 4.0**-i for i, count in enumerate(reversed(stages)))
+        return sum(areas) / sum(stages)
 
     def _attention(self, width: float) -> float:
         heads = self.heads or 1

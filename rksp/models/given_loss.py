@@ -226,7 +226,9 @@ def _training_step(model: Any, batch: Batch) -> Pass:
 
 
 @contextmanager
-def _hooked(modules: tuple[nn.Module, ...], keep: Callable) -> Iterator[None]:
+def _hooked(
+    modules: tuple[nn.Module, ...], keep: Callable[[nn.Module, Any, Any], None]
+) -> Iterator[None]:
     hooks = [module.register_forward_hook(keep) for module in modules]
     try:
         yield

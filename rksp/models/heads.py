@@ -225,20 +225,21 @@ def make(chosen: Choice, *, trust_remote_code: bool = False) -> nn.Module:
 def _make(chosen: Choice, attention: str, trust_remote_code: bool) -> nn.Module:
     import torch
 
-    return _auto_class(chosen).from_config(
+    made: nn.Module = _auto_class(chosen).from_config(
         chosen.config,
         attn_implementation=attention,
         trust_remote_code=trust_remote_code,
         dtype=torch.float32,
     )
+    return made
 
 
-def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict]:
+def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """Load the trained weights in a folder; return the model and what was missing."""
     import torch
 
     with quiet():
-        return _auto_class(chosen).from_pretrained(
+        model, report = _auto_class(chosen).from_pretrained(
             folder,
             config=chosen.config,
             attn_implementation=_attention(chosen),
@@ -248,6 +249,7 @@ def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict]:
             trust_remote_code=False,
             output_loading_info=True,
         )
+    return model, report
 
 
 def _auto_class(chosen: Choice) -> Any:

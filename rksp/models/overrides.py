@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -101,7 +102,7 @@ class ModelSettings:
         Raises:
             InputError: A name is not a setting of this model.
         """
-        result = _copy(settings)
+        result = copy.deepcopy(dict(settings))
         for name, given in self._spread(overrides).items():
             value = parse_value(given) if isinstance(given, str) else given
             own = self.known.get(self.renamed.get(name, name))
@@ -114,7 +115,7 @@ class ModelSettings:
             for parent in parents:
                 inner = reference[parent]
                 if not isinstance(target.get(parent), dict):
-                    target[parent] = _copy(inner)
+                    target[parent] = copy.deepcopy(inner)
                 target, reference = target[parent], inner
             if not parents:
                 last = self.renamed.get(last, last)
@@ -154,7 +155,7 @@ def is_by_layer(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
 
-def resized(per_layer: list, depth: int) -> list:
+def resized(per_layer: list[Any], depth: int) -> list[Any]:
     """Cut or repeat a list with an entry per layer; keep every kind of layer if possible."""
     result = [per_layer[i % len(per_layer)] for i in range(depth)]
     try:
@@ -172,7 +173,3 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
-
-
-def _copy(settings: Mapping) -> dict:
-    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in settings.items()}

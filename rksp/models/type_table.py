@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeGuard
 
 FILE = "defaults.jsonl"
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -48,7 +48,7 @@ class TypeRow:
     aliases: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
-    rules: Mapping[str, list] = field(default_factory=dict)
+    rules: Mapping[str, list[Any]] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
@@ -270,7 +270,7 @@ def _is_usual(name: str, value: Any, default: Any) -> bool:
     return isinstance(default, str) and isinstance(value, str) and name.endswith(ACTIVATIONS)
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -329,7 +329,7 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _agrees(row: TypeRow, name: str, given: Any, computed: Any) -> bool:
+def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
     """Tell whether a given value may stand in the place of a computed one."""
     if row.rules[name][0] == "cycle":
         return given == computed

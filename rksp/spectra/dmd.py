@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
@@ -226,9 +226,10 @@ def fit(
         return solve(states, variant, rank, name, layer, kreiss)
 
 
-def blas_threads(threads: int):
+def blas_threads(threads: int) -> AbstractContextManager[object]:
     """Return a context in which numpy and scipy use this many BLAS threads."""
-    return _controller().limit(limits=threads, user_api="blas")
+    limit: AbstractContextManager[object] = _controller().limit(limits=threads, user_api="blas")
+    return limit
 
 
 @functools.cache

@@ -63,7 +63,8 @@ class EigenSystem:
         both = self.pair != np.arange(len(self.pair))
         above = above + np.where(both, above[self.pair], 0.0)
         below = below + np.where(both, below[self.pair], 0.0)
-        return (above / below)[self.order]
+        ratios: np.ndarray = (above / below)[self.order]
+        return ratios
 
 
 def eigen_system(operator: np.ndarray) -> EigenSystem | None:
@@ -97,7 +98,7 @@ def _mixed(operator: np.ndarray) -> EigenSystem | None:
     np.fill_diagonal(centered, operator.diagonal() - shift)
     try:
         found = torch.linalg.eig(torch.from_numpy(centered))
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # no convergence
         return None
     eigenvalues, vectors = (part.numpy() for part in found)
     packed, pair = _packed(eigenvalues, vectors.astype(np.complex128))
@@ -223,7 +224,7 @@ def kreiss_constant(operator: np.ndarray) -> float:
             vector /= np.linalg.norm(vector)
         return -excess * largest
 
-    found = []
+    found: list[tuple[float, ...]] = []
     for angle in np.linspace(0.0, np.pi, 32):
         vector = first
         for radius in _RADII:

@@ -305,7 +305,8 @@ def _scale(module: nn.Module, width: int) -> float:
             value = getattr(place, name, None)
             if isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
                 return float(value)
-    return width**-0.5
+    usual: float = width**-0.5
+    return usual
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:

@@ -41,7 +41,7 @@ class Chain:
     entering: _Key = ("args", 0)
     leaving: _Key = ()
 
-    def read_input(self, args: tuple, kwargs: dict) -> Tensor | None:
+    def read_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Return the state in the arguments of a block's call."""
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
@@ -175,10 +175,12 @@ def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
                 places.setdefault(child, []).append((listing, index))
     pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
 
-    def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
-    def after(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def after(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:
             listing.calls.append(_Call(index, entering, leaving))

@@ -55,7 +55,7 @@ class Matrix:
 
     def read_heads(self) -> Tensor:
         """Return `read` split by head: `[heads, outputs of a head, inputs]`."""
-        return self.read().unflatten(0, (self.heads, -1))
+        return torch.unflatten(self.read(), 0, (self.heads, -1))
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
@@ -86,11 +86,11 @@ class Matrix:
         """Return a view `[groups, outputs of a group, inputs]`."""
         part = whole if self.expert is None else whole[self.expert]
         part = part.mT if self.is_transposed else part
-        return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
+        return torch.unflatten(part, 0, (self.groups, -1))[:, self.start : self.stop]
 
     def _bias_rows(self, whole: Tensor) -> Tensor:
         part = whole if self.expert is None else whole[self.expert]
-        return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
+        return torch.unflatten(part, 0, (self.groups, -1))[:, self.start : self.stop]
 
 
 def gathered(parameter: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from rksp.ground.model import definite
+from rksp.kernels.wide_output import Graph
 from rksp.models.streaming.supply import as_real, square_sum
 from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
 
@@ -186,7 +187,7 @@ class Tape(TorchFunctionMode):
         setattr(lent, _MARK, _Lent(key, value, begin))
         return lent
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = None
         if func is F.linear:
@@ -247,25 +248,33 @@ class Tape(TorchFunctionMode):
         return wait()
 
 
-class _Borrow(torch.autograd.Function):
+class _Borrow(Graph):
     """A weight as a tensor that requires a gradient, which goes to `sink` and not to a leaf."""
 
     @staticmethod
-    def forward(ctx, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
         ctx.sink = sink
         return value.detach()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ctx.sink(grad)
         return None, None, None
 
 
-class _Product(torch.autograd.Function):
+class _Product(Graph):
     """`x @ weightᵀ + bias`, or without the transposition; the weight is not kept."""
 
     @staticmethod
-    def forward(ctx, x, anchor, bias, lent: _Lent, tape: Tape, is_transposed: bool):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        anchor: Tensor,
+        bias: Tensor | None,
+        lent: _Lent,
+        tape: Tape,
+        is_transposed: bool,
+    ) -> Tensor:
         ctx.key, ctx.tape, ctx.is_transposed = lent.key, tape, is_transposed
         ctx.number = tape.number(lent.begin)
         ctx.tall = lent.value if lent.begin is None else None
@@ -278,7 +287,7 @@ class _Product(torch.autograd.Function):
         return out if bias is None else out.add_(bias)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         outer, inner = _flat(grad), _flat(x.detach())
         pair = (inner, outer) if ctx.is_transposed else (outer, inner)
@@ -297,16 +306,18 @@ class _Product(torch.autograd.Function):
         return grad_x, None, grad_bias, None, None, None
 
 
-class _LookUp(torch.autograd.Function):
+class _LookUp(Graph):
     """`weight[ids]`; the weight is not kept."""
 
     @staticmethod
-    def forward(ctx, anchor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape):
+    def forward(
+        ctx: Any, anchor: Tensor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape
+    ) -> Tensor:
         ctx.ids, ctx.key, ctx.padding, ctx.tape = ids, lent.key, padding, tape
         return F.embedding(ids, lent.value)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ids, values = ctx.ids.flatten(), _flat(grad)
         if ctx.padding is not None:
             counts = ids != ctx.padding

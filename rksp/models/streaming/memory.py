@@ -251,7 +251,7 @@ def readable(size: int) -> str:
 
 def resident_memory() -> int:
     """Return the bytes of this process in memory."""
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 def free_memory() -> int:

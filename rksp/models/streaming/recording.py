@@ -31,7 +31,7 @@ _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.
 class _SmallOnly(TorchFunctionMode):
     """Creates large tensors without storage, and fills empty small ones with NaN."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _FACTORIES and kwargs.get("device") in (None, "cpu", torch.device("cpu")):
             if _entries(func, args, kwargs) >= _LARGE:
@@ -43,7 +43,7 @@ class _SmallOnly(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _entries(func: Callable, args: tuple, kwargs: dict) -> int:
+def _entries(func: object, args: Any, kwargs: dict[str, Any]) -> int:
     size = kwargs.get("size", args[:1] if func is torch.full else args)
     if len(size) == 1 and not isinstance(size[0], int):
         size = size[0]
@@ -125,8 +125,8 @@ class Step:
     """
 
     operation: str
-    args: tuple
-    kwargs: dict
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     first: int = 0
     pieces: int = 0
@@ -166,11 +166,11 @@ class Filling:
         )
 
 
-class _Notebook(TorchDispatchMode):
+class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # untyped
     """Records every in-place operation on the weights; other operations run."""
 
     def __init__(self, names: dict[int, str], shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # untyped
         self.names, self.shapes = names, shapes
         self.steps: dict[str, list[Step]] = {name: [] for name in shapes}
         self.unclear: dict[str, str] = {}
@@ -182,7 +182,7 @@ class _Notebook(TorchDispatchMode):
             return None
         return self.names.get(tensor.untyped_storage()._cdata)
 
-    def note(self, tensor: Tensor, operation: str, args: tuple, kwargs: dict) -> None:
+    def note(self, tensor: Tensor, operation: str, args: Any, kwargs: dict[str, Any]) -> None:
         name = definite(self.name_of(tensor))
         values = (*args, *kwargs.values())
         is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
@@ -203,15 +203,16 @@ class _Notebook(TorchDispatchMode):
             self.unclear.pop(name, None)
         self.steps[name].append(step)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for value, argument in zip(args, func._schema.arguments, strict=False):
             alias = argument.alias_info
-            if alias is None or not alias.is_write or self.name_of(value) is None:
+            name = self.name_of(value)
+            if alias is None or not alias.is_write or name is None:
                 continue
             operation = func._schema.name.removeprefix("aten::")
             if value is not args[0] or not operation.endswith("_"):
-                self.unclear[self.name_of(value)] = operation
+                self.unclear[name] = operation
             else:
                 kept = {k: v for k, v in kwargs.items() if k != "generator"}
                 self.note(value, operation, args[1:], kept)
@@ -219,7 +220,7 @@ class _Notebook(TorchDispatchMode):
         self.derive(func, args, kwargs, result)
         return result
 
-    def derive(self, func, args: tuple, kwargs: dict, result: Any) -> None:
+    def derive(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Follow a weight multiplied, divided, increased or decreased by a number."""
         operation = func._schema.name.removeprefix("aten::")
         name = self.name_of(args[0]) if args else None
@@ -237,11 +238,11 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
     """Record whole functions of `torch.nn.init` that need values to be followed."""
     from transformers import initialization
 
-    table = initialization.TORCH_INIT_FUNCTIONS
+    table: Any = initialization.TORCH_INIT_FUNCTIONS
     originals = {name: table[name] for name in _WHOLE if name in table}
 
-    def noted(operation: str, original):
-        def call(tensor: Tensor, *args, **kwargs) -> Tensor:
+    def noted(operation: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             if notebook.name_of(tensor) is None:
                 return original(tensor, *args, **kwargs)
             kept = {k: v for k, v in kwargs.items() if k != "generator"}

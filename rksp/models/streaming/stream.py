@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
@@ -55,6 +56,9 @@ from rksp.models.streaming.weights import (
     Weights,
     fill_buffers,
 )
+
+if TYPE_CHECKING:  # its module imports this one
+    from rksp.models.streaming.gradients import Tape
 
 AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 # What a forward pass keeps for the backward pass, as a share of the inputs and outputs of all
@@ -107,8 +111,8 @@ class Stream:
         self.widest = self.logits = 0
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
-        self._hooks: list = []
-        self._tape: Any = None  # a `gradients.Tape`, whose module imports this one
+        self._hooks: list[RemovableHandle] = []
+        self._tape: Tape | None = None
         self._threads: int | None = None  # of torch, before the stream was entered
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
@@ -192,7 +196,7 @@ class Stream:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
             if self._tape is not None:
-                weight = self._tape.lend(slot, tensors[slot.name])
+                weight: Any = self._tape.lend(slot, tensors[slot.name])
             else:
                 # A weight requires a gradient as it does in memory: torch chooses by this between
                 # products that round differently, even if no gradient is taken. If one is taken,
@@ -203,7 +207,7 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, tape: Any) -> Iterator[None]:
+    def visited_by(self, tape: Tape) -> Iterator[None]:
         """Let a tape give modules their weights inside."""
         self.release()
         self._tape = tape
@@ -215,14 +219,15 @@ class Stream:
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
         """Return the expert from a tape, if there is one."""
-        if self._tape is None:
+        tape = self._tape
+        if tape is None:
             return None
 
         def begin() -> Callable[[], Tensor]:
             wait = read(index, index + 1)
             return lambda: wait()[0]
 
-        return self._tape.expert(slot, index, begin)
+        return tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, output: Any) -> None:
         if self.supply.is_hollow and unit.module is not self.model:

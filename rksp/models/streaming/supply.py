@@ -32,7 +32,7 @@ class Loading:
     def __init__(self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor) -> None:
         self.size = sum(like.numel() * like.element_size() for like in shapes.values())
         self._tensors = {n: torch.empty_like(like, device="cpu") for n, like in shapes.items()}
-        self._futures: list[Future] = [
+        self._futures: list[Future[object]] = [
             pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
         ]
 

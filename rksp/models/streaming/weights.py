@@ -180,8 +180,8 @@ class CheckpointWeights:
         self._handles: dict[Any, Any] = {}
         self._places: dict[Any, Any] = {}
         for file in find_weights(folder):
-            handle = self._handles[file] = safe_open(file, framework="pt")
-            self._places |= dict.fromkeys(handle.keys(), file)
+            self._handles[file] = safe_open(file, framework="pt")
+            self._places |= dict.fromkeys(self._handles[file].keys(), file)
         self._sources = _sources(model, sorted(self._places, key=_natural))
         self._use_other_names()
 
@@ -256,14 +256,15 @@ class CheckpointWeights:
         found = definite(converter).convert(
             source.first, model=self._model, config=self._model.config
         )
-        value = found[name]
+        value: Tensor | list[Tensor] = found[name]
         return value[0] if isinstance(value, list) else value
 
     def _read(self, key: str, rows: slice | None = None) -> Tensor:
         file = self._places[key]
         try:
             handle = self._handles[file]
-            return handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+            got: Tensor = handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+            return got
         except (SafetensorError, OSError, ValueError) as error:
             raise InputError(f"{file} cannot be read at {key} ({error}); copy it again.") from error
 
