@@ -124,7 +124,7 @@ def _entries() -> Iterator[Entry]:
     from rksp.classifiers.levers.catalogue import LEVERS
     from rksp.cli.commands import COMMANDS
     from rksp.report.glossary import words
-    from rksp.spectra.status import Status
+    from rksp.spectra.spectrum import Status
 
     for check in CHECKS:
         title = f"{check.code} {check.name} (at worst: {check.level})\n{check.texts.title}\n"

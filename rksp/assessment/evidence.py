@@ -115,7 +115,7 @@ class Evidence:
         """Whether the model reads tokens, as far as its batch or configuration shows."""
         if self.source.batch is None:
             return self.source.shown.get("sequence_length", 0) is not None
-        from rksp.models.given_loss import tokens_of
+        from rksp.models.given import tokens_of
 
         return tokens_of(self.source.batch.inputs) is not None
 

@@ -20,8 +20,7 @@ from rksp.measure.response_profile import ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

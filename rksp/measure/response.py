@@ -26,7 +26,7 @@ from rksp.measure.response_profile import (
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, chunks, size_of, taping
 from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.supply import as_real, square_sum
+from rksp.models.streaming.weights import as_real, square_sum
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.makers import RowRule
 from rksp.recipe.optimizers.table import make_optimizer, optimizer_of_class

@@ -26,7 +26,7 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import Status
 
 TITLES = {
     "ok": "OK",

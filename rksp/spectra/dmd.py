@@ -24,8 +24,7 @@ from torch import Tensor
 
 from rksp.ground.errors import InputError
 from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
-from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, SpectralProfile, Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, SpectralProfile, Status, Variant
 
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition

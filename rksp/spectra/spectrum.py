@@ -1,4 +1,4 @@
-"""Define a spectrum by name and version, and hold the numbers of one block and of all blocks."""
+"""Define spectra by name and version, how far they can be trusted, and hold their numbers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
 
 from rksp.ground.errors import InputError
 from rksp.ground.text import words
-from rksp.spectra.status import Status
+
+if TYPE_CHECKING:  # the numbers are read without numpy
+    import numpy as np
 
 QUANTITIES = words(
     "near_unit_mass expansive_mass contractive_mass spectral_radius eigenvector_condition "
@@ -22,6 +23,46 @@ QUANTITIES = words(
 MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
 
 Aggregates = Mapping[str, Mapping[str, float | int]]
+
+
+class Status(StrEnum):
+    """The outcome of fitting one layer. Only `OK` layers enter the aggregates."""
+
+    OK = "ok"
+    RANK_DEFICIENT = "rank_deficient"
+    TOO_FEW_STATES = "too_few_states"
+    VANISHING_UPDATE = "vanishing_update"
+    NON_FINITE = "non_finite"
+    ILL_CONDITIONED = "ill_conditioned"
+
+    @property
+    def remedy(self) -> str:
+        """What the status means for the reader and what to do about it, in one sentence."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = {
+    Status.OK: "Nothing to do.",
+    Status.RANK_DEFICIENT: (
+        "The states span fewer directions than the fit needs; use a longer or more varied probe "
+        "(--probe FILE), or a lower --rank."
+    ),
+    Status.TOO_FEW_STATES: (
+        "Too few distinct states for this many eigenvalues, so every residual would be zero; "
+        "raise --snapshots to at least 1.5 times the width, or lower --rank."
+    ),
+    Status.VANISHING_UPDATE: (
+        "The block returns its input almost unchanged (a zero-initialized branch, for example), "
+        "so its spectrum says nothing about risk; score again after a few training steps."
+    ),
+    Status.NON_FINITE: (
+        "The states hold NaN or infinity; see the forward findings for the first bad module."
+    ),
+    Status.ILL_CONDITIONED: (
+        "The kept directions differ in scale by more than their precision resolves; run the "
+        "forward pass in float32, or lower --rank."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

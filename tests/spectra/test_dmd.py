@@ -24,8 +24,7 @@ from support.oracles import (
 
 from rksp.ground.errors import InputError
 from rksp.spectra import dmd
-from rksp.spectra.spectrum import VARIANTS, Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import VARIANTS, Status, Variant
 
 PAPER = dataclasses.replace(VARIANTS["paper-full-1"], max_residual=np.inf)
 OURS = dataclasses.replace(VARIANTS["rksp-1"], max_residual=np.inf)  # residuals too, and all modes

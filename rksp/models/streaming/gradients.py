@@ -27,8 +27,8 @@ from torch.overrides import TorchFunctionMode
 
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import Graph
-from rksp.models.streaming.supply import as_real, square_sum
 from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
+from rksp.models.streaming.weights import as_real, square_sum
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream

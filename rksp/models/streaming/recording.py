@@ -156,15 +156,6 @@ class Filling:
         """Number of entries."""
         return torch.Size(self.shape).numel()
 
-    @property
-    def draws(self) -> int:
-        """Count of random numbers it draws, without rejections."""
-        return sum(
-            self.numel if step.view is None else torch.Size(step.view[0]).numel()
-            for step in self.steps
-            if step.operation in _RANDOM
-        )
-
 
 class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # untyped
     """Records every in-place operation on the weights; other operations run."""

@@ -13,8 +13,7 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
 from rksp.report.blocks import Numbers
-from rksp.spectra.spectrum import Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import Status, Variant
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
