@@ -160,7 +160,7 @@ def _plan(
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
-    from rksp.models.overrides import parse_value
+    from rksp.models.configuration import parse_value
 
     overrides = {name: parse_value(text) for name, text in assignments(model.overrides).items()}
     Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,18 +140,15 @@ class ForwardWatch:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
         """Watch every leaf module and every attention call; remove the hooks afterwards."""
-        hooks = []
         self.has_experts = Declared(getattr(model, "config", None)).experts is not None
         self.choices = {router.path: router.top_k for router in find_routers(model)}
-        for name, module in model.named_modules():
-            if name in self.choices or not any(True for _ in module.children()):
-                hooks.append(module.register_forward_hook(self._leaf(name), with_kwargs=True))
-        try:
-            with watching_attention(model, self._attend):
-                yield self
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name in self.choices or not any(True for _ in module.children()):
+                    hook = module.register_forward_hook(self._leaf(name), with_kwargs=True)
+                    stack.callback(hook.remove)
+            stack.enter_context(watching_attention(model, self._attend))
+            yield self
 
     def _attend(self, call: AttentionCall) -> None:
         stats = attention_stats(call, block=self.block)

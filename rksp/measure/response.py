@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -77,14 +77,12 @@ def _dropped_sizes(
             dropped = 0
 
     register: Callable[..., RemovableHandle] = Tensor.register_post_accumulate_grad_hook
-    hooks = [register(p, note) for p in params]
-    try:
+    with ExitStack() as stack:
+        for p in params:
+            stack.callback(register(p, note).remove)
         total = run_pass(model, same).total
         return_freed_memory()
         backward(total)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return None if in_pieces else sizes
 
 

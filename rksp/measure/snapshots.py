@@ -82,7 +82,9 @@ def collect(
     if not isinstance(batch, Batch):
         batch = Batch(inputs=batch, labels=None)
     _check_tokens(model, batch)
-    count = _batch_size(batch)
+    count = batch.count
+    if not count:
+        raise InputError("The probe is empty; give at least one sequence.")
     if num_states is not None and num_states < 2:
         raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
     with random_state_kept(model), evaluating(model), torch.no_grad():
@@ -284,12 +286,6 @@ def _check_tokens(model: nn.Module, batch: Batch) -> None:
             f"The probe holds token id {high if high >= size else low}, but the vocabulary has "
             f"{size} entries; use the tokenizer of this model."
         )
-
-
-def _batch_size(batch: Batch) -> int:
-    if not batch.count:
-        raise InputError("The probe is empty; give at least one sequence.")
-    return batch.count
 
 
 def _mask(batch: Batch, chain: Chain) -> Tensor | None:

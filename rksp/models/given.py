@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -484,8 +484,9 @@ def _training_step(model: Any, batch: Batch) -> Pass:
         if found is not None:
             seen.append(found)
 
-    modules = (model, *model.children())
-    with _hooked(modules, keep), warnings.catch_warnings():
+    with ExitStack() as stack, warnings.catch_warnings():
+        for module in (model, *model.children()):
+            stack.callback(module.register_forward_hook(keep).remove)
         warnings.simplefilter("ignore")  # self.log has no trainer to log to
         try:
             result = model.training_step(batch.given, 0)
@@ -499,18 +500,6 @@ def _training_step(model: Any, batch: Batch) -> Pass:
     output = seen[-1] if seen else None
     logits = output if _is_over_classes(output, batch) else None
     return Pass(output=output, loss=_scalar(loss, "The training_step"), logits=logits)
-
-
-@contextmanager
-def _hooked(
-    modules: tuple[nn.Module, ...], keep: Callable[[nn.Module, Any, Any], None]
-) -> Iterator[None]:
-    hooks = [module.register_forward_hook(keep) for module in modules]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _scalar(loss: Any, what: str) -> Tensor:

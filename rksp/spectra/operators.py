@@ -83,8 +83,8 @@ def eigen_system(operator: np.ndarray) -> EigenSystem | None:
         return None
     packed, pair = _packed(eigenvalues, vectors)
     left, condition = _inverse(packed)
-    if left is None:
-        left = _left_vectors(operator)
+    if left is None:  # the right vectors are dependent: the left ones, one by one
+        left = np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
     return _sorted(eigenvalues.astype(np.complex128), condition, left, pair)
 
 
@@ -169,11 +169,6 @@ def _inverse(packed: np.ndarray) -> tuple[np.ndarray | None, float | None]:
     if not condition * _SINGULAR < 1.0:
         return None, None
     return inverse, float(condition)
-
-
-def _left_vectors(operator: np.ndarray) -> np.ndarray:
-    """Compute left vectors one by one, for an operator whose right vectors are dependent."""
-    return np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
 
 
 def operator_norm(operator: np.ndarray) -> float:

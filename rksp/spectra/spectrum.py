@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rksp.ground.errors import InputError
 from rksp.ground.text import words
@@ -71,38 +71,27 @@ class Variant:
 
     Attributes:
         name: Name with a version; a changed definition gets a new number.
+        is_published: Whether it is the paper's: of full rank, where ours is reduced if states are
+            few; and its score averages layers of any status, where ours takes those of OK.
         epsilon: Constant added to the variances when whitening.
         max_residual: Modes with a larger left residual are not counted; None counts all.
-        rank: `"auto"` (full, or reduced if states are few) or `"full"`.
-        layers: Layers in the average of the published score: `"ok"`, or `"measured"` for any
-            status, because the paper has none.
-        near_unit: Band of modulus counted as near-unit, inclusive; above it is expansive.
-        contractive: Modulus below which a mode is contractive; the rest is the middle.
     """
 
     name: str
+    is_published: bool = False
     epsilon: float = 0.0
     max_residual: float | None = None
-    rank: Literal["auto", "full"] = "auto"
-    layers: str = "ok"
-    near_unit: tuple[float, float] = (0.90, 1.05)
-    contractive: float = 0.80
 
 
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         Variant(name="rksp-1"),
-        Variant(name="paper-full-1", epsilon=1e-5, rank="full", layers="measured"),
-        Variant(
-            name="paper-filtered-1",
-            epsilon=1e-5,
-            max_residual=0.1,
-            rank="full",
-            layers="measured",
-        ),
+        Variant(name="paper-full-1", is_published=True, epsilon=1e-5),
+        Variant(name="paper-filtered-1", is_published=True, epsilon=1e-5, max_residual=0.1),
     )
 }
+NEAR_UNIT = (0.90, 1.05)  # moduli that count as near-unit, inclusive; above them are expansive ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -213,7 +202,7 @@ class SpectralProfile:
                 f"Layers use {', '.join(others)} as well as {variant.name}; use one variant."
             )
         trusted = [s for s in ordered if s.status is Status.OK]
-        counted = trusted if variant.layers == "ok" else ordered
+        counted = ordered if variant.is_published else trusted
         masses = [s.near_unit_mass for s in counted if s.near_unit_mass is not None]
         reason = _reason(ordered, len(trusted))
         return cls(

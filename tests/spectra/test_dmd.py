@@ -297,4 +297,4 @@ def test_variants_are_named_and_differ() -> None:
     nameless = {dataclasses.replace(v, name="") for v in VARIANTS.values()}
     assert len(nameless) == len(VARIANTS)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Variant(name="x").epsilon = 1.0
+        Variant(name="x").is_published = True

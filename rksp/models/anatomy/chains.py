@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -185,15 +186,11 @@ def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
         for listing, index in places[module]:
             listing.calls.append(_Call(index, entering, leaving))
 
-    hooks = []
-    for module in places:
-        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(module.register_forward_hook(after, with_kwargs=True))
-    try:
+    with ExitStack() as stack:
+        for module in places:
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         run()
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:

@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import Graph
-from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
+from rksp.models.streaming.units import Begin, Rows, flat, multiply_back, run_all
 from rksp.models.streaming.weights import as_real, square_sum
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Gradients:
         """Measure a gradient of this shape, on the threads of a pool."""
 
         def part(start: int, stop: int) -> tuple[float, float]:
-            out = torch.empty(part_shape(shape, start, stop))
+            out = torch.empty((stop - start, *shape[1:]) if shape else ())
             return size_of(self.fill(key, start, stop, out))[:2]
 
         found = run_all(pool, [partial(part, *edges) for edges in chunks(shape)])
@@ -125,11 +125,6 @@ def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     width = max(1, torch.Size(shape[1:]).numel())
     size = max(1, _CHUNK // width)
     return list(pairwise([*range(0, shape[0], size), shape[0]])) if shape[0] else []
-
-
-def part_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """Return the shape of a range of rows."""
-    return (stop - start, *shape[1:]) if shape else ()
 
 
 _MARK = "_rksp_lent"
@@ -289,7 +284,7 @@ class _Product(Graph):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        outer, inner = _flat(grad), _flat(x.detach())
+        outer, inner = flat(grad), flat(x.detach())
         pair = (inner, outer) if ctx.is_transposed else (outer, inner)
         ctx.tape.gradients.add_product(ctx.key, *pair)
         stream = ctx.tape.stream
@@ -318,7 +313,7 @@ class _LookUp(Graph):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ids, values = ctx.ids.flatten(), _flat(grad)
+        ids, values = ctx.ids.flatten(), flat(grad)
         if ctx.padding is not None:
             counts = ids != ctx.padding
             ids, values = ids[counts], values[counts]
@@ -333,10 +328,6 @@ def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
     for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():
         total += multiply_back(stream.supply.products, x[:, start:stop], part)
     return total
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
 
 
 @contextmanager

@@ -294,7 +294,9 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
         small = {name: shape for name, shape in lacking.items() if shape.numel() <= _SMALL}
         notebook, real = _note_all(model, seed, small)
         given = given | real
-        if lacking := _lacking(notebook, given) | _nan(real):
+        lacking = _lacking(notebook, given)
+        lacking |= {name: value.shape for name, value in real.items() if value.isnan().any()}
+        if lacking:
             raise NotCovered(
                 f"{type(model).__name__} does not initialize {next(iter(lacking))} independently "
                 "of the other weights; use --stream never."
@@ -381,10 +383,6 @@ def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.S
             _is_filled(notebook.steps[name]) or (name in given and not given[name].isnan().any())
         )
     }
-
-
-def _nan(real: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in real.items() if value.isnan().any()}
 
 
 def _is_filled(steps: list[Step]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, takewhile
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
@@ -130,7 +129,7 @@ class Stream:
         self.widest = self.logits = 0
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
-        self._hooks: list[RemovableHandle] = []
+        self._hooks = ExitStack()
         self._tape: Tape | None = None
         self._threads: int | None = None  # of torch, before the stream was entered
         self.split_flops = 0  # FLOP of products split over threads
@@ -164,28 +163,18 @@ class Stream:
         sliced = {*self.stacks, *self.tall}
         whole = [slot for slot in self.slots if slot not in sliced]
         self.grain, self.units = grain, units_of(self.model, whole, grain)
-        self._detach()
+        self._hooks.close()
         if self._threads is not None:
             self._attach()
 
     def _attach(self) -> None:
         for unit in self.units:
-            self._hooks += [
-                unit.module.register_forward_pre_hook(
-                    lambda module, args, unit=unit: self._enter(unit)
-                ),
-                unit.module.register_forward_hook(
-                    lambda module, args, output, unit=unit: self._leave(unit, output)
-                ),
-            ]
-        self._hooks.append(
-            self.model.register_forward_hook(lambda module, args, output: self.release())
-        )
-
-    def _detach(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+            before = unit.module.register_forward_pre_hook(partial(self._enter, unit))
+            after = unit.module.register_forward_hook(partial(self._leave, unit))
+            self._hooks.callback(before.remove)
+            self._hooks.callback(after.remove)
+        last = self.model.register_forward_hook(lambda *_: self.release())
+        self._hooks.callback(last.remove)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -206,7 +195,7 @@ class Stream:
             self.release()
             self.supply.is_hollow = False
 
-    def _enter(self, unit: Unit) -> None:
+    def _enter(self, unit: Unit, *_: object) -> None:
         self._retire()
         if self.supply.is_hollow:
             self.supply.order.append(unit)
@@ -248,8 +237,8 @@ class Stream:
 
         return tape.expert(slot, index, begin)
 
-    def _leave(self, unit: Unit, output: Any) -> None:
-        if self.supply.is_hollow and unit.module is not self.model:
+    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        if self.supply.is_hollow and module is not self.model:
             size = _bytes_of(output)
             # The last module returns the logits; there is one copy of them and not four.
             self.widest, self.logits = max(self.widest, self.logits), size
@@ -287,7 +276,7 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         self.release()
-        self._detach()
+        self._hooks.close()
         self._experts.clear()
         for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
@@ -347,12 +336,7 @@ def _held(order: Sequence[Unit], ahead: int) -> int:
 
 
 def gradient_peak(stream: Stream, same: Batch) -> int:
-    """Predict the bytes of a streamed gradient, which keeps the inputs and outputs of weights.
-
-    Args:
-        stream: A rehearsed stream.
-        same: The batch of the gradient.
-    """
+    """Predict the bytes of a rehearsed stream's gradient, which keeps the states around weights."""
     config, tokens = getattr(stream.model, "config", None), definite(same.labels).numel()
     chosen = getattr(config, "num_experts_per_tok", None) or 2
     kept = 0
@@ -370,11 +354,7 @@ def gradient_peak(stream: Stream, same: Batch) -> int:
 
 
 def check_gradient(stream: Stream, same: Batch) -> None:
-    """Refuse a gradient that will not fit, before the pass that precedes it.
-
-    Args:
-        stream: A stream that was just rehearsed.
-        same: The batch of the gradient.
+    """Refuse the gradient of a batch that will not fit, before the pass that precedes it.
 
     Raises:
         InputError: It does not fit; the message has the prediction and says what does.

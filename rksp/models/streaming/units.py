@@ -342,14 +342,14 @@ class SplitProducts(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype)
-        self.multiply(_flat(x), weight, bias, _flat(out))
+        self.multiply(flat(x), weight, bias, flat(out))
         return out
 
     def _by_rows(self, weight: Rows, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(like), dtype=x.dtype)
         for start, stop, part in weight.parts():
             own = None if bias is None else bias[start:stop]
-            self.multiply(_flat(x), part, own, _flat(out)[:, start:stop])
+            self.multiply(flat(x), part, own, flat(out)[:, start:stop])
             del part  # before the next one takes its memory
         return out
 
@@ -388,7 +388,8 @@ def run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Result]]) -> l
     return [future.result() for future in [pool.submit(job) for job in jobs]]
 
 
-def _flat(x: Tensor) -> Tensor:
+def flat(x: Tensor) -> Tensor:
+    """View `[..., width]` as rows."""
     return x.reshape(-1, x.shape[-1])
 
 

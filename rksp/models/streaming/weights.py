@@ -20,7 +20,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
 from rksp.models.checkpoint import check_finite, find_weights
 from rksp.models.streaming.recording import (
     PIECE,
@@ -215,11 +214,13 @@ class CheckpointWeights:
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with a weight."""
-        return [lambda: self._fill(name, out, self._whole(name))]
+        return [lambda: self._fill(name, out, self._value(name))]
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with some rows of a weight."""
-        return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
+        return [
+            lambda: self._fill(name, out, self._value(name, slice(start, stop)).reshape(out.shape))
+        ]
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Fill a model's buffers with the values in the checkpoint."""
@@ -229,7 +230,7 @@ class CheckpointWeights:
                     path, _, last = name.rpartition(".")
                     buffer = torch.empty(buffer.shape, dtype=buffer.dtype)
                     model.get_submodule(path)._buffers[last] = buffer
-                self._fill(name, buffer, self._whole(name))
+                self._fill(name, buffer, self._value(name))
 
     @torch.no_grad()
     def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
@@ -238,30 +239,16 @@ class CheckpointWeights:
         out.copy_(value)
         check_finite({name: out}, str(self.folder))
 
-    def _whole(self, name: str) -> Tensor:
+    def _value(self, name: str, rows: slice | None = None) -> Tensor:
+        """Return a weight, or some of its rows."""
         source = self._sources[name]
         if source.converter is None:
-            return self._read(source.first)
-        tensors = {p: [self._read(key) for key in keys] for p, keys in source.keys.items()}
-        return self._converted(name, source, tensors)
-
-    def _part(self, name: str, start: int, stop: int) -> Tensor:
-        source = self._sources[name]
-        if source.converter is None:
-            return self._read(source.first, slice(start, stop))
-        tensors = {
-            p: [self._read(key) for key in keys[start:stop]] for p, keys in source.keys.items()
-        }
-        return self._converted(name, source, tensors)
-
-    def _converted(self, name: str, source: _Source, tensors: dict[str, list[Tensor]]) -> Tensor:
+            return self._read(source.first, rows)
         converter = copy.deepcopy(source.converter)
-        for pattern, parts in tensors.items():
-            for part in parts:
-                definite(converter).add_tensor(source.first, pattern, pattern, part)
-        found = definite(converter).convert(
-            source.first, model=self._model, config=self._model.config
-        )
+        for pattern, keys in source.keys.items():
+            for key in keys[rows or slice(None)]:
+                converter.add_tensor(source.first, pattern, pattern, self._read(key))
+        found = converter.convert(source.first, model=self._model, config=self._model.config)
         value: Tensor | list[Tensor] = found[name]
         return value[0] if isinstance(value, list) else value
 
@@ -330,7 +317,6 @@ class Loading:
     """
 
     def __init__(self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor) -> None:
-        self.size = sum(like.numel() * like.element_size() for like in shapes.values())
         self._tensors = {n: torch.empty_like(like, device="cpu") for n, like in shapes.items()}
         self._futures: list[Future[object]] = [
             pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
