@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.ground.model import Progress
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
 

@@ -61,7 +61,7 @@ def _target(first: Evaluation) -> ScoredTarget:
         sizes = {"parameters": source.num_parameters, "blocks": profile.chains}
         return ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
     said = Declared(source.config, source.task)
-    shape = said.shape()
+    shape = said.shape
     computed = None if shape is None else round(shape.parameters)
     return ScoredTarget.of(
         source,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import Unmade, part_of, row_buffer
-from rksp.measure.forward_stats import (
+from rksp.measure.shown import (
     LOGITS_NOT_FINITE,
     AttentionStats,
     BlockStats,

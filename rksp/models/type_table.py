@@ -106,12 +106,6 @@ def type_row(name: str) -> TypeRow | None:
     return TypeRow(**row | {"settings": shared | row["settings"]})
 
 
-def forget() -> None:
-    """Read the file again when it is next needed."""
-    for kept in (_lines, common, type_row):
-        kept.cache_clear()
-
-
 _PLAIN = (str, int, float, bool, type(None))
 # Of settings that a type does not name, every type interprets these, some more of its own.
 _INTERPRETED = frozenset(
@@ -210,7 +204,7 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
             return None
         else:
             state[name] = value
-    for name, value in _computed(row, state, later):
+    for name, value in _computed(row, state):
         if name in later and not _agrees(row, name, later[name], value):
             return None
         state[name] = later.get(name, value)
@@ -309,9 +303,7 @@ def rope_parameters(default: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     return {**kept, **own, **scaling, "rope_type": kind}
 
 
-def _computed(
-    row: TypeRow, state: Mapping[str, Any], later: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _computed(row: TypeRow, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings that follow from others; a rule may use what an earlier one gave."""
     for name, (rule, *of) in row.rules.items():
         if rule == "ratio":

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -163,26 +163,13 @@ class SpectralProfile:
         reason: Why it is not measured, with numbers and a remedy; otherwise empty.
     """
 
-    layers: tuple[LayerSpectrum, ...]
+    layers: tuple[LayerSpectrum, ...] = ()
     variant: str
-    aggregates: Aggregates
-    coverage: float
-    published_score: float | None
-    reading: str
+    aggregates: Aggregates = field(default_factory=dict)
+    coverage: float = 0.0
+    published_score: float | None = None
+    reading: str = "not measured"
     reason: str
-
-    @classmethod
-    def not_measured(cls, variant: str, reason: str) -> SpectralProfile:
-        """Return the profile of a model that has no blocks to measure."""
-        return cls(
-            layers=(),
-            variant=variant,
-            aggregates={},
-            coverage=0.0,
-            published_score=None,
-            reading="not measured",
-            reason=reason,
-        )
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:

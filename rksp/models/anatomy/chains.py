@@ -320,11 +320,8 @@ def _outermost(chains: list[Chain]) -> list[Chain]:
         if not taken & {id(block) for block in chain.blocks}:
             kept.append(chain)
     paths = {chain.path for chain in kept}
-    return [c for c in chains if c in kept and not any(_is_within(c.path, p) for p in paths)]
-
-
-def _is_within(path: str, other: str) -> bool:
-    return path != other and path.startswith(f"{other}." if other else "")
+    inner = {a for a in paths for b in paths if a != b and a.startswith(f"{b}." if b else "")}
+    return [c for c in chains if c in kept and c.path not in inner]
 
 
 def _size(chain: Chain) -> int:

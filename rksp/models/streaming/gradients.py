@@ -12,6 +12,7 @@ vectors and other small weights.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,31 +53,23 @@ class Gradients:
     """The gradients of one backward pass, by weight."""
 
     def __init__(self) -> None:
-        self._parts: dict[Key, _Parts] = {}
+        self._parts: defaultdict[Key, _Parts] = defaultdict(_Parts)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._parts)
 
-    @property
-    def names(self) -> set[str]:
-        """Names of the weights with a gradient, in whole or in part."""
-        return {name for name, _ in self._parts}
-
     def add_product(self, key: Key, left: Tensor, right: Tensor) -> None:
         """Add `leftᵀ @ right`, from `[tokens, rows]` and `[tokens, columns]`."""
-        self._of(key).products.append((left, right))
+        self._parts[key].products.append((left, right))
 
     def add_rows(self, key: Key, ids: Tensor, values: Tensor) -> None:
         """Add `values` `[tokens, columns]` to the rows `ids` `[tokens]`."""
-        self._of(key).rows.append((ids, values))
+        self._parts[key].rows.append((ids, values))
 
     def add_dense(self, key: Key, value: Tensor) -> None:
         """Add a whole gradient."""
-        parts = self._of(key)
+        parts = self._parts[key]
         parts.dense = value.clone() if parts.dense is None else parts.dense.add_(value)
-
-    def _of(self, key: Key) -> _Parts:
-        return self._parts.setdefault(key, _Parts())
 
     @torch.no_grad()
     def fill(self, key: Key, start: int, stop: int, out: Tensor) -> Tensor:

@@ -85,11 +85,11 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
 
 
 def put_parameters(model: nn.Module, values: dict[int, nn.Parameter]) -> None:
-    """Replace every parameter, wherever it occurs, by the one under its identity."""
+    """Replace parameters, wherever they occur, by those under their identities."""
     for module in model.modules():
         for name, held in module._parameters.items():
             if held is not None:
-                module._parameters[name] = values[id(held)]
+                module._parameters[name] = values.get(id(held), held)
 
 
 def share_weights(model: nn.Module) -> None:
@@ -146,9 +146,7 @@ class Step:
 class Filling:
     """How one weight is filled: its steps in order; the first writes the whole weight."""
 
-    name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
     steps: tuple[Step, ...]
 
     @property
@@ -312,9 +310,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
             pieces = _pieces(step, tensor.numel())
             numbered.append(replace(step, first=number, pieces=pieces))
             number += pieces
-        recipes[name] = Filling(
-            name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)
-        )
+        recipes[name] = Filling(shape=tuple(tensor.shape), steps=tuple(numbered))
     return recipes
 
 
@@ -357,20 +353,12 @@ def _note_all(
 def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
     """Replace some parameters by real ones, wherever shared ones occur."""
     empty = dict(model.named_parameters())
-    standins = {id(empty[name]): nn.Parameter(value) for name, value in real.items()}
-    places = [
-        (module, name, parameter)
-        for module in model.modules()
-        for name, parameter in module._parameters.items()
-        if id(parameter) in standins
-    ]
+    standins = {name: nn.Parameter(value) for name, value in real.items()}
     try:
-        for module, name, parameter in places:
-            module._parameters[name] = standins[id(parameter)]
+        put_parameters(model, {id(empty[name]): standin for name, standin in standins.items()})
         yield
     finally:
-        for module, name, parameter in places:
-            module._parameters[name] = parameter
+        put_parameters(model, {id(standin): empty[name] for name, standin in standins.items()})
 
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:

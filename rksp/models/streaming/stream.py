@@ -239,7 +239,8 @@ class Stream:
 
     def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
         if self.supply.is_hollow and module is not self.model:
-            size = _bytes_of(output)
+            tensor = first_tensor(output)
+            size = 0 if tensor is None else tensor.nbytes
             # The last module returns the logits; there is one copy of them and not four.
             self.widest, self.logits = max(self.widest, self.logits), size
         # The unit is dropped later, because hooks after this one may read the weights.
@@ -284,11 +285,6 @@ class Stream:
         self.supply.close()
         torch.set_num_threads(definite(self._threads))
         self._threads = None
-
-
-def _bytes_of(output: Any) -> int:
-    tensor = first_tensor(output)
-    return 0 if tensor is None else tensor.numel() * tensor.element_size()
 
 
 def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
