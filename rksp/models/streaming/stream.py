@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +55,6 @@ from rksp.models.streaming.weights import (
     Weights,
     fill_buffers,
 )
-
-if TYPE_CHECKING:  # its module imports this one
-    from rksp.models.streaming.gradients import Tape
 
 AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
@@ -130,7 +127,7 @@ class Stream:
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks = ExitStack()
-        self._tape: Tape | None = None
+        self._tape: Any = None  # a `gradients.Tape`, whose module imports this one
         self._threads: int | None = None  # of torch, before the stream was entered
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
@@ -204,7 +201,7 @@ class Stream:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
             if self._tape is not None:
-                weight: Any = self._tape.lend(slot, tensors[slot.name])
+                weight = self._tape.lend(slot, tensors[slot.name])
             else:
                 # A weight requires a gradient as it does in memory: torch chooses by this between
                 # products that round differently, even if no gradient is taken. If one is taken,
@@ -215,7 +212,7 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, tape: Tape) -> Iterator[None]:
+    def visited_by(self, tape: Any) -> Iterator[None]:
         """Let a tape give modules their weights inside."""
         self.release()
         self._tape = tape
@@ -227,15 +224,15 @@ class Stream:
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
         """Return the expert from a tape, if there is one."""
-        tape = self._tape
-        if tape is None:
+        if self._tape is None:
             return None
 
         def begin() -> Callable[[], Tensor]:
             wait = read(index, index + 1)
             return lambda: wait()[0]
 
-        return tape.expert(slot, index, begin)
+        expert: Tensor = self._tape.expert(slot, index, begin)
+        return expert
 
     def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
         if self.supply.is_hollow and module is not self.model:
