@@ -143,7 +143,7 @@ def _plan(
     of: shared.RunOptions,
 ) -> GridPlan:
     from rksp.grid.plan import read_plan
-    from rksp.models.overrides import parse_value
+    from rksp.models.configuration import parse_value
 
     overrides = {name: parse_value(text) for name, text in assignments(model.overrides).items()}
     Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
     from torch import nn
 
     from rksp.documents.score import ScoreReport
-    from rksp.models.given_loss import Loss
+    from rksp.models.given import Loss
 
 
 def score(

@@ -95,7 +95,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
         declared: The configuration.
         counted: Parameters of a model whose configuration does not tell its size.
     """
-    shape = declared.shape()
+    shape = declared.shape
     return {
         "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
         "family": lineage_of(declared.name),

@@ -9,8 +9,7 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.model import definite
-from rksp.measure.forward_stats import LOGITS_NOT_FINITE
-from rksp.measure.response_profile import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 

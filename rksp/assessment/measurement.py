@@ -13,13 +13,11 @@ from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
 from rksp.ground.errors import ArtifactError
-from rksp.measure.forward_stats import ForwardStats
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

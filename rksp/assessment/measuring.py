@@ -29,7 +29,7 @@ from rksp.measure.response import (
     measure_response,
     measure_streamed_gradient,
 )
-from rksp.measure.response_profile import ResponseProfile, unmeasured
+from rksp.measure.shown import ResponseProfile
 from rksp.models.adapters import adapters_of, as_trained
 from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe
@@ -152,12 +152,12 @@ def _responded(
     model, share = built.model, same.count / (same.count + fresh.count)
     if step.peft != "none" and adapters_of(model) is None:
         if built.stream is not None:
-            return unmeasured(_STREAMED_ADAPTERS, 0.0)
+            return ResponseProfile(reason=_STREAMED_ADAPTERS, forward_passes=0.0)
         try:
             model = copy.deepcopy(model)
             model = as_trained(model, step, built.source.task, seed=evidence.options.seed)
         except InputError as error:
-            return unmeasured(f"{str(error).rstrip('.')}", 0.0)
+            return ResponseProfile(reason=str(error).rstrip("."), forward_passes=0.0)
     if built.stream is not None:
         return measure_streamed_gradient(built.stream, same, share, progress)
     if evidence.tier < Tier.RESPONSE:

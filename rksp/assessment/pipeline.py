@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.ground.model import Progress
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
 
@@ -417,7 +417,7 @@ def _target(first: Evaluation) -> ScoredTarget:
         sizes = {"parameters": source.num_parameters, "blocks": profile.chains}
         return ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
     said = Declared(source.config, source.task)
-    shape = said.shape()
+    shape = said.shape
     computed = None if shape is None else round(shape.parameters)
     return ScoredTarget.of(
         source,

@@ -17,8 +17,7 @@ from rksp.documents.options import MeasureOptions
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.forward_stats import ForwardStats
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats
