@@ -141,10 +141,12 @@ def test_without_room_no_weights_are_copied_and_old_inputs_go():
     assert run.cause() == ("weight", "out.weight")  # it needs no copy
 
 
-@pytest.fixture
-def audit() -> Callable[[torch.dtype | None], list]:
+@pytest.fixture(params=[False, True], ids=["apart", "tied"])
+def audit(request) -> Callable[[torch.dtype | None], list]:
     torch.manual_seed(0)
     model, rows = Mixer(), torch.randint(WORDS, (4, 9))
+    if request.param:
+        model.head.weight = model.embed.weight
 
     def found(low: torch.dtype | None = None, scale: float = 1.0) -> list:
         def step() -> Tensor:
@@ -163,14 +165,24 @@ def test_products_of_a_sound_step_are_exact(audit, low):
     assert audit(low) == []
 
 
+@pytest.mark.parametrize("name", ["out", "head"])
 @pytest.mark.parametrize("product", ["output", "input_gradient", "weight_gradient"])
-def test_a_wrong_product_is_named(audit, product):
-    fault = MatmulCorruption(step=0, product=product, name="out")
+def test_a_wrong_product_is_named(audit, product, name):
+    fault = MatmulCorruption(step=0, product=product, name=name)
     fault.bind(audit.model, seed=0)
     if product == "weight_gradient":
-        audit.model.out.weight.register_hook(fault._changed)
+        audit.model.get_submodule(name).weight.register_hook(fault._changed)
     fault.arm(Moment(step=0, model=audit.model))
-    assert audit()[0] == ("out", product.replace("_", " "), False)
+    assert audit()[0] == (name, product.replace("_", " "), False)
+
+
+def test_a_loss_that_reads_the_tied_weight_itself_is_no_defect(audit):
+    model, tokens = audit.model, torch.arange(8)[None]
+
+    def step() -> Tensor:
+        return F.linear(model.embed(tokens), model.head.weight).square().mean()
+
+    assert audited(model, step) == []
 
 
 def test_attention_in_too_few_bits_is_named(audit):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,27 @@ def audited(model: nn.Module, step: Callable[[], Tensor | None]) -> list[Defect]
     return audit.found
 
 
+class _Use(NamedTuple):
+    """A call of a module: its inputs `[tokens, inputs]` and the gradient `[tokens, outputs]`.
+
+    Those of an embedding are words `[tokens]`, which stand for rows of zeros with a one each.
+    """
+
+    path: str
+    module: nn.Module
+    inputs: Tensor
+    grads: Tensor
+
+    def factors(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what gives these rows of the weight's gradient, `[tokens, rows]` and the rest."""
+        if self.inputs.is_floating_point():
+            return self.grads[:, which], self.inputs
+        is_one = self.inputs[:, None] == which
+        if self.module.padding_idx is not None:
+            is_one &= which != self.module.padding_idx
+        return is_one.to(self.grads), self.grads
+
+
 class _Audit:
     """The hooks of one audit."""
 
@@ -78,8 +99,12 @@ class _Audit:
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 owners.setdefault(parameter, []).append(module)
-        self._linear = {p for p, of in owners.items() if p.dim() == 2 and all(map(is_linear, of))}
-        self._uses: dict[nn.Parameter, list[tuple[str, Tensor, Tensor]]] = {}
+        self._owners = {
+            p: set(of)
+            for p, of in owners.items()
+            if any(map(is_linear, of)) and all(is_linear(one) or _is_table(one) for one in of)
+        }
+        self._uses: dict[nn.Parameter, list[_Use]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -94,19 +119,23 @@ class _Audit:
             yield
 
     def end(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
-        """Compare the gradient of a weight with the products of its uses."""
+        """Compare the gradient of a weight with the sum of the products of its uses."""
         uses = self._uses.get(parameter, [])
-        if grad is None or not uses:
-            return
-        module = self.model.get_submodule(uses[0][0])
-        left, right = (torch.cat(parts) for parts in zip(*[one[1:] for one in uses], strict=True))
-        whole = grad if isinstance(module, nn.Linear) else grad.mT
-        self._compare(uses[0][0], "weight gradient", whole, left.mT, right, left.dtype)
+        if grad is None or {one.module for one in uses} != self._owners.get(parameter):
+            return  # as where a fused loss reads the weight of a head that is tied
+        whole = grad.mT if type(uses[0].module).__name__ == "Conv1D" else grad
+        which = torch.arange(0, len(whole), -(-len(whole) // _ROWS), device=whole.device)
+        factors = zip(*[one.factors(which) for one in uses], strict=True)
+        left, right = (torch.cat(parts) for parts in factors)
+        kind = _worst(one.grads for one in uses)
+        self._compare(uses[0].path, "weight gradient", whole[which], left.mT, right, kind)
 
     def _enter(self, path: str) -> Callable[[nn.Module, tuple], tuple | None]:
         def before(module: nn.Module, args: tuple) -> tuple | None:
             factors: list[Tensor] = []  # of this call: its input, later its output's gradient
             self._inside.append((path, factors))
+            if _is_table(module) and args:
+                factors.append(args[0])
             if not (is_linear(module) and args and isinstance(args[0], Tensor)):
                 return None
             x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
@@ -123,14 +152,13 @@ class _Audit:
             y = first_tensor(output)
             if y is None or any(module.children()):
                 return None
-            if not factors or not isinstance(output, Tensor):
-                if not bool(y.detach().isfinite().all()):
-                    self._add(path, "output", math.inf, y.dtype == torch.float16)
-                return None
-            bias = getattr(module, "bias", None)
-            product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
-            self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
-            if not y.requires_grad:
+            if factors and is_linear(module):
+                bias = getattr(module, "bias", None)
+                product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
+                self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
+            elif not bool(y.detach().isfinite().all()):
+                self._add(path, "output", math.inf, y.dtype == torch.float16)
+            if not (factors and y is output and y.requires_grad):
                 return None
             y = y.view_as(y)
             y.register_hook(lambda grad: self._output_gradient(path, module, factors, grad))
@@ -143,8 +171,8 @@ class _Audit:
         factors.append(rows)
         if not bool(rows.isfinite().all()):
             self._add(path, "output gradient", math.inf, grad.dtype == torch.float16)
-        elif module.weight in self._linear:
-            use = (path, rows, factors[0].reshape(-1, factors[0].shape[-1]))
+        elif module.weight in self._owners:
+            use = _Use(path, module, factors[0].flatten(0, grad.dim() - 2), rows)
             self._uses.setdefault(module.weight, []).append(use)
 
     def _input_gradient(
@@ -163,7 +191,7 @@ class _Audit:
         with torch.autocast(output.device.type, enabled=False):
             exact = _Attention(call)
             known = exact.output()
-        kind = max((one.dtype for one in (*own, output)), key=lambda kind: torch.finfo(kind).eps)
+        kind = _worst((*own, output))
         self._judge(path, "attention", _first(output.detach()), *known, kind)
         if not output.requires_grad:
             return output
@@ -269,6 +297,16 @@ def matrix_of(module: nn.Module) -> Tensor:
     """Return the matrix of a linear module, `[outputs, inputs]`."""
     weight = definite(getattr(module, "weight", None)).detach()
     return weight if isinstance(module, nn.Linear) else weight.mT
+
+
+def _is_table(module: nn.Module) -> bool:
+    """Tell whether a module is an embedding whose gradient is a plain sum."""
+    return type(module) is nn.Embedding and not (module.sparse or module.scale_grad_by_freq)
+
+
+def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
+    """Return the type that rounds most."""
+    return max((one.dtype for one in tensors), key=lambda kind: torch.finfo(kind).eps)
 
 
 def _first(tensor: Tensor) -> Tensor:
