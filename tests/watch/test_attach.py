@@ -118,6 +118,40 @@ def two_optimizers() -> list[float]:
     return losses
 
 
+class Container(torch.optim.Optimizer):
+    """Holds optimizers and is one, as torchtitan's is."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.optimizers = optimizers
+        super().__init__([p for one in optimizers for p in one.param_groups[0]["params"]], {})
+
+    def step(self) -> None:
+        for one in self.optimizers:
+            one.step()
+
+
+def in_a_container() -> list[float]:
+    """Two optimizers in one, whose states are filled by a step at rate 0 before training."""
+    model = Net()
+    parts = [list(model.embed.parameters()), [*model.mix.parameters(), *model.head.parameters()]]
+    optimizer = Container([torch.optim.AdamW(part, lr=torch.tensor(0.0)) for part in parts])
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    losses = []
+    for one in optimizer.optimizers:
+        one.param_groups[0]["lr"] = 1e-2
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch())
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def with_a_closure() -> list[float]:
     """As Lightning does: the passes run inside of the optimizer's step."""
     model = Net()
@@ -169,8 +203,8 @@ def beside_another() -> list[float]:
 
 
 LOOPS = (
-    plain, evaluated_and_clipped, accumulated, two_optimizers, with_a_closure, called_by_parts,
-    beside_another,
+    plain, evaluated_and_clipped, accumulated, two_optimizers, in_a_container, with_a_closure,
+    called_by_parts, beside_another,
 )  # fmt: skip
 
 
@@ -483,9 +517,10 @@ def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "flat", "flat-named", "titan"])
 def test_two_ranks_are_watched_and_train_the_same(kind, tmp_path):
-    line = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / "ranks.py"), kind)
+    script = "titan.py" if kind == "titan" else "ranks.py"
+    line = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / script), kind)
     assert run(*line, cwd=tmp_path).returncode == 0
     ranks = [tmp_path / f"losses.{rank}" for rank in range(2)]
     expected = [file.read_text() for file in ranks]
@@ -494,9 +529,11 @@ def test_two_ranks_are_watched_and_train_the_same(kind, tmp_path):
     assert [file.read_text() for file in ranks] == expected
     each = [[float(row) for row in rows.splitlines()] for rows in expected]
     mean = [sum(pair) / 2 for pair in zip(*each, strict=True)]
-    for log in ("watch.jsonl", "watch.rank1.jsonl"):
-        assert read_losses(tmp_path / log) == pytest.approx(mean, rel=1e-6)
-        assert watched_run(tmp_path / log).ranks == 2
+    for own, log in zip(each, ("watch.jsonl", "watch.rank1.jsonl"), strict=True):
+        is_apart = kind.startswith("flat")  # ranks of FSDP with flat parameters exchange nothing
+        assert read_losses(tmp_path / log) == pytest.approx(own if is_apart else mean, rel=1e-6)
+        report = watched_run(tmp_path / log)
+        assert (report.ranks, report.model[:4]) == (2, "Llam" if kind == "titan" else "GPT2")
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -117,7 +117,6 @@ def optimizer_of(optimizers: Sequence[Optimizer]) -> Any:
     return SimpleNamespace(
         parts=optimizers,
         param_groups=[group for one in optimizers for group in one.param_groups],
-        state=ChainMap(*(one.state for one in optimizers)),
     )
 
 
@@ -142,11 +141,17 @@ class _ClipFromAlarm(StepClip):
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Return the module inside of the wrappers of torch.compile and of DDP."""
+    """Return the module inside of the wrappers of torch.compile, DDP and FSDP."""
     inner: Any = model
-    while isinstance(inner, DistributedDataParallel) or hasattr(inner, "_orig_mod"):
-        inner = inner.module if isinstance(inner, DistributedDataParallel) else inner._orig_mod
+    wrappers = DistributedDataParallel, FullyShardedDataParallel
+    while isinstance(inner, wrappers) or hasattr(inner, "_orig_mod"):
+        inner = inner.module if isinstance(inner, wrappers) else inner._orig_mod
     return inner
+
+
+def name_of(model: nn.Module) -> str:
+    """Return the name of a model's class, without what `fully_shard` puts before it."""
+    return type(model).__name__.removeprefix("FSDP" if isinstance(model, FSDPModule) else "")
 
 
 def has_compiled_part(module: nn.Module) -> bool:

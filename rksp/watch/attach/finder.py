@@ -161,7 +161,7 @@ class Finder:
 
     def _around_clip(self, clip: Callable[..., Any], *args, **kwargs) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
-        self._guarded(self._read, 1.0, limit if clip.__name__ == "clip_grad_norm_" else None)
+        self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
         return clip(*args, **kwargs)
 
     def _around_making(self, make: Callable[..., Any], optimizer: Optimizer, *args, **kw) -> Any:
@@ -227,7 +227,8 @@ class Finder:
         raise RuntimeError(why)
 
     def _optimizers(self) -> list[Optimizer]:
-        return [one for ref in self._made if (one := ref()) is not None and one.param_groups]
+        made = [one for ref in self._made if (one := ref()) is not None and one.param_groups]
+        return [one for one in made if not _holds_others(one)]
 
     def _meet(self, module: nn.Module | None, stepping: Optimizer | None = None) -> None:
         """Take a module that is called first, or an optimizer that steps, for what is trained."""
@@ -242,10 +243,13 @@ class Finder:
         if root is None:
             raise LookupError("no module holds what the optimizer trains")
         self._handles.pop(0).remove()
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
         from rksp.watch.attach.session import Session
 
         self._expected = set(met)
         self.session = Session(root, module, met, self.options)
+        self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
         if module is not None:
             self._entry = module
             hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
@@ -275,6 +279,8 @@ class Finder:
             self.session.end_micro_batch()
 
     def _before_update(self, optimizer: Optimizer) -> None:
+        if not self._losses and not any(float(g.get("lr", 1)) for g in optimizer.param_groups):
+            return  # such a step fills the state of an optimizer before a checkpoint is loaded
         if self.session is None:
             self._meet(None, optimizer)
         if self._takes_part(optimizer):
@@ -321,7 +327,8 @@ class Finder:
             return False
         if optimizer not in self._known:
             own = {id(p) for p in self.session.model.parameters()}
-            self._known[optimizer] = not own.isdisjoint(_ids(optimizer))
+            is_one = not _holds_others(optimizer)
+            self._known[optimizer] = is_one and not own.isdisjoint(_ids(optimizer))
             if self._known[optimizer] and optimizer not in self.session.optimizers:
                 self.session.optimizers.append(optimizer)
         return self._known[optimizer]
@@ -337,3 +344,9 @@ def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, 
 
 def _ids(optimizer: Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _holds_others(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer is a container of others, which take its steps."""
+    held = (one if isinstance(one, list) else [one] for one in vars(optimizer).values())
+    return any(isinstance(one, Optimizer) for part in held for one in part)
