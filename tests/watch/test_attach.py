@@ -486,13 +486,14 @@ REAL = {
     "trl": ("trainer.py", ("trl",)),
     "accelerate": ("with_accelerate.py", ()),
     "lightning": ("with_lightning.py", ()),
+    "torchtune": ("with_torchtune.py", ()),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
-    for library in {"trl", "accelerate", "lightning"} & {name}:
+    for library in {"trl", "accelerate", "lightning", "torchtune"} & {name}:
         pytest.importorskip(library)
     script, words = REAL[name]
     line = (str(SCRIPTS / script), *words)
@@ -510,7 +511,8 @@ def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
     assert [loss for _, loss in report.trial.loss] == pytest.approx(printed, rel=1e-4)
     (row,) = read_record(tmp_path / "runs.jsonl")
     assert row["state"] == "finished" and row["optimizer"] == "adamw"
-    assert (report.forecast is None) == (script == "nano.py")  # which has no configuration
+    has_config = script not in ("nano.py", "with_torchtune.py")
+    assert (report.forecast is not None) == has_config
     if name == "transformers":
         known = (row["batch_size"], row["warmup_steps"], row["max_steps"], row["schedule"])
         assert known == (4, 3, 12, "cosine")

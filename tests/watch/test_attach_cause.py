@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rksp.watch.attach.audit import audited
 from rksp.watch.attach.cause import diagnose
-from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.kept import Kept, _targets
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -48,7 +48,7 @@ class Run:
     def batch(self) -> Tensor:
         return (torch.randint(WORDS, (8, 1)) + torch.arange(9)) % WORDS
 
-    def backward(self, rows: Tensor | None = None) -> None:
+    def backward(self, rows: Tensor | None = None, *, is_sum: bool = False) -> None:
         """Take the passes of a step, without its update."""
         rows = self.batch() if rows is None else rows
         self.kept.begin(self.step)
@@ -57,7 +57,7 @@ class Run:
         loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         self.kept.add_targets(loss)
         loss.backward()
-        self.kept.steps[-1].loss = loss.item()
+        self.kept.steps[-1].loss = loss.item() * (rows[:, 1:].numel() if is_sum else 1)
         self.step += 1
 
     def train(self, steps: int) -> None:
@@ -116,6 +116,20 @@ def test_steps_that_are_too_long_are_told_from_the_same_batches(run, has_warmed_
     run.backward()
     expected = "rate" if has_warmed_up else "warm-up"
     assert run.cause(has_warmed_up=has_warmed_up) == (expected, "")
+
+
+def test_a_loss_may_be_the_sum_over_its_words(run):
+    for _ in range(12):  # as torchtune's, which divides gradients afterwards
+        run.backward(is_sum=True)
+    assert run.cause() == ("unknown", "")
+    run.kept.steps[-1].loss *= 1.2
+    assert run.cause() == ("passing", "")
+
+
+def test_of_two_cross_entropies_none_is_taken(run):
+    logits = torch.zeros(2, WORDS, requires_grad=True)
+    one, two = (F.cross_entropy(logits, torch.full((2,), target)) for target in (1, 2))
+    assert [_targets(loss) is None for loss in (one, one + two)] == [False, True]
 
 
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):
