@@ -131,7 +131,7 @@ def _reported(
 
 def _ended(facts: dict[str, dict[str, Any]]) -> str:
     if "stop" in facts:
-        return "rksp " + facts["stop"]["reason"]
+        return f"rksp {facts['stop']['reason']}"
     end = facts.get("end")
     if end is None:
         return "it was killed, or still runs"

@@ -211,3 +211,10 @@ def test_an_overflow_of_float16_is_told_from_a_wrong_product(audit):
     with torch.no_grad():
         audit.model.value.weight.mul_(2.0**20)
     assert audit(torch.float16)[0] == ("value", "output", True)
+
+
+def test_weights_that_overflow_float32_are_no_wrong_product(audit):
+    with torch.no_grad():
+        audit.model.out.weight.fill_(1e38)
+        audit.model.value.weight.fill_(1e38)
+    assert audit() == []

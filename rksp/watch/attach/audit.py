@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import (
@@ -23,6 +25,8 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 
 _ROWS = 256  # rows of a product that are compared, evenly spaced
+_Before = Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]
+_After = Callable[[nn.Module, tuple[Any, ...], object], object]
 _EPS = torch.finfo(torch.float32).eps
 _ALLOWED = 10.0  # times the rounding of single products, as a root of the mean square
 
@@ -130,8 +134,8 @@ class _Audit:
         kind = _worst(one.grads for one in uses)
         self._compare(uses[0].path, "weight gradient", whole[which], left.mT, right, kind)
 
-    def _enter(self, path: str) -> Callable[[nn.Module, tuple], tuple | None]:
-        def before(module: nn.Module, args: tuple) -> tuple | None:
+    def _enter(self, path: str) -> _Before:
+        def before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             factors: list[Tensor] = []  # of this call: its input, later its output's gradient
             self._inside.append((path, factors))
             if _is_table(module) and args:
@@ -141,13 +145,13 @@ class _Audit:
             x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
             factors.append(x.detach())
             if x.requires_grad:
-                x.register_hook(lambda grad: self._input_gradient(path, module, factors, grad))
+                _hook(x, lambda grad: self._input_gradient(path, module, factors, grad))
             return (x, *args[1:])
 
         return before
 
-    def _leave(self, path: str) -> Callable[[nn.Module, tuple, object], object]:
-        def after(module: nn.Module, args: tuple, output: object) -> object:
+    def _leave(self, path: str) -> _After:
+        def after(module: nn.Module, args: tuple[Any, ...], output: object) -> object:
             _, factors = self._inside.pop()
             y = first_tensor(output)
             if y is None or any(module.children()):
@@ -157,11 +161,14 @@ class _Audit:
                 product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
                 self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
             elif not bool(y.detach().isfinite().all()):
-                self._add(path, "output", math.inf, y.dtype == torch.float16)
+                is_half, limit = y.dtype == torch.float16, torch.finfo(y.dtype).max
+                limit = limit if is_half else math.sqrt(limit)  # norms square
+                if _largest([*tree_leaves(args), *module.parameters()]) <= limit:
+                    self._add(path, "output", math.inf, is_half)
             if not (factors and y is output and y.requires_grad):
                 return None
             y = y.view_as(y)
-            y.register_hook(lambda grad: self._output_gradient(path, module, factors, grad))
+            _hook(y, lambda grad: self._output_gradient(path, module, factors, grad))
             return y
 
         return after
@@ -170,7 +177,8 @@ class _Audit:
         rows = grad.detach().reshape(-1, grad.shape[-1])
         factors.append(rows)
         if not bool(rows.isfinite().all()):
-            self._add(path, "output gradient", math.inf, grad.dtype == torch.float16)
+            if grad.dtype == torch.float16:
+                self._add(path, "output gradient", math.inf, overflows=True)
         elif module.weight in self._owners:
             use = _Use(path, module, factors[0].flatten(0, grad.dim() - 2), rows)
             self._uses.setdefault(module.weight, []).append(use)
@@ -197,14 +205,14 @@ class _Audit:
             return output
         expected: list[tuple[Tensor, Tensor]] = []
         output = output.view_as(output)
-        output.register_hook(lambda grad: expected.extend(exact.gradients(_first(grad))))
+        _hook(output, lambda grad: expected.extend(exact.gradients(_first(grad))))
+
+        def judge(place: int, grad: Tensor) -> None:
+            self._judge(path, "attention", _first(grad), *expected[place], kind)
+
         for place, tensor in enumerate(own):
             if tensor.requires_grad:
-                tensor.register_hook(
-                    lambda grad, place=place: self._judge(
-                        path, "attention", _first(grad), *expected[place], kind
-                    )
-                )
+                _hook(tensor, functools.partial(judge, place))
         return output
 
     def _compare(
@@ -236,8 +244,10 @@ class _Audit:
     ) -> None:
         """Add a defect if the root mean square over a row or a column of the error is too large."""
         if not bool(seen.isfinite().all()):
-            self._add(path, what, math.inf, bool(exact.abs().max() > torch.finfo(kind).max))
-            return
+            largest, limit = float(exact.abs().max()), torch.finfo(kind).max
+            if largest <= limit or (kind == torch.float16 and math.isfinite(largest)):
+                self._add(path, what, math.inf, largest > limit)
+            return  # what exceeds float32 is large because of the weights
         unit = _rounding(kind, seen.device) if rounding is None else rounding
         subnormal = torch.finfo(kind).tiny * torch.finfo(kind).eps
         error, size = (seen - exact).square(), (unit * size + subnormal).square()
@@ -290,12 +300,13 @@ class _Attention:
         ]
 
     def _folded(self, gradient: Tensor) -> Tensor:
-        return gradient.unflatten(-3, (-1, self.groups)).sum(-3)
+        heads = gradient.shape[-3] // self.groups
+        return gradient.reshape(-1, heads, self.groups, *gradient.shape[-2:]).sum(-3)
 
 
 def matrix_of(module: nn.Module) -> Tensor:
     """Return the matrix of a linear module, `[outputs, inputs]`."""
-    weight = definite(getattr(module, "weight", None)).detach()
+    weight: Tensor = definite(getattr(module, "weight", None)).detach()
     return weight if isinstance(module, nn.Linear) else weight.mT
 
 
@@ -304,9 +315,21 @@ def _is_table(module: nn.Module) -> bool:
     return type(module) is nn.Embedding and not (module.sparse or module.scale_grad_by_freq)
 
 
+def _largest(values: Iterable[object]) -> float:
+    """Return the largest size of a number; NaN if one is."""
+    floats = (v.detach() for v in values if isinstance(v, Tensor) and v.is_floating_point())
+    sizes = [one.abs().max().double() for one in floats if one.numel()]
+    return float(torch.stack(sizes).max()) if sizes else 0.0
+
+
 def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
     """Return the type that rounds most."""
     return max((one.dtype for one in tensors), key=lambda kind: torch.finfo(kind).eps)
+
+
+def _hook(tensor: Tensor, call: Callable[[Tensor], None]) -> None:
+    """Call with the gradient of a tensor, which stays as it is."""
+    tensor.register_hook(call)  # type: ignore[no-untyped-call, unused-ignore]  # torch's own
 
 
 def _first(tensor: Tensor) -> Tensor:

@@ -142,11 +142,10 @@ class _ClipFromAlarm(StepClip):
 
 def bare(model: nn.Module) -> nn.Module:
     """Return the module inside of the wrappers of torch.compile, DDP and FSDP."""
-    inner: Any = model
-    wrappers = DistributedDataParallel, FullyShardedDataParallel
-    while isinstance(inner, wrappers) or hasattr(inner, "_orig_mod"):
-        inner = inner.module if isinstance(inner, wrappers) else inner._orig_mod
-    return inner
+    if isinstance(model, DistributedDataParallel | FullyShardedDataParallel):
+        return bare(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return model if inner is None else bare(inner)
 
 
 def name_of(model: nn.Module) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # loaded once something trains: a script may import torch for
     from rksp.watch.attach.session import Session
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+_Call = Callable[..., Any]
 _MOST_PASSES = 10_000  # backward passes without a step of an optimizer
 
 
@@ -138,7 +139,9 @@ class Finder:
         if self.session is not None:  # its own hook comes too late for this pass
             self._before_entry(module, args, {})
 
-    def _before_entry(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _before_entry(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
             return
         if module.training or not self._has_mode:
@@ -147,28 +150,28 @@ class Finder:
             self._guarded(self._begin, args, kwargs)
             self._guarded(_run_new, module, known, args, kwargs)
 
-    def _around_backward(self, backward: Callable[..., Any], tensors: Any, *args, **kwargs) -> Any:
+    def _around_backward(self, backward: _Call, tensors: Any, *args: Any, **kw: Any) -> Any:
         if not self._depth and self.session is not None and isinstance(tensors, Tensor):
             self._guarded(self.session.begin_backward, tensors)
         self._depth += 1
         try:
-            done = backward(tensors, *args, **kwargs)
+            done = backward(tensors, *args, **kw)
         finally:
             self._depth -= 1
         if not self._depth:
             self._guarded(self._after_backward, tensors)
         return done
 
-    def _around_clip(self, clip: Callable[..., Any], *args, **kwargs) -> Any:
+    def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
         self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
         return clip(*args, **kwargs)
 
-    def _around_making(self, make: Callable[..., Any], optimizer: Optimizer, *args, **kw) -> Any:
+    def _around_making(self, make: _Call, optimizer: Any, *args: Any, **kw: Any) -> Any:
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
-    def _around_scale(self, scale: Callable[..., Any], scaler: Any, *args, **kwargs) -> Any:
+    def _around_scale(self, scale: _Call, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         scaled = scale(scaler, *args, **kwargs)
         outputs = kwargs.get("outputs", args[0] if args else None)
         if isinstance(outputs, Tensor):
@@ -177,14 +180,18 @@ class Finder:
             self.session.scaler = scaler
         return scaled
 
-    def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
+    def _around_scaled_step(
+        self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
+    ) -> Any:
         before = set(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
         if self._phase is not _Phase.BETWEEN and self._stepped == before:
             self._guarded(self._skip, optimizer)
         return done
 
-    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if torch.compiler.is_compiling():
             return None
         if self._depth:
@@ -202,7 +209,9 @@ class Finder:
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
 
-    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _after_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if not torch.compiler.is_compiling():
             self._guarded(self._after_update, optimizer)
 
@@ -255,7 +264,7 @@ class Finder:
             hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
             self._handles.insert(0, hook)
 
-    def _begin(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with the first of its forward passes."""
         if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
             self._finish()
@@ -334,7 +343,9 @@ class Finder:
         return self._known[optimizer]
 
 
-def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:
+def _run_new(
+    module: nn.Module, known: set[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Run the hooks that another hook of the same call registered, since torch would not."""
     for key, hook in list(module._forward_pre_hooks.items()):
         if key not in known:

@@ -33,12 +33,12 @@ from rksp.watch.attach.companion import (
 from rksp.watch.attach.kept import Kept
 from rksp.watch.attach.log import Voice
 from rksp.watch.attach.recipe import found_recipe, sizes_of
+from rksp.watch.groups import mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.plain import unscaled
-from rksp.watch.training.loop import mean_over_ranks
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses, and one more for each `_PER_DIAGNOSIS` steps: a twentieth of the time
@@ -119,7 +119,7 @@ class Session:
 
     # Moments of a step
 
-    def begin(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Begin a step; its first forward pass has these inputs."""
         self.step += 1
         if self.step == 1:
@@ -130,7 +130,7 @@ class Session:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
-    def begin_pass(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Begin a forward pass with these inputs."""
         if self._kept is not None:
             self._kept.add(args, kwargs)
