@@ -554,8 +554,9 @@ def show(rows: list[Row]) -> None:
     wrong = Counter(
         (r.planted, r.cause or "none") for r in rows if r.planted != "nothing" and not is_named(r)
     )
+    print()  # a list of its own below the table
     for (planted, cause), count in wrong.most_common():
-        print(f"{planted} was taken for {cause}: {count}")
+        print(f"- {planted} was taken for {cause}: {count}")
 
 
 def main(

@@ -48,9 +48,8 @@ class Ranks:
         is_group = group.is_available() and group.is_initialized()
         self.count = group.get_world_size() if is_group else 1
         self.rank = group.get_rank() if is_group else int(os.environ.get("RANK", "0"))
-        parallel = next(
-            (m for m in _modules(called) if isinstance(m, DistributedDataParallel)), None
-        )
+        modules = () if called is None else called.modules()
+        parallel = next((m for m in modules if isinstance(m, DistributedDataParallel)), None)
         sharded = [p for p in model.parameters() if isinstance(p, DTensor)]
         if parallel is not None:
             is_joint = parallel.process_group.size() == self.count
@@ -158,7 +157,3 @@ def has_compiled_part(module: nn.Module) -> bool:
     return any(
         hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in module.modules()
     )
-
-
-def _modules(module: nn.Module | None) -> Iterator[nn.Module]:
-    return iter(()) if module is None else module.modules()

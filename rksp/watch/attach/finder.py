@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
-
-from rksp.watch.attach.living import owner_of
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -351,6 +350,17 @@ def _run_new(
         if key not in known:
             more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
             hook(module, args, *more)
+
+
+def living(*kinds: type) -> Iterator[Any]:
+    """Yield the objects of these kinds in this process."""
+    return (found for found in gc.get_objects() if issubclass(type(found), kinds))
+
+
+def owner_of(trained: set[int]) -> nn.Module | None:
+    """Return the smallest module that holds all of these parameters."""
+    holders = [m for m in living(nn.Module) if trained <= {id(p) for p in m.parameters()}]
+    return min(holders, key=lambda m: sum(1 for _ in m.modules()), default=None)
 
 
 def _ids(optimizer: Optimizer) -> set[int]:

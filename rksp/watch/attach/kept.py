@@ -150,11 +150,9 @@ class Kept:
                 low=low,
             )
         )
-        while len(self.steps) > 1 and self._size() > self.memory:
-            self.steps.popleft()
-
-    def _size(self) -> int:
-        return sum(one.size for step in self.steps for one in step.passes)
+        size = sum(one.size for step in self.steps for one in step.passes)
+        while len(self.steps) > 1 and size > self.memory:
+            size -= sum(one.size for one in self.steps.popleft().passes)
 
     def add_targets(self, loss: Tensor) -> None:
         """Keep what cross-entropy compares logits with, on the way from the loss to them."""
