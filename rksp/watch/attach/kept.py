@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from rksp.watch.groups import local
 
 BATCHES = 12  # newest steps whose inputs are kept
-_SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
+SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
 _FARTHEST = 32  # nodes of the graph between a loss and its cross-entropy
 
 
@@ -122,7 +122,7 @@ class Kept:
         self.steps.append(Step(step))
         if step < self._next:
             return
-        self._next = step + min(max(step // 8, 1), _SPARSEST)
+        self._next = step + min(max(step // 8, 1), SPARSEST)
         if len(self._copies) < 2:
             copy = {n: local(p).to("cpu", copy=True) for n, p in self.parameters.items()}
         else:
