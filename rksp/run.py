@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,9 @@ class Run:
         if file is not None:
             return run
         if read.target is None:
-            raise InputError(f"{target}: {read.target_missing}")
+            raise InputError(
+                f"{target}: {read.target_missing} For example: rksp score gpt2 --recipe {target}"
+            )
         refuse_factory(read.target.name, target)
         return replace(
             run,
@@ -278,7 +280,7 @@ class Run:
                 found += [one for one in asked if one] if all(asked) else []
             return found
 
-        worded = lambda text: in_own_words(text, self.origins, self.keys)
+        worded = partial(in_own_words, origins=self.origins, keys=self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
             if seed.risk is not None and seed.risk.levers:

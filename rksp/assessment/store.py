@@ -153,4 +153,4 @@ def _code_files() -> Iterator[Path]:
         found = find_spec(package)
         # The first place alone: in a checkout rksp has the repository's root for a second one.
         for folder in (found.submodule_search_locations or ())[:1] if found else ():
-            yield from sorted(Path(folder).rglob("*.py"))
+            yield from sorted(p for p in Path(folder).rglob("*") if p.suffix in (".py", ".toml"))

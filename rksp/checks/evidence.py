@@ -28,7 +28,7 @@ _SWEPT_SIZE = 134e6  # non-embedding parameters of the Marin sweep's smallest mo
 
 def published_rate(parameters: float) -> float:
     """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
-    return _REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE
+    return float(_REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE)
 
 
 def runs_edge(block_parameters: float, tokens: float) -> float:
@@ -52,7 +52,7 @@ def swept_edge(optimizer: str, block_parameters: float) -> float | None:
     if known.passing is None or known.failing is None:
         return None
     middle = math.sqrt(known.passing * known.failing)
-    return middle * (block_parameters / _SWEPT_SIZE) ** _EDGE_ON_SIZE
+    return float(middle * (block_parameters / _SWEPT_SIZE) ** _EDGE_ON_SIZE)
 
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
