@@ -18,7 +18,6 @@ from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.kept import SPARSEST
 from rksp.watch.monitors.registry import make_monitors
 
-
 _COPY = "copy of the weights"
 
 
