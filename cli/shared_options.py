@@ -123,11 +123,16 @@ def files_of(kind: str | None) -> Any:
     return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
 
 
-class GateOptions(Finite):
-    """Options of the exit code."""
+class ExitOptions(Finite):
+    """What fails, and with which exit code."""
 
     fail_on: FailOn = ["0.5"]
     exit_zero: ExitZero = False
+
+
+class GateOptions(ExitOptions):
+    """Options of the exit code."""
+
     select: Annotated[
         list[str],
         Flag(
@@ -151,7 +156,7 @@ class GateOptions(Finite):
         Path | None,
         Flag(
             "--baseline",
-            ("An older JSON report; only new and worse issues count for the exit code."),
+            "An older JSON report; only new and worse issues count for the exit code.",
         ),
     ] = None
 
@@ -171,7 +176,7 @@ class RiskOptions(Finite):
         Path | None,
         Flag(
             "--classifier",
-            ("A model of the edge from python -m lab fit; the default is the shipped one."),
+            "A model of the edge from python -m lab fit; the default is the shipped one.",
         ),
     ] = None
     runs: Annotated[
@@ -182,6 +187,15 @@ class RiskOptions(Finite):
             unit="path",
         ),
     ] = []
+
+    def prior(self) -> EdgeModel | None:
+        """Return the classifier of the file; None stands for the shipped one."""
+        if self.classifier is None:
+            return None
+        from rksp.classifiers.edge_model import load_edge_model
+
+        with reading(f"the model of the edge {one_line(str(self.classifier), 200)}"):
+            return load_edge_model(self.classifier)
 
 
 class ScoreOutput(Finite):
@@ -219,11 +233,10 @@ class ReportOutput(Finite):
     output: files_of(None) = []  # type: ignore[valid-type]  # a table
 
 
-class DiffOutput(Finite):
+class DiffOutput(ExitOptions):
     """Options of the output and exit code of `rksp diff`."""
 
     fail_on: FailOn = ["error"]
-    exit_zero: ExitZero = False
     output_format: format_of("diff") = "text"  # type: ignore[valid-type]  # a table
 
 
@@ -373,11 +386,9 @@ class EngineOptions(Finite):
     retry_failed: Annotated[bool, Flag("--retry-failed", "Run failed cells again.")] = False
 
 
-class ViewOptions(Finite):
+class ViewOptions(ExitOptions):
     """Options of a grid's output and exit code."""
 
-    fail_on: FailOn = ["0.5"]
-    exit_zero: ExitZero = False
     output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
     output: Annotated[
         list[str],

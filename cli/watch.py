@@ -102,11 +102,7 @@ def watch(
 
 
 def _started(command: list[str], options: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the command with the hook on Python's path.
-
-    Raises:
-        InputError: There is no such program.
-    """
+    """Start the command with the hook on Python's path."""
     from rksp.watch.attach import start
 
     told = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
     from rksp.recipe import Recipe
-    from rksp.report.run_diff import diff
+    from rksp.report.diff import diff
     from rksp.report.score.result import Result
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
@@ -42,7 +42,7 @@ _HOME = {
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
     "Status": "rksp.spectra.status",
-    "diff": "rksp.report.run_diff",
+    "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",

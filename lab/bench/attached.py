@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rksp.ground.model import definite
 from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.kept import SPARSEST
-from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.registry import make_monitors
 
 _COPY = "copy of the weights"
 

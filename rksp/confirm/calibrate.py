@@ -21,9 +21,9 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.data import TrainingData
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,
@@ -79,7 +79,7 @@ class Ranks:
                 raise InputError(f"{name} is {text!r}, which no launcher sets; unset it.")
         if int(numbers["WORLD_SIZE"]) < 2:
             return cls()
-        from torch.distributed import rendezvous
+        from torch.distributed.rendezvous import rendezvous
 
         store, rank, count = next(rendezvous("env://"))
         store.set_timeout(_WAIT)

@@ -285,7 +285,8 @@ class GridStore:
 
     def made_by(self) -> dict[str, str]:
         """Return the versions that the numbers come from; empty before the store is filled."""
-        return json.loads(self._meta("made_by") or "{}")
+        found: dict[str, str] = json.loads(self._meta("made_by") or "{}")
+        return found
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what `fill` was given under a name; empty without it.
@@ -399,6 +400,7 @@ def _may_live(owner: str) -> bool:
     if found is None or found["host"] != socket.gethostname():
         return True
     try:
-        return psutil.pid_exists(int(found["process"]))
+        lives: bool = psutil.pid_exists(int(found["process"]))
+        return lives
     except OverflowError:  # no system counts that far
         return False

@@ -16,8 +16,7 @@ from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore
 from rksp.documents.options import MeasureOptions
-from rksp.grid.cell import Options
-from rksp.grid.evaluate import evaluate_group
+from rksp.grid.cell import Options, evaluate_group
 from rksp.ground.files import user_cache
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.recipe import Recipe

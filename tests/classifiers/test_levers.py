@@ -28,7 +28,7 @@ from rksp.classifiers.levers.effects import LeverTable, ShiftedEdgeModel, load_l
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
-from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.registry import make_intervention
 
 NO_MODEL = Declared(None)
 

@@ -14,7 +14,7 @@ from support.places import ROOT
 
 import rksp
 from rksp.cli import app
-from rksp.cli.commands import AUTHORS, COMMANDS
+from rksp.cli.app import AUTHORS, COMMANDS
 from rksp.documents.score import ScoreReport
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe

@@ -15,8 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rksp.datasets.own_probe import fit_head, own_probe
 from rksp.datasets.own_rows import read_own_rows
-from rksp.grid.cell import Cell, Options
-from rksp.grid.evaluate import ask
+from rksp.grid.cell import Cell, Options, ask
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve

@@ -158,7 +158,7 @@ TOYS = {
     "a monitor": Toy(
         {
             "rksp/watch/monitors/toy.py": _MONITOR,
-            "rksp/watch/monitors/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
+            "rksp/watch/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
             "MONITORS['toy'] = Toy\nRULES |= Toy.quantities\n",
         },
         _RUN
@@ -215,7 +215,7 @@ TOYS = {
     "an intervention": Toy(
         {
             "rksp/watch/interventions/toy.py": _INTERVENTION,
-            "rksp/watch/interventions/registry.py": "\nfrom rksp.watch.interventions.toy import "
+            "rksp/watch/registry.py": "\nfrom rksp.watch.interventions.toy import "
             "Toy\nINTERVENTIONS['toy'] = Toy\n",
         },
         _RUN
@@ -227,7 +227,7 @@ TOYS = {
     "a fault": Toy(
         {
             "rksp/watch/faults/toy.py": _FAULT,
-            "rksp/watch/faults/registry.py": "\nfrom rksp.watch.faults.toy import Toy\n"
+            "rksp/watch/registry.py": "\nfrom rksp.watch.faults.toy import Toy\n"
             "FAULTS['toy'] = Toy\n",
         },
         _RUN

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -59,22 +60,25 @@ def sparkline(curve: Sequence[CurvePoint]) -> str:
     return f"P(failed) at rates from {' to '.join(ends)}: {bars}"
 
 
-def panel(*drawn: tuple[str, Markup]) -> Markup:
-    """Return the box of a drawing that is made once for a `wide` screen and once for a `narrow`.
+def panel(draw: Callable[..., Markup], wide: int, narrow: int) -> Markup:
+    """Return the box of a drawing that is made for wide and for narrow screens.
 
     So text does not shrink with the screen.
+
+    Args:
+        draw: Draws it, given `width` and `height` in pixels.
+        wide: The height on a wide screen.
+        narrow: The height on a narrow one.
     """
-    inner = Markup().join(Markup('<div class="{}">{}</div>').format(*one) for one in drawn)
+    made = (("wide", draw(width=920, height=wide)), ("narrow", draw(width=350, height=narrow)))
+    inner = Markup().join(Markup('<div class="{}">{}</div>').format(*one) for one in made)
     return Markup('<div class="panel">{}</div>').format(inner)
 
 
 def risk_panel(report: ScoreReport, risk: RiskAssessment) -> Markup:
     """Draw P(failed) by learning rate with the team's own runs, for both screens."""
     rate, past = report.recipe.learning_rate, _past(report, risk)
-    return panel(
-        ("wide", risk_curve(risk, rate, width=920, height=360, past=past)),
-        ("narrow", risk_curve(risk, rate, width=350, height=320, past=past)),
-    )
+    return panel(partial(risk_curve, risk, rate, past=past), 360, 320)
 
 
 def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]:

@@ -22,12 +22,12 @@ from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.beside import Beside
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.registry import make_monitors
+from rksp.watch.run_state import Checkpoints
+from rksp.watch.training.loop import Beside
 
 _KEEP = 10_000  # readings in memory; the log has all of them
 

@@ -179,7 +179,7 @@ class StepClip(Intervention):
         host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
         lengths = [len(part) for _, part in parts]
         least, scaled = 1.0, set()
-        for (parameter, _), part in zip(parts, host.split(lengths), strict=True):
+        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
             known = part[part.isfinite()]
             if parameter in scaled or not len(known) or float(known.max()) <= delta:
                 continue
