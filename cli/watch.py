@@ -212,7 +212,10 @@ def _concluded(code: int, folder: Path) -> int:
     elif found["python"]:
         _say("nothing was watched: the command never imported torch")
     else:
-        _say("nothing was watched: no Python that reads PYTHONPATH ran (-I and -E ignore it)")
+        _say(
+            "nothing was watched: no Python ran with the hook (-I, -E, -S and a PYTHONPATH that "
+            "leaves out $PYTHONPATH turn it away)"
+        )
     return code if code >= 0 else 128 - code
 
 
