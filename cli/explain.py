@@ -1,4 +1,4 @@
-"""`rksp explain` and `rksp checks`: the meaning of any printed word."""
+"""`rksp explain` and `rksp checks`: any printed word; `rksp reproduce`: a published table."""
 
 from __future__ import annotations
 
@@ -6,23 +6,43 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, get_args
 
 import typer
 
+from rksp.checks.advisories import find_advisory
+from rksp.checks.registry import CHECKS, find_check
+from rksp.classifiers.levers.catalogue import BY_NAME, LEVERS, Lever
+from rksp.cli.app import COMMANDS
 from rksp.cli.options import TextOrJson
-from rksp.cli.reproduce import SHIPPED
+from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.flags import flags_of
 from rksp.ground.text import short
+from rksp.recipe import Recipe
+from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
-
-if TYPE_CHECKING:
-    from rksp.classifiers.levers.catalogue import Lever
-    from rksp.report.glossary import Word
+from rksp.report.glossary import Word, find_word, words
+from rksp.spectra.spectrum import Status
 
 Rows = list[tuple[str, str]]
+# The experiments that are shipped; lab/experiments made them and makes them again.
+SHIPPED = {
+    "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
+    "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
+    "msign-learns": "MSign where runs learn the task.",
+    "msign": "MSign where training diverges.",
+    "msign-deep": "MSign where a deep model stalls.",
+    "cross-talk": "Which monitor sees which fault, and how early.",
+    "failures": "Public failures replayed beside healthy twins.",
+    "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
+    "cost": "What interventions add to a step.",
+    "kss-frontier": "What settings of Koopman Spectral Shaping and MSign save, and at which loss.",
+    "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
+}
 
 
 def explain(
@@ -67,8 +87,6 @@ def checks(
     output_format: TextOrJson = "text",
 ) -> int:
     """List all checks with their codes, worst levels, names and titles."""
-    from rksp.checks.registry import CHECKS
-
     if output_format == "json":
         texts = ("title", "measures", "healthy", "fix", "source", "field")
         rows = [
@@ -92,20 +110,16 @@ def explained(word: str) -> tuple[str, Rows]:
     Raises:
         InputError: No page prints this word; the message names the nearest ones.
     """
-    from rksp.checks.registry import find_check
-    from rksp.report.glossary import find_word
-
     if word.upper().startswith("RKSA"):
         return _advisory(word)
     word = re.sub(r"^the (?=\w)", "", word.strip()) if find_word(word) is None else word
     wanted = _key(word)
-    for names, told in _entries():
+    for names, title, rows in _entries():
         if wanted in map(_key, names):
-            title, rows = told()
             return title, [*rows, *_lever_rows(wanted)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
-    hint = nearest(word, [name for names, _ in _entries() for name in names])
+    hint = nearest(word, [name for names, *_ in _entries() for name in names])
     raise InputError(
         f"rksp explain does not know the word {word!r}{hint or '; rksp checks lists the checks.'}"
     )
@@ -115,69 +129,48 @@ def _key(word: str) -> str:
     return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
 
 
-Entry = tuple[Sequence[str], Callable[[], tuple[str, Rows]]]
+Entry = tuple[Sequence[str], str, Iterable[tuple[str, str]]]  # spellings, title, rows
 
 
 def _entries() -> Iterator[Entry]:
     """Yield every word with its spellings, and what is told of it; of two the first counts."""
-    from rksp.checks.registry import CHECKS
-    from rksp.classifiers.levers.catalogue import LEVERS
-    from rksp.cli.commands import COMMANDS
-    from rksp.report.glossary import words
-    from rksp.spectra.status import Status
-
     for check in CHECKS:
         title = f"{check.code} {check.name} (at worst: {check.level})\n{check.texts.title}\n"
-        yield (check.code, check.name), partial(_told, title, check.explanation)
+        yield (check.code, check.name), title, check.explanation
     for status in Status:
         if status is not Status.OK:
             title = f"{status.value.replace('_', ' ')}, a status of a block's spectrum"
-            yield (status.value,), partial(_told, title, [("Means", status.remedy)])
+            yield (status.value,), title, [("Means", status.remedy)]
     for word in words():
-        yield (word.name, *word.spellings), partial(_glossary, word)
+        yield (word.name, *word.spellings), word.name, _glossary(word)
     yield from _options()
     yield from _monitors()
     yield from _parts()
     for lever in LEVERS:
-        yield (lever.name,), partial(_told, f"{lever.name}, a lever (rksp score --apply)", [])
+        yield (lever.name,), f"{lever.name}, a lever (rksp score --apply)", []
     for name, shows in SHIPPED.items():
         rows = [("Shows", shows), ("See", f"rksp reproduce {name} --stored")]
-        yield (name,), partial(_told, f"{name}, an experiment of rksp reproduce", rows)
-    yield ("trainers", "run files", "run file", "as"), _trainers
+        yield (name,), f"{name}, an experiment of rksp reproduce", rows
+    trainers = [(reader.name, f"{reader.title} {reader.version}") for reader in READERS]
+    title = "The trainers whose run files rksp reads (--as NAME)"
+    yield ("trainers", "run files", "run file", "as"), title, trainers
     for name, _, summary in COMMANDS:
-        yield (name,), partial(_told, f"rksp {name}, a command", [("Does", summary)])
-
-
-def _told(title: str, rows: Iterable[tuple[str, str]]) -> tuple[str, Rows]:
-    return title, list(rows)
-
-
-def _trainers() -> tuple[str, Rows]:
-    from rksp.recipe_files.registry import READERS
-
-    rows = [(reader.name, f"{reader.title} {reader.version}") for reader in READERS]
-    return "The trainers whose run files rksp reads (--as NAME)", rows
+        yield (name,), f"rksp {name}, a command", [("Does", summary)]
 
 
 def _advisory(word: str) -> tuple[str, Rows]:
-    from rksp.checks.advisories import find_advisory
-
     found = find_advisory(word)
     return f"{found.id} (at worst: {found.severity})\n{found.summary}\n", list(found.explanation)
 
 
-def _glossary(found: Word) -> tuple[str, Rows]:
-    range_ = found.range if found.is_quantity else found.healthy
-    more = f"rksp explain {found.check}" if found.check else ""
-    rows = [("Means", found.meaning), ("Healthy", range_), ("Source", found.source), ("See", more)]
-    return found.name, rows
+def _glossary(found: Word) -> Iterator[tuple[str, str]]:
+    yield "Means", found.meaning
+    yield "Healthy", found.range if found.is_quantity else found.healthy
+    yield "Source", found.source
+    yield "See", f"rksp explain {found.check}" if found.check else ""
 
 
 def _options() -> Iterator[Entry]:
-    from rksp.documents.options import MeasureOptions
-    from rksp.ground.flags import flags_of
-    from rksp.recipe import Recipe
-
     for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
         for name, flag in flags_of(model).items():
             field = model.model_fields[name]
@@ -185,11 +178,11 @@ def _options() -> Iterator[Entry]:
             rows = [("Means", flag.help), ("Unit", flag.unit), ("Choices", ", ".join(choices))]
             rows.append(("Default", shown(field.default)))
             title = f"{name}, {noun} ({flag.name})"
-            yield (name, *flag.options, *flag.names.split()), partial(_told, title, rows)
+            yield (name, *flag.options, *flag.names.split()), title, rows
 
 
 def _monitors() -> Iterator[Entry]:
-    from rksp.watch.monitors.registry import MONITORS
+    from rksp.watch.registry import MONITORS  # torch, which most words do not need
 
     for monitor in MONITORS.values():
         title = f"{monitor.name}, a monitor (every {monitor.default_every} steps)"
@@ -198,34 +191,30 @@ def _monitors() -> Iterator[Entry]:
             advice = f"; try {rule.advice}" if rule.advice else ""
             alarms[name] = (name, f"alarm: {rule}{advice}")
         measures, source = ("Measures", _summary(monitor)), ("Source", monitor.source)
-        yield (monitor.name,), partial(_told, title, [measures, *alarms.values(), source])
+        yield (monitor.name,), title, [measures, *alarms.values(), source]
         for name, alarm in alarms.items():
-            yield (name,), partial(_told, title, [measures, alarm, source])
+            yield (name,), title, [measures, alarm, source]
 
 
 def _parts() -> Iterator[Entry]:
-    from rksp.watch.faults.registry import FAULTS
-    from rksp.watch.interventions.registry import INTERVENTIONS
+    from rksp.watch.registry import FAULTS, INTERVENTIONS
 
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
             shown_by = f"rksp reproduce {name} --stored: {SHIPPED[name]}" if name in SHIPPED else ""
             rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", shown_by)]
-            yield (name,), partial(_told, f"{name}, {noun}", rows)
+            yield (name,), f"{name}, {noun}", rows
 
 
 def _lever_rows(wanted: str) -> Rows:
     """Return what is known of the lever of this name; of all levers for `levers`; else nothing."""
-    from rksp.classifiers.levers.catalogue import BY_NAME
-
     if wanted in ("lever", "levers"):
         return [(name, lever.sentence) for name, lever in BY_NAME.items()]
     return list(_lever_sizes(wanted)) if wanted in BY_NAME else []
 
 
 def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
-    from rksp.classifiers.levers.catalogue import BY_NAME
-    from rksp.classifiers.levers.effects import load_lever_table
+    from rksp.classifiers.levers.effects import load_lever_table  # numpy
 
     lever, table = BY_NAME[name], load_lever_table()
     yield "Lever", lever.sentence
@@ -272,3 +261,29 @@ def _arguments(kind: type) -> Iterator[tuple[str, str]]:
 def _summary(kind: type) -> str:
     """Return the first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(SHIPPED)}.")],
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Print the results that rksp ships.")
+    ] = False,
+) -> None:
+    """Print a published experiment beside our results, as Markdown.
+
+    To train it again takes the repository: lab/README.md says how.
+    """
+    if name not in SHIPPED:
+        hint = nearest(name, SHIPPED) or f"; choose among {', '.join(SHIPPED)}."
+        raise InputError(f"There is no experiment {name!r}{hint}")
+    if not stored:
+        raise InputError(
+            f"Training {name} again takes hours and rksp's repository, where lab/README.md "
+            "says how; give --stored for the shipped results."
+        )
+    typer.echo(shipped_file(name).read_text(encoding="utf-8"), nl=False)
+
+
+def shipped_file(name: str) -> Path:
+    """Return the file of an experiment's tables."""
+    return Path(str(files("rksp.confirm") / "results" / f"{name}.md"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.audit import known_faults
+from rksp.cli import shared_options as shared
 from rksp.cli.options import (
     Given,
     NoCache,
@@ -20,18 +20,8 @@ from rksp.cli.options import (
     flag_names,
     with_options,
 )
-from rksp.cli.process import live_progress
+from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
 from rksp.cli.rendering import conclude, emit, intact, outputs
-from rksp.cli.shared_options import (
-    EngineOptions,
-    ModelOptions,
-    PlanOptions,
-    RiskOptions,
-    RunOptions,
-    SoftwareOptions,
-    ViewOptions,
-    say,
-)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
@@ -68,42 +58,41 @@ _VIEW = Panel(
 )
 
 
-@brief(
-    *("source", "axes", "target", "warmup_steps", "max_steps", "batch_size"),
-    *("optimizer", "overrides", "evidence", "samples", "dry_run", "workers", "top", "where"),
-    *("output", "export", "fail_on"),
-)
 @with_options
+@brief(
+    "source axes target warmup_steps max_steps batch_size optimizer overrides evidence samples "
+    "dry_run workers top where output export fail_on"
+)
 def grid(
     source: Annotated[
         str,
         typer.Argument(
-            help=(
-                "A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
-                "run file to vary, a target, or a store to show."
-            )
+            help="A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
+            "run file to vary, a target, or a store to show."
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     of: Annotated[
-        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+        shared.RunOptions,
+        Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict")),
     ],
     measure: Annotated[MeasureOptions, _MEASURE],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
-    risk: Annotated[RiskOptions, Panel(title="Measurement")],
-    cells: Annotated[PlanOptions, Panel(title="Cells")],
-    work: Annotated[EngineOptions, Panel(title="Workers")],
-    view: Annotated[ViewOptions, _VIEW],
+    model: Annotated[shared.ModelOptions, Panel(title="Model", leave_out=("task",))],
+    risk: Annotated[shared.RiskOptions, Panel(title="Measurement")],
+    cells: Annotated[shared.PlanOptions, Panel(title="Cells")],
+    work: Annotated[shared.EngineOptions, Panel(title="Workers")],
+    view: Annotated[shared.ViewOptions, _VIEW],
     axes: Annotated[
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
     *,
-    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
+    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     with loading():
+        from rksp.cli.run_files import known_faults
         from rksp.grid.cell import Options
         from rksp.grid.run import read_grid
         from rksp.grid.table import check_export, read_condition
@@ -123,7 +112,7 @@ def grid(
     with reading(f"the grid {one_line(source, 200)}"), collector_paused():
         plan = _plan(source, axes or [], recipe, cells, model, of)
     faults, said = known_faults(plan.read, software)
-    say([*(f"{one.level} {one.code}: {one.text}" for one in faults), *said])
+    shared.say([*(f"{one.level} {one.code}: {one.text}" for one in faults), *said])
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides", "task", "offline"}),
@@ -136,16 +125,11 @@ def grid(
     if work.engine == "slurm" and store is None:
         raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
-    try:
-        with TemporaryDirectory() as folder:
-            kept = store or Path(folder) / "grid.db"
-            result = _worked(plan, options, work, groups, kept)
-    except KeyboardInterrupt:
-        so_far = "nothing was kept; with -o STORE.db finished cells are, and the command goes on"
-        if store is not None:
-            so_far = f"finished cells are in {store}; the same command goes on from there"
-        say([so_far])
-        raise
+    with (
+        told_if_interrupted(goes_on_from(store, "-o STORE.db", "cells")),
+        TemporaryDirectory() as folder,
+    ):
+        result = _worked(plan, options, work, groups, store or Path(folder) / "grid.db")
     is_faulty = any(gate.reaches(one.level) for one in faults)
     return _shown(result, gate, view, files) or int(is_faulty)
 
@@ -154,13 +138,12 @@ def _plan(
     source: str,
     axes: list[str],
     recipe: Given[Recipe],
-    options: PlanOptions,
-    model: ModelOptions,
-    of: RunOptions,
+    options: shared.PlanOptions,
+    model: shared.ModelOptions,
+    of: shared.RunOptions,
 ) -> GridPlan:
-    """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
-    from rksp.models.overrides import parse_value
+    from rksp.models.configuration import parse_value
 
     overrides = {name: parse_value(text) for name, text in assignments(model.overrides).items()}
     Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name
@@ -181,11 +164,7 @@ def _plan(
 
 
 def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
-    """Return the store among the values of `-o`, if there is one, and the reports.
-
-    Raises:
-        InputError: There are two stores, or a report cannot be written.
-    """
+    """Return the store among the values of `-o`, if there is one, and the reports."""
     stores = [text for text in typed if Path(text).suffix in _STORES]
     if len(stores) > 1:
         raise InputError(f"-o names two stores, {stores[0]} and {stores[1]}; give one.")
@@ -194,15 +173,10 @@ def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
 
 
 def _worked(
-    plan: GridPlan, options: Options, work: EngineOptions, groups: int, store: Path
+    plan: GridPlan, options: Options, work: shared.EngineOptions, groups: int, store: Path
 ) -> GridResult:
-    """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
-    if options.classifier is not None:
-        from rksp.classifiers.edge_model import load_edge_model
-
-        load_edge_model(options.classifier)  # say that it cannot be read before the work
     engine = _engine(work, store, groups)
     with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
         return run_grid(
@@ -217,11 +191,7 @@ def _worked(
 
 
 def _is_store(source: str, allow_hub: bool) -> bool:
-    """Tell whether a source is a store.
-
-    Raises:
-        InputError: It names a file that is not there or cannot be read.
-    """
+    """Tell whether a source is a store."""
     from rksp.models.names import path_of
 
     path = Path(source)
@@ -239,18 +209,14 @@ def _announce(plan: GridPlan, options: Options) -> int:
     """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
-    say(plan.notes)
+    shared.say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
+    shared.say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
     return groups
 
 
 def _list(plan: GridPlan, options: Options) -> None:
-    """Print the cells; check what they set, and fetch nothing.
-
-    Raises:
-        InputError: No cell can run.
-    """
+    """Print the cells; check what they set, and fetch nothing."""
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
     from rksp.recipe_files.said.origin import line_of
@@ -259,19 +225,19 @@ def _list(plan: GridPlan, options: Options) -> None:
     _announce(plan, options.model_copy(update={"allow_hub": False}))
     for note in (*notes, line_of(plan.assumed)):
         if note:
-            say([note])
+            shared.say([note])
     for cell in plan.cells:
         settings = unnamed_settings(cell.overrides, cell.labels)
         print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
 
 
-def _engine(work: EngineOptions, store: Path, groups: int) -> Engine | None:
+def _engine(work: shared.EngineOptions, store: Path, groups: int) -> Engine | None:
     if work.engine == "ray":
-        from rksp.grid.engines.ray import RayEngine
+        from rksp.grid.engines.remote import RayEngine
 
         return RayEngine(work.workers, address=work.address)
     if work.engine == "slurm":
-        from rksp.grid.engines.slurm import SlurmEngine
+        from rksp.grid.engines.remote import SlurmEngine
         from rksp.recipe_files.parse.document import parse_yaml
 
         typed = assignments(work.slurm, "--slurm")
@@ -285,8 +251,7 @@ def _engine(work: EngineOptions, store: Path, groups: int) -> Engine | None:
     return LocalEngine(work.workers)
 
 
-def _shown(result: GridResult, gate: Gate, view: ViewOptions, files: list[Output]) -> int:
-    """Print and export the result; return the exit code."""
+def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list[Output]) -> int:
     with collector_paused():
         from rksp.report.grid import grid_report
 
@@ -313,4 +278,4 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )
-    say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])
+    shared.say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])

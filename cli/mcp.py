@@ -11,8 +11,16 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from rksp.cli.explain import as_json
+from rksp.cli.run_files import fixed, scored
+from rksp.grid.cell import Options
+from rksp.grid.plan import read_plan
+from rksp.grid.run import run_grid
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
+from rksp.report.formats import render
+from rksp.report.gate import DEFAULT_BAR, Gate
+from rksp.report.grid import grid_report
 
 _TARGET = "a tool's target"  # which runs no code of its own
 _HOW = (
@@ -43,9 +51,6 @@ def score(target: str, recipe: dict[str, Any] | None = None, devices: int | None
         recipe: Fields of the recipe that replace the file's: learning_rate, warmup_steps, …
         devices: Number of devices of the run.
     """
-    from rksp.cli.fix import scored
-    from rksp.report.formats import render
-
     refuse_factory(target, _TARGET)
     return render(scored(target, recipe=recipe, devices=devices), "brief")
 
@@ -58,9 +63,6 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
         write: Change the file.
         devices: Number of devices of the run.
     """
-    from rksp.cli.fix import fixed
-    from rksp.report.formats import render
-
     refuse_factory(file, _TARGET)
     diff, report = fixed(file, write=write, devices=devices)
     return diff + render(report, "brief")
@@ -68,8 +70,6 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
 
 def explain(word: str) -> str:
     """Explain a word that rksp prints: a code such as RKSP501, a field, a verdict."""
-    from rksp.cli.explain import as_json
-
     return as_json(word)
 
 
@@ -81,13 +81,6 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
         axes: Such as `lr=1e-4,3e-4,1e-3` or `warmup_steps=0,100`.
         recipe: As for score.
     """
-    from rksp.grid.cell import Options
-    from rksp.grid.plan import read_plan
-    from rksp.grid.run import run_grid
-    from rksp.report.formats import render
-    from rksp.report.gate import DEFAULT_BAR, Gate
-    from rksp.report.grid import grid_report
-
     refuse_factory(target, _TARGET)
     plan = read_plan(target, axes, recipe=recipe)
     with tempfile.TemporaryDirectory() as folder:

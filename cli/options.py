@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
     Annotated,
@@ -26,12 +26,17 @@ from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
-from rksp.ground.text import one_line
+from rksp.ground.text import one_line, words
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _LARGE = ("max_params",)  # shown as 2e+09
 _TYPED = ("COMMANDLINE", "ENVIRONMENT")
+# What people give of a run, for the brief help of every command that takes one.
+RUN = (
+    "learning_rate recipe_file warmup_steps max_steps batch_size sequence_length optimizer "
+    "overrides"
+)
 
 
 def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any], int]:
@@ -44,7 +49,7 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
 
     def parse(value: Any) -> int:
         try:
-            number = whole(value)
+            number: int = whole(value)
         except ValueError as error:
             raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {error}.") from None
         if least is not None and number < least:
@@ -156,9 +161,11 @@ def with_options(command: _Command) -> _Command:
             )
     if "context" not in own:
         parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
+    if hasattr(command, "brief"):
+        parameters.append(_parameter("help_all", _HELP_ALL, False))
 
     @functools.wraps(command)
-    def run(**values: Any) -> Any:
+    def run(help_all: bool = False, **values: Any) -> Any:
         context = values["context"] if "context" in own else values.pop("context")
         models = {name: group.read(values, context) for name, group in groups.items()}
         return command(**values, **models)
@@ -168,36 +175,34 @@ def with_options(command: _Command) -> _Command:
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     flags = (pair for group in groups.values() for pair in group.flags())
     made.from_file = frozenset(name for name, flag in flags if flag.from_file)
-    return made
+    with_flags: _Command = made
+    return with_flags
 
 
-def brief(*names: str) -> Callable[[_Command], _Command]:
+def brief(names: str) -> Callable[[_Command], _Command]:
     """Let `--help` of a command show these parameters alone, and `--help-all` all of them."""
 
-    def show_all(context: typer.Context, is_asked: bool) -> None:
-        if is_asked:
-            cast(Any, context.command).brief = ()
-            print(context.get_help())
-            raise typer.Exit
-
     def decorate(command: _Command) -> _Command:
-        signature = inspect.signature(command)
-        asked = typer.Option(
-            "--help-all", help="Show all options and stop.", is_eager=True, callback=show_all
-        )
-        more = _parameter("help_all", Annotated[bool, asked], False)
-
-        @functools.wraps(command)
-        def run(help_all: bool = False, **values: Any) -> Any:
-            return command(**values)
-
-        made: Any = run
-        made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])
-        made.__annotations__ = command.__annotations__ | {"help_all": more.annotation}
-        made.brief = names
-        return made
+        marked: Any = command
+        marked.brief = words(names)
+        return command
 
     return decorate
+
+
+def _show_all(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        cast(Any, context.command).brief = ()
+        print(context.get_help())
+        raise typer.Exit
+
+
+_HELP_ALL = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", help="Show all options and stop.", is_eager=True, callback=_show_all
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +247,7 @@ class _Group:
             )
             yield _parameter(name, Annotated[annotation, option], default)
 
-    def read(self, values: dict[str, Any], context: typer.Context) -> BaseModel | Given:
+    def read(self, values: dict[str, Any], context: typer.Context) -> BaseModel | Given[BaseModel]:
         """Take the model's values out of those of the command."""
         found, sources = {}, {}
         for name, flag in self.flags():
@@ -282,6 +287,14 @@ def _parameter(name: str, annotation: object, default: object) -> inspect.Parame
 def print_json(document: object) -> None:
     """Print a document on stdout, keys in order."""
     sys.stdout.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def answer(output_format: str, document: object, lines: Iterable[str]) -> None:
+    """Print an answer in the format of `TextOrJson`: its document, or its lines."""
+    if output_format == "json":
+        print_json(document)
+    else:
+        print(*map(one_line, lines), sep="\n", flush=True)
 
 
 def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import Incomplete
@@ -146,8 +147,9 @@ def quiet_transformers() -> None:
     with offline():
         from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    untyped: Any = logging
+    untyped.set_verbosity_error()
+    untyped.disable_progress_bar()
 
 
 @contextmanager
@@ -258,6 +260,25 @@ def _duration(minutes: float) -> str:
     """Format minutes: 5 min, 1 h 30 min."""
     whole = round(minutes)
     return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
+
+
+@contextmanager
+def told_if_interrupted(what: str) -> Iterator[None]:
+    """Say on stderr what an interruption leaves, unless an answer stands on the terminal."""
+    try:
+        yield
+    except FirstAnswerStands:
+        raise
+    except KeyboardInterrupt:
+        print(f"rksp: {what}", file=sys.stderr)
+        raise
+
+
+def goes_on_from(kept: Path | None, option: str, what: str) -> str:
+    """Say where finished work is, if it is kept, and that the same command goes on."""
+    if kept is None:
+        return f"nothing was kept; with {option} finished {what} are, and the command goes on"
+    return f"finished {what} are in {kept}; the same command goes on from there"
 
 
 class FirstAnswerStands(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from rksp.cli.commands import CommandTable
+from rksp.cli.app import CommandTable
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
@@ -26,9 +26,9 @@ from rksp.report.formats import (
     PLAIN_WIDTH,
     Output,
     check_format,
-    one_of,
     render,
     rendering,
+    schema_of,
 )
 
 if TYPE_CHECKING:
@@ -50,37 +50,15 @@ _SHRINKS = ("model_type", "config")
 _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
-def load(file: Path) -> ScoreReport:
-    """Read a stored report of `rksp score`.
+def load(file: Path, kind: str = "score") -> Any:
+    """Read a stored document of a kind, or of any if none is given.
+
+    Its control characters are escaped: it may come from a stranger.
 
     Raises:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    return _loaded(file, "score")
-
-
-def load_any(file: Path) -> Document:
-    """Read a stored document of any kind; raises as `load`."""
-    return _loaded(file, "")
-
-
-def schema_of(kind: str) -> type[Any]:
-    """Return the schema of the document that a command makes.
-
-    Raises:
-        InputError: No command of that name makes a report.
-    """
-    from rksp.documents.kinds import DOCUMENTS  # not for --help
-
-    if kind not in DOCUMENTS:
-        makers = one_of(tuple(DOCUMENTS), "and")
-        raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
-    return DOCUMENTS[kind]
-
-
-def _loaded(file: Path, kind: str) -> Any:
-    """Read a document and escape control characters: it may come from a stranger."""
     with reading(f"the report {one_line(str(file), 200)}"):
         content, document = read_limited(file, _LARGEST), None
         try:

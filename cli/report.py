@@ -1,4 +1,4 @@
-"""`rksp report` and `rksp schema`: stored reports; `rksp diff`: two runs."""
+"""`rksp report`, `diff` and `schema`: stored reports; `rksp runs`: past runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import Panel, print_json, with_options
-from rksp.cli.rendering import conclude, emit, intact, load, load_any, outputs, schema_of
-from rksp.cli.shared_options import DiffOutput, ReportOutput
+from rksp.cli.options import (
+    RUN,
+    Given,
+    Panel,
+    TextOrJson,
+    brief,
+    flag_names,
+    print_json,
+    with_options,
+)
+from rksp.cli.process import quiet_transformers, stdout_for_us_alone
+from rksp.cli.rendering import conclude, emit, intact, load, made_with, outputs
+from rksp.cli.shared_options import DiffOutput, ModelOptions, ReportOutput, RunOptions
+from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.errors import InputError
+from rksp.ground.text import one_line
+from rksp.recipe import Recipe
+from rksp.report.formats import schema_of
+from rksp.report.glossary import described
 
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
+    from rksp.models.source import ModelSource
 
 
 @with_options
@@ -30,7 +46,7 @@ def report(
 
         document = watched_run(file)
     else:
-        document = load_any(file)
+        document = load(file, "")
     files = outputs(output.output_format, output.output, document.kind)
     with intact(file):
         emit(document, output.output_format, files)
@@ -43,8 +59,6 @@ def schema(
     ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
-    from rksp.report.glossary import described
-
     print_json(described(schema_of(command)))
     return 0
 
@@ -56,7 +70,7 @@ def diff(
     output: Annotated[DiffOutput, Panel(title="Output", helps={"fail_on": _FAIL_ON})],
 ) -> int:
     """Compare two runs: which settings and issues differ, and what each difference moves."""
-    from rksp.report.run_diff import diff as compared
+    from rksp.report.diff import diff as compared
     from rksp.run import is_run_file
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
@@ -65,3 +79,68 @@ def diff(
     document = compared(*sides, fail_on=output.fail_on)
     emit(document, output.output_format, [])
     return conclude(document, exit_zero=output.exit_zero)
+
+
+@with_options
+@brief(f"paths target metric {RUN} output_format")
+def runs(
+    context: typer.Context,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
+            "TensorBoard, Lightning, W&B, text logs, what rksp records."
+        ),
+    ],
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
+    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("max_params",))],
+    target: Annotated[
+        str | None,
+        typer.Option(help="The model that the runs trained, as for rksp score, if they name none."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The loss, by its tracker's name; the default knows the usual names."),
+    ] = None,
+    output_format: TextOrJson = "text",
+) -> int:
+    """Show what past runs say: their labels, their sweeps, and how well rksp predicts them."""
+    from rksp.classifiers.edge_model import load_edge_model
+    from rksp.documents.own_runs import RunsReport
+    from rksp.own_runs.history import read_history
+    from rksp.own_runs.scorecard import history_report, scorecard
+
+    source, asked = _question(target, recipe, model, of)
+    shown = one_line(", ".join(map(str, paths)), 200)
+    with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
+        history = read_history(paths, source, asked, metric=metric)
+    edges = load_edge_model()
+    report = RunsReport(
+        verdict="doubtful" if history.doubt else "read",
+        target=target,
+        recipe=asked,
+        history=history_report(history, edges),
+        scorecard=scorecard(history, edges),
+        provenance=made_with(context),
+    ).finite()
+    emit(report, output_format, [])
+    return 0
+
+
+def _question(
+    target: str | None,
+    recipe: Given[Recipe],
+    model: ModelOptions,
+    of: RunOptions,
+) -> tuple[ModelSource | None, Recipe]:
+    """Return the model and the recipe that fill in what the runs do not say."""
+    quiet_transformers()
+    if target is None and of.recipe_file is None:
+        return None, Recipe.parse(recipe.values, flag_names(Recipe))
+    run = of.run(target or "", recipe)
+    if target is None:
+        return None, run.recipe
+    with stdout_for_us_alone():
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+    return source, run.recipe

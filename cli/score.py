@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli import process
+from rksp.cli import shared_options as shared
 from rksp.cli.options import (
+    RUN,
     Given,
     NoCache,
     Panel,
@@ -20,41 +22,22 @@ from rksp.cli.options import (
     brief,
     with_options,
 )
-from rksp.cli.process import (
-    FirstAnswerStands,
-    counted_threads,
-    live_progress,
-    quiet_transformers,
-    standing,
-    stdout_for_us_alone,
-    terminal_of_stdout,
-    with_threads,
-)
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
-from rksp.cli.shared_options import (
-    GateOptions,
-    ModelOptions,
-    RiskOptions,
-    RunOptions,
-    ScoreOutput,
-    SoftwareOptions,
-    learned,
-    say,
-)
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
-from rksp.ground.budgets import SEEDS, reading
+from rksp.ground.budgets import SEEDS
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 from rksp.report.formats import rendering
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
-    from rksp.classifiers.edge_model import EdgeModel
     from rksp.cli.process import Report
-    from rksp.documents.score import ScoreReport
+    from rksp.documents.score import ComparisonReport, ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
@@ -62,10 +45,8 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        help=(
-            "A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
-            "or a trainer's run file that describes its model."
-        )
+        help="A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
+        "or a trainer's run file that describes its model."
     ),
 ]
 Seeds = Annotated[
@@ -96,23 +77,19 @@ _STEPS = {  # of a measurement, in words
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
-@brief(
-    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
-    *("sequence_length", "optimizer", "precision", "overrides", "is_pretrained", "evidence"),
-    *("output", "fail_on", "verbose"),
-)
 @with_options
+@brief(f"target {RUN} precision is_pretrained evidence output fail_on verbose")
 def score(
     context: typer.Context,
     target: Target,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe")],
+    of: Annotated[shared.RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
-    model: Annotated[ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
-    risk: Annotated[RiskOptions, Panel(title="Measurement")],
-    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
-    gate: Annotated[GateOptions, Panel(title="Output")],
-    output: Annotated[ScoreOutput, Panel(title="Output")],
+    model: Annotated[shared.ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
+    risk: Annotated[shared.RiskOptions, Panel(title="Measurement")],
+    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
+    gate: Annotated[shared.GateOptions, Panel(title="Output")],
+    output: Annotated[shared.ScoreOutput, Panel(title="Output")],
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
@@ -124,60 +101,64 @@ def score(
     with collector_paused():
         files = outputs(output.output_format, output.output)
         bar = Gate.parse(gate.fail_on)
-        older = None if gate.baseline is None else load(gate.baseline)
+        since = None if gate.baseline is None else _compares(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         run = of.run(target, recipe)
+    cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
-        terminal_of_stdout(is_wanted=output.format == "text") as terminal,
-        stdout_for_us_alone(),
+        process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
+        process.stdout_for_us_alone(),
+        process.told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
-        try:
-            question = _question(run, model, risk, bar.bar, apply)
-            typed = context.get_parameter_source("evidence")
-            if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
-                # Nobody asked to measure: random weights do not stand for trained ones.
-                measure = measure.model_copy(update={"evidence": "config"})
-            question, faults = question.audited(software.env, software.gpu)
-            say(faults)
-            finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
-            shown = lambda report: rendering(finish(report), "text")
-            measured = counted_threads(measure).at_seeds(seeds)
-            if measure.evidence == "config" and seeds > 1:
-                say(["A configuration has no seed, so there is one answer."])
-            result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
-        except FirstAnswerStands:
-            raise
-        except KeyboardInterrupt:
-            cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
-            say([f"nothing was kept; the same command starts again{cheap}"])
-            raise
+        question = _question(run, model, risk, bar.bar, apply)
+        typed = context.get_parameter_source("evidence")
+        if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
+            # Nobody asked to measure: random weights do not stand for trained ones.
+            measure = measure.model_copy(update={"evidence": "config"})
+        question, faults = question.audited(software.env, software.gpu)
+        shared.say(faults)
+        finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
+        shown = lambda report: rendering(finish(report), "text")
+        measured = process.counted_threads(measure).at_seeds(seeds)
+        if measure.evidence == "config" and seeds > 1:
+            shared.say(["A configuration has no seed, so there is one answer."])
+        result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
     with collector_paused():
-        result = finish(result, older, is_last=True)
+        result = finish(result, since, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 
 def _question(
-    run: Run, model: ModelOptions, risk: RiskOptions, threshold: float, apply: str | None
+    run: Run,
+    model: shared.ModelOptions,
+    risk: shared.RiskOptions,
+    threshold: float,
+    apply: str | None,
 ) -> Question:
-    """Return the question, of the model as its configuration shows it."""
     from rksp.run import Question
 
     with collector_paused():
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return learned(question, risk.runs, _classifier(risk.classifier)).applying(levers)
+    return shared.learned(question, risk.runs).applying(levers)
+
+
+def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
+    from rksp.report.diff import compare  # most scores have no baseline
+
+    return partial(compare, load(baseline), strict=True)
 
 
 def _finished(
     context: typer.Context,
     run: Run,
-    gate: GateOptions,
+    gate: shared.GateOptions,
     overrides: Mapping[str, str],
     report: ScoreReport,
-    older: ScoreReport | None = None,
+    since: Callable[[ScoreReport], ComparisonReport] | None = None,
     *,
     is_last: bool = False,
 ) -> ScoreReport:
@@ -185,8 +166,7 @@ def _finished(
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.report.finish import finished, summarized
-    from rksp.report.gate import Gate
+    from rksp.report.gate import Gate, finished, summarized
 
     levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
@@ -194,12 +174,12 @@ def _finished(
         report.model_copy(update={"target": target}),
         run,
         Gate.parse(gate.fail_on),
-        older,
+        since,
         select=gate.select,
         ignore=gate.ignore,
         levels=levels,
     )
-    say(refused if is_last else ())
+    shared.say(refused if is_last else ())
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     report = report.model_copy(update={"next_command": next_command(context, report)})
     return summarized(report)
@@ -235,7 +215,11 @@ def _scored(
         configured = question.evaluated(first.model_copy(update={"evidence": "config"}))
         if configured.risk is not None:
             page = shown(question.reported([configured]))
-    with live_progress() if page is None else standing(page, definite(terminal)) as progress:
+    with (
+        process.live_progress()
+        if page is None
+        else process.standing(page, definite(terminal)) as progress
+    ):
         source, memory = _ready(question.source, first)
         question = replace(question, source=source)
         with memory:
@@ -248,26 +232,16 @@ def _scored(
 
 def _ready(
     source: ModelSource, measure: MeasureOptions
-) -> tuple[ModelSource, AbstractContextManager]:
+) -> tuple[ModelSource, AbstractContextManager[object]]:
     """Load what measures, and return the whole source and what memory does meanwhile.
 
     Freed memory is kept; a stream has buffers of its own.
     """
     with collector_paused():
-        with_threads(measure)
-        quiet_transformers()
+        process.with_threads(measure)
+        process.quiet_transformers()
         from rksp.models.streaming.memory import should_stream
 
         source = source.whole()
     streams = should_stream(source, measure.streaming, measure.max_memory, measure.evidence)
     return source, nullcontext() if streams else freed_memory_kept()
-
-
-def _classifier(file: Path | None) -> EdgeModel | None:
-    """Return the classifier of a file; None stands for the shipped one."""
-    if file is None:
-        return None
-    from rksp.classifiers.edge_model import load_edge_model
-
-    with reading(f"the model of the edge {one_line(str(file), 200)}"):
-        return load_edge_model(file)

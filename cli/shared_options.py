@@ -24,7 +24,6 @@ from rksp.report.formats import FORMATS, formats_of, one_of, suffixes_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rksp.classifiers.edge_model import EdgeModel
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
 
@@ -123,11 +122,16 @@ def files_of(kind: str | None) -> Any:
     return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
 
 
-class GateOptions(Finite):
-    """Options of the exit code."""
+class ExitOptions(Finite):
+    """What fails, and with which exit code."""
 
     fail_on: FailOn = ["0.5"]
     exit_zero: ExitZero = False
+
+
+class GateOptions(ExitOptions):
+    """Options of the exit code."""
+
     select: Annotated[
         list[str],
         Flag(
@@ -151,7 +155,7 @@ class GateOptions(Finite):
         Path | None,
         Flag(
             "--baseline",
-            ("An older JSON report; only new and worse issues count for the exit code."),
+            "An older JSON report; only new and worse issues count for the exit code.",
         ),
     ] = None
 
@@ -167,13 +171,6 @@ class RiskOptions(Finite):
             unit="probability",
         ),
     ] = Field(default=0.05, gt=0, lt=1)
-    classifier: Annotated[
-        Path | None,
-        Flag(
-            "--classifier",
-            ("A model of the edge from python -m lab fit; the default is the shipped one."),
-        ),
-    ] = None
     runs: Annotated[
         list[Path],
         Flag(
@@ -219,11 +216,10 @@ class ReportOutput(Finite):
     output: files_of(None) = []  # type: ignore[valid-type]  # a table
 
 
-class DiffOutput(Finite):
+class DiffOutput(ExitOptions):
     """Options of the output and exit code of `rksp diff`."""
 
     fail_on: FailOn = ["error"]
-    exit_zero: ExitZero = False
     output_format: format_of("diff") = "text"  # type: ignore[valid-type]  # a table
 
 
@@ -300,16 +296,16 @@ class SoftwareOptions(Finite):
     ] = None
 
 
-def learned(question: Question, paths: Sequence[Path], prior: EdgeModel | None = None) -> Question:
+def learned(question: Question, paths: Sequence[Path]) -> Question:
     """Return the question to a classifier that knows past runs; say if they move nothing.
 
     Raises:
         InputError: A path holds no run that can be read.
     """
     if not paths:
-        return question.learning((), prior)
+        return question
     with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", PAST_RUNS):
-        question = question.learning(paths, prior)
+        question = question.learning(paths)
     if question.unlearned:
         say([f"nothing is learned from the runs: {question.unlearned}"])
     return question
@@ -373,11 +369,9 @@ class EngineOptions(Finite):
     retry_failed: Annotated[bool, Flag("--retry-failed", "Run failed cells again.")] = False
 
 
-class ViewOptions(Finite):
+class ViewOptions(ExitOptions):
     """Options of a grid's output and exit code."""
 
-    fail_on: FailOn = ["0.5"]
-    exit_zero: ExitZero = False
     output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
     output: Annotated[
         list[str],

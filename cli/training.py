@@ -1,21 +1,67 @@
-"""What the commands that train share: which model, on what, where."""
+"""`rksp confirm` and `rksp calibrate`: the commands that train, briefly."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from rksp.cli.options import Panel
-from rksp.cli.shared_options import ModelOptions
+import typer
+
+from rksp.cli import process
+from rksp.cli import shared_options as shared
+from rksp.cli.options import RUN, Given, Panel, brief, with_options
+from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
+from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
+from rksp.ground.files import check_writable
+from rksp.ground.flags import count
+from rksp.ground.model import definite
+from rksp.ground.text import one_line, short
+from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.confirm.options import TrainingOptions
+    from rksp.confirm.calibrate import Ladder, Shown
+    from rksp.documents.confirm import ConfirmReport
+    from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
     from rksp.run import Run
 
+_RECORD = Path("runs.jsonl")
+# Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
+_TWIN = {"batch_size": 8, "sequence_length": 64}
+Target = Annotated[str, typer.Argument(help="A target, as for rksp score.")]
+_Given = Annotated[Given[Recipe], Panel(title="Recipe")]
+_Of = Annotated[shared.RunOptions, Panel(title="Recipe")]
+_Model = Annotated[shared.ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})]
 
-def trained_source(options: TrainingOptions, run: Run, model: ModelOptions) -> ModelSource:
+
+def _measuring(spend: str, seed: str, **defaults: object) -> Panel:
+    """Return the panel of measuring, with the helps of --evidence and --seed, and the defaults."""
+    kept = {"evidence", "seed", "threads", "data"}
+    return Panel(
+        title="Measurement",
+        leave_out=tuple({*MeasureOptions.model_fields} - kept),
+        defaults=defaults,
+        helps={"evidence": spend, "seed": seed},
+    )
+
+
+_PREDICTION = _measuring("How much the prediction may spend.", "The first seed.")
+_ANSWER = _measuring(
+    "How much the answer may spend.", "Of initialization and data.", evidence="config"
+)
+
+
+class _Trials(TrialOptions):
+    """The options of the runs, and what their failure does."""
+
+    exit_zero: shared.ExitZero = False
+
+
+def trained_source(options: TrainingOptions, run: Run, model: shared.ModelOptions) -> ModelSource:
     """Return the model that is trained: the target, or its tiny twin.
 
     Raises:
@@ -35,12 +81,200 @@ def trained_source(options: TrainingOptions, run: Run, model: ModelOptions) -> M
     return run.started(resolve_tiny(run.target, max_params=int(model.max_params), task=task))
 
 
-def measurement_panel(spend: str, seed: str, **defaults: object) -> Panel:
-    """Return the panel of measuring, with the helps of --evidence and --seed, and the defaults."""
-    kept = {"evidence", "seed", "threads", "data"}
-    return Panel(
-        title="Measurement",
-        leave_out=tuple({*MeasureOptions.model_fields} - kept),
-        defaults=defaults,
-        helps={"evidence": spend, "seed": seed},
+@with_options
+@brief(f"target {RUN} data shrink arms steps seeds keep output")
+def confirm(
+    context: typer.Context,
+    target: Target,
+    recipe: _Given,
+    of: _Of,
+    measure: Annotated[MeasureOptions, _PREDICTION],
+    model: _Model,
+    trials: Annotated[_Trials, Panel(title="Runs")],
+    output: Annotated[shared.ConfirmOutput, Panel(title="Output")],
+) -> int:
+    """Train briefly with all monitors: test the prediction, and what would have helped."""
+    files = outputs(output.output_format, output.output, "confirm")
+    if trials.record is not None:
+        check_writable(trials.record, "--record")
+    run = of.run(target, recipe)
+    shared.say(run.unread_lines)
+    if run.assumed:
+        shared.say([run.assumed])
+    kept = process.goes_on_from(trials.keep, "--keep FOLDER", "runs")
+    with process.stdout_for_us_alone(), process.told_if_interrupted(kept):
+        report = _confirmed(run, measure, model, trials)
+    command = made_with(context)
+    report = report.model_copy(update={"provenance": report.provenance | command})
+    emit(report, output.output_format, files)
+    return conclude(report, exit_zero=trials.exit_zero)
+
+
+def _confirmed(
+    run: Run, measure: MeasureOptions, model: shared.ModelOptions, trials: TrialOptions
+) -> ConfirmReport:
+    # Here and not above: --help must not wait for torch.
+    from rksp.confirm.confirm import confirm as run_confirmation
+
+    measure = process.with_threads(measure)
+    process.quiet_transformers()
+    source = trained_source(trials, run, model)
+    with process.live_progress(lambda what: ": step " not in what) as progress:
+        return run_confirmation(
+            source, run.recipe, trials, measure=measure, cache=True, progress=progress
+        )
+
+
+@with_options
+@brief(f"target {RUN} task data shrink steps record output verbose")
+def calibrate(
+    context: typer.Context,
+    target: Target,
+    recipe: _Given,
+    of: _Of,
+    measure: Annotated[MeasureOptions, _ANSWER],
+    model: _Model,
+    ladder: Annotated[LadderOptions, Panel(title="Runs")],
+    output: Annotated[shared.ScoreOutput, Panel(title="Output")],
+) -> int:
+    """Train a short sweep of learning rates, on the model or its tiny twin, and answer with it."""
+    files = outputs(output.output_format, output.output)
+    record = _record(ladder.record)
+    run = of.run(target, recipe)
+    shared.say(run.unread_lines)
+    with process.stdout_for_us_alone():
+        again = f"the same command with --record {record} goes on from there"
+        with process.told_if_interrupted(f"finished runs are in {record}; {again}"):
+            trained = _trained(run, recipe, measure, model, ladder, record)
+        if trained is None:
+            return 0
+        report = _answer(run, measure, model, record)
+    report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
+    report = _led_on(context, report, trained)
+    emit(report, output.format, files)
+    if output.output_format == "text":
+        print("\n".join(_lines(report, trained)))
+    return 0
+
+
+def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
+    """Return the report with the next command; where no model answers, the ladder's rates do."""
+    from rksp.report.gate import summarized
+
+    told = _told(report)
+    start = trained.start_here if told is None else told
+    changed: dict[str, object] = {"record": None}
+    if start is None:
+        next_command = command_line(context, changed={"steps": 4 * context.params["steps"]})
+    else:
+        confirm = cast(Any, context.find_root().command).commands["confirm"]
+        next_command = command_line(context, confirm, changed | {"learning_rate": short(start, 2)})
+    report = summarized(report.model_copy(update={"next_command": next_command}))
+    if told is not None:
+        return report
+    rates = {"start_here": trained.start_here, "do_not_exceed": trained.do_not_exceed}
+    summary = definite(report.summary).model_copy(update={"why": f"{trained.answer}.", **rates})
+    return report.model_copy(update={"summary": summary})
+
+
+def _told(report: ScoreReport) -> float | None:
+    """Return the rate to start with that the page has, if it has one."""
+    from rksp.report.gate import deciding
+
+    risk = deciding(report).risk
+    return None if risk is None else risk.start_here
+
+
+def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
+    """Yield what the ladder shows, and its runs; the rates too, where the page has none."""
+    yield f"\n{trained.answer if _told(report) is None else trained.said}."
+    yield f"{'rate':>10}  {'final loss':>10}"
+    for rate, loss, label in trained.runs:
+        yield f"{short(rate):>10}  {'–' if loss is None else f'{loss:.3f}':>10}  {label}"
+
+
+def _record(typed: Path | None) -> Path:
+    """Return the file of runs."""
+    record = typed or _RECORD
+    is_first = os.environ.get("RANK", "0") == "0"  # another process may be later than this one
+    if typed is None and is_first and os.path.lexists(record):
+        raise InputError(
+            f"{record} is there already; type --record {record} to learn from its runs and add to "
+            "them, or give another name."
+        )
+    check_writable(record, "--record")
+    return record
+
+
+def _trained(
+    run: Run,
+    given: Given[Recipe],
+    measure: MeasureOptions,
+    model: shared.ModelOptions,
+    options: LadderOptions,
+    record: Path,
+) -> Shown | None:
+    """Train the ladder; None in a process that, of those of a launcher, is not to answer."""
+    # Here and not above: --help must not wait for torch.
+    from rksp.confirm.calibrate import Ranks, make_ladder, shown
+    from rksp.confirm.calibrate import calibrate as train
+    from rksp.datasets.own_data import read_own_rows
+
+    measure = process.with_threads(measure.model_copy(update={"evidence": "forward"}))
+    process.quiet_transformers()
+    source = trained_source(options, run, model)
+    recipe = run.recipe
+    if options.shrink:
+        small = {name: value for name, value in _TWIN.items() if name not in given.typed}
+        recipe = recipe.model_copy(update=small)
+    made = make_ladder(
+        source,
+        recipe,
+        steps=options.steps,
+        seed=measure.seed,
+        text=options.text,
+        data=None if measure.data is None else read_own_rows(measure.data),
+        device=options.device,
     )
+    ranks = Ranks.launched()
+    if ranks.rank:
+        train(made, record, ranks=ranks)
+        return None
+    with process.live_progress(lambda what: ": step " not in what) as progress:
+        progress("timing a few steps", 0, 1)
+        _announce(made, ranks.count)
+        return shown(train(made, record, progress, ranks), made)
+
+
+def _announce(ladder: Ladder, processes: int) -> None:
+    from rksp.confirm.calibrate import cost
+
+    seconds, size = cost(ladder)
+    seconds /= processes
+    rates = ladder.first_rates()
+    minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
+    recipe = ladder.recipe
+    shared.say(
+        [
+            f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
+            f"{recipe.sequence_length} tokens) of "
+            f"{one_line(ladder.trainee.source.target, 60)}, width "
+            f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
+            f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
+            f"{f' in each of {processes} processes' if processes > 1 else ''}"
+        ]
+    )
+
+
+def _answer(
+    run: Run, measure: MeasureOptions, model: shared.ModelOptions, record: Path
+) -> ScoreReport:
+    """Return the score of the target that knows the ladder."""
+    from rksp.run import Question
+
+    # Of the recipe that was trained, so not of what the model shows beside it.
+    source = run.started(model.resolve(run.target, run.overrides, counts=False))
+    if source.config is None and measure.evidence == "config":
+        measure = measure.model_copy(update={"evidence": "gradient"})
+    question = shared.learned(Question(run=run, source=source), [record])
+    return question.reported([question.evaluated(measure)])

@@ -102,11 +102,7 @@ def watch(
 
 
 def _started(command: list[str], options: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the command with the hook on Python's path.
-
-    Raises:
-        InputError: There is no such program.
-    """
+    """Start the command with the hook on Python's path."""
     from rksp.watch.attach import start
 
     told = {
@@ -216,7 +212,10 @@ def _concluded(code: int, folder: Path) -> int:
     elif found["python"]:
         _say("nothing was watched: the command never imported torch")
     else:
-        _say("nothing was watched: no Python that reads PYTHONPATH ran (-I and -E ignore it)")
+        _say(
+            "nothing was watched: no Python ran with the hook (-I, -E, -S and a PYTHONPATH that "
+            "leaves out $PYTHONPATH turn it away)"
+        )
     return code if code >= 0 else 128 - code
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.bench.recipe_files import CONFIGS, names
-from rksp.cli.fix import fixed, scored
+from rksp.cli.run_files import fixed, scored
 from rksp.documents.score import ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
     from rksp.recipe import Recipe
-    from rksp.report.run_diff import diff
+    from rksp.report.diff import diff
     from rksp.report.score.result import Result
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
-    from rksp.spectra.status import Status
+    from rksp.spectra.spectrum import Status
 
 # In a checkout four of the packages stand beside this folder; installed, they lie within it. An
 # editable installation links this file, and all others are imported from the checkout itself.
@@ -41,8 +41,8 @@ _HOME = {
     "Recipe": "rksp.recipe",
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
-    "Status": "rksp.spectra.status",
-    "diff": "rksp.report.run_diff",
+    "Status": "rksp.spectra.spectrum",
+    "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",

@@ -17,8 +17,8 @@ from rksp.ground.flags import checked, field_of
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
-from rksp.report.finish import finished
-from rksp.report.gate import DEFAULT_BAR, Gate
+from rksp.report.diff import compare
+from rksp.report.gate import DEFAULT_BAR, Gate, finished
 from rksp.report.score.result import Result
 from rksp.run import Question, Run
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
     from torch import nn
 
     from rksp.documents.score import ScoreReport
-    from rksp.models.given_loss import Loss
+    from rksp.models.given import Loss
 
 
 def score(
@@ -140,8 +140,9 @@ def score(
     with as_found:
         evaluations = [question.evaluated(one) for one in options.at_seeds(seeds)]
     older = baseline.report if isinstance(baseline, Result) else baseline
+    since = None if older is None else partial(compare, older, strict=True)
     report = question.reported(evaluations)
-    return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), older)[0])
+    return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), since)[0])
 
 
 def _is_module(target: object) -> TypeGuard[nn.Module]:
@@ -156,9 +157,9 @@ def _check(apply: object, options: object, cache: object, runs: object) -> None:
     Raises:
         InputError: One is of another kind.
     """
-    paths = str | os.PathLike
+    paths = (str, os.PathLike)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
-    check_kind("cache", cache, bool | paths, "True, False or a folder")
+    check_kind("cache", cache, (bool, *paths), "True, False or a folder")
     levers = apply if isinstance(apply, list | tuple) else [None]
     for lever in levers:
         check_kind("apply", lever, str, "a list of levers")

@@ -15,10 +15,10 @@ from lab.zoo import build_member
 from rksp.ground.errors import RkspError
 from rksp.own_runs.outcome import Outcome
 from rksp.recipe import Recipe
-from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.runner import RunRecord, run
+from rksp.watch.registry import MONITORS, make_monitors
+from rksp.watch.training.loop import RunRecord, run
 
 FAMILIES = ("zoo_pre_ln", "zoo_qk_norm", "zoo_moe", "gpt2", "llama", "mixtral")
 WARMUP, STEPS, RATE = 50, 500, 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections import Counter
@@ -14,7 +15,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rksp.ground.model import definite
 from rksp.watch.attach.finder import Finder
-from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.attach.kept import SPARSEST
+from rksp.watch.registry import make_monitors
+
+_COPY = "copy of the weights"
 
 
 class _Timed(Finder):
@@ -70,7 +74,10 @@ def watched_cost(
         spent: list[Counter[str]] = []
         for number in range(rounds + 2):
             if number == rounds + 1:  # the finder by itself
-                definite(finder.session).watch.silent.update(dict.fromkeys(every, "bench"))
+                session = definite(finder.session)
+                session.watch.silent.update(dict.fromkeys(every, "bench"))
+                kept = definite(session._kept)
+                kept._next = math.inf  # early, weights are copied more often than later
             tokens = torch.randint(model.config.vocab_size, (batch_size, length))
             before, own = _seconds(finder), finder.seconds
             started = time.process_time()
@@ -81,13 +88,15 @@ def watched_cost(
             step = _seconds(finder)
             step.subtract(before)
             spent.append(step)
+        kept._next, started = 0, time.process_time()
+        kept.begin(number + 1)
+        copy = time.process_time() - started
         finder.close()
     bare, own = whole - (finder.seconds - own), finder.seconds - own
     least = {name: min(step[name] for step in spent[1:-1]) for name in every if name in spent[1]}
-    rows = [
-        {"name": name, "every": every.get(name, 1), "ms": 1e3 * seconds}
-        for name, seconds in {"bare step": bare, "finding the steps": own, **least}.items()
-    ]
+    every[_COPY] = SPARSEST
+    parts = {"bare step": bare, "finding the steps": own, _COPY: copy, **least}
+    rows = [{"name": n, "every": every.get(n, 1), "ms": 1e3 * s} for n, s in parts.items()]
     rows = [row | {"share": row["ms"] / (1e3 * bare * row["every"])} for row in rows if row["ms"]]
     return [*rows, {"name": "watching", "share": sum(row["share"] for row in rows[1:])}]
 

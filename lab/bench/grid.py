@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from rksp.cli.options import assignments
-from rksp.grid.cell import Options
-from rksp.grid.evaluate import evaluate_group
+from rksp.grid.cell import Options, evaluate_group
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 

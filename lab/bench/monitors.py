@@ -16,13 +16,12 @@ from lab.bench.rotation import Rotation
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.recipe import Recipe
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.monitors.weights import QKSpectralEntropy
+from rksp.watch.registry import MONITORS, make_intervention, make_monitors
 from rksp.watch.training import train
-from rksp.watch.training.beside import Beside
+from rksp.watch.training.loop import Beside
 
 # 25.5 million parameters. Monitors of weights cost the same for any batch, so with 1,024 tokens a
 # step their share is larger than in real training.

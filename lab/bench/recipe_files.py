@@ -29,13 +29,15 @@ _HEAD = """# Recipes from trainers' own files
 
 `rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
 assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
-one table of fields in `readers/`, the marks of its files in `keys.toml` and one line in
-`registry.py`; `--as NAME` chooses a reader.
+a table in `keys.toml`, with the marks of its files and the keys and defaults of its fields,
+functions in `readers/` for what no row can say, and a line in `registry.py`; `--as NAME` chooses a
+reader.
 
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
-(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), a notebook as the script of its cells;
-shell scripts as words. A value behind `!include` or an unknown reference counts as "set elsewhere".
+(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), where options of the script count with
+their defaults; a notebook as the script of its cells; shell scripts as words. A value that stands
+elsewhere, such as behind `!include`, is named and left out.
 
 ## Readers
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import NotCovered
 from rksp.watch.moment import Moment
-from rksp.watch.training.beside import Beside
+from rksp.watch.training.loop import Beside
 
 
 class Rotation(Beside):

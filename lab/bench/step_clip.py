@@ -15,7 +15,7 @@ from rksp.recipe import Recipe
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import train
-from rksp.watch.training.beside import Beside
+from rksp.watch.training.loop import Beside
 
 GPT2 = {
     "hidden_size": 768,

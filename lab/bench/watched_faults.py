@@ -14,7 +14,9 @@ import os
 import pickle
 import random
 import shutil
+import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -351,8 +353,8 @@ def _product(script: Script, draw: random.Random) -> str:
     linear = [(p, m) for p, m in script.model.named_modules() if type(m) is nn.Linear]
     inside = [(p, m) for p, m in linear if not p.endswith(("head", "embed_out"))]
     path, layer = draw.choice(inside or linear)
-    fault = MatmulCorruption(product=product, bit=30)
-    fault._layer, fault._draw = layer, draw.random()
+    fault = MatmulCorruption(step=STRIKES, product=product, bit=30, name=path)
+    fault.bind(script.model, seed=draw.randrange(2**31))
 
     def strike(step: int) -> None:
         if step == STRIKES:
@@ -433,8 +435,10 @@ def rows_of(kind: str, shape: Shape, seed: int, planted: Sequence[str]) -> list[
                 own = log.with_name(f"{place}.jsonl")
                 child = os.fork()
                 if child:
-                    os.waitpid(child, 0)
+                    if os.waitpid(child, 0)[1]:
+                        raise ChildProcessError(f"{fault or 'no fault'} in {kind}, seed {seed}")
                     continue
+                code = 1
                 try:
                     _branch(finder, log, own)
                     if fault and not alone:
@@ -445,8 +449,11 @@ def rows_of(kind: str, shape: Shape, seed: int, planted: Sequence[str]) -> list[
                     finder.close()
                     row = _row(watched_run(own), kind, shape, seed, fault, where)
                     own.with_suffix(".pickle").write_bytes(pickle.dumps(row))
+                    code = 0
+                except Exception:
+                    traceback.print_exc(file=sys.__stderr__)
                 finally:
-                    os._exit(0)
+                    os._exit(code)
         for path in sorted(Path(folder).glob("*.pickle")):
             rows.append(pickle.loads(path.read_bytes()))
     return rows
@@ -547,8 +554,9 @@ def show(rows: list[Row]) -> None:
     wrong = Counter(
         (r.planted, r.cause or "none") for r in rows if r.planted != "nothing" and not is_named(r)
     )
+    print()  # a list of its own below the table
     for (planted, cause), count in wrong.most_common():
-        print(f"{planted} was taken for {cause}: {count}")
+        print(f"- {planted} was taken for {cause}: {count}")
 
 
 def main(

@@ -13,8 +13,8 @@ from pathlib import Path
 from lab.experiments.catalog import EXPERIMENTS
 from lab.experiments.profiles import PRESETS
 from lab.experiments.run import SPECIAL, reproduce
+from rksp.cli.explain import SHIPPED, shipped_file
 from rksp.cli.process import live_progress
-from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.ground.errors import RkspError
 from rksp.ground.files import atomic_write, check_writable
 

@@ -18,10 +18,10 @@ from lab.experiments.rows import Cost
 from lab.experiments.trials import Trial
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import make_intervention
 from rksp.watch.training import train
-from rksp.watch.training.beside import Beside
+from rksp.watch.training.loop import Beside
 
 ROUNDS = 40
 # Arm → the same intervention acting at every step, and its real cadence in steps.

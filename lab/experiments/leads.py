@@ -31,7 +31,7 @@ from lab.tasks.tasks import make_task
 from rksp.ground.files import ResultFolder
 from rksp.ground.model import Strict
 from rksp.own_runs.outcome import OutcomePolicy
-from rksp.watch.monitors.registry import RULES, rule_of
+from rksp.watch.registry import RULES, rule_of
 
 BUDGET = 1e-4  # false alarms a healthy step
 CHOSEN_ON = ("zoo_rmsnorm", "zoo_no_norm", "gpt2", "llama", "t5", "vit")

@@ -10,7 +10,7 @@ from scipy.stats import fisher_exact
 from lab.experiments.rows import Cost, TrialRow
 from rksp.confirm.arms import BASELINE
 from rksp.own_runs.outcome import OutcomePolicy
-from rksp.watch.monitors.registry import MONITORS
+from rksp.watch.registry import MONITORS
 
 GRADIENT_NORM = "gradient-norm"  # the monitor that others must beat
 ENERGY = "kss:form=energy,weight=3"

@@ -16,9 +16,9 @@ from rksp.documents.confirm import TrialReport
 from rksp.ground.files import ResultFolder, digest
 from rksp.ground.model import Strict
 from rksp.recipe import Recipe
-from rksp.watch.monitors.registry import MONITORS
 from rksp.watch.monitors.rules import replay
-from rksp.watch.training.runner import RunRecord
+from rksp.watch.registry import MONITORS
+from rksp.watch.training.loop import RunRecord
 
 _READINGS = ".readings.gz"
 # Monitors whose default cadence is sparser read every 5 steps: at 100 they would have a sample or

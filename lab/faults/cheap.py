@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rksp.grid.cell import EVALUATOR, load_evaluator
 from rksp.grid.engines.base import CellGroup, Event
-from rksp.grid.evaluate import EVALUATOR, load_evaluator
 
 PAUSE = 0.01  # seconds a cell takes
 _LOG = "RKSP_FAULTS_LOG"

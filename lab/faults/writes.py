@@ -28,7 +28,7 @@ from lab.ladders.plan import Plan
 from lab.ladders.store import write_ladder
 from rksp.ground.errors import RkspError
 from rksp.ground.files import ResultFolder, atomic_write
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.run_state import Checkpoints
 
 Write = Callable[[int], None]  # the first or the second content, by turns
 COLUMNS = counts.named("kills", "between", "half", "full", "read_only", "wrong", "leftovers")

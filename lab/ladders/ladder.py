@@ -15,10 +15,9 @@ from lab.zoo import build_member
 from rksp.datasets.batch import Batch
 from rksp.own_runs.outcome import Curves, Ladder, OutcomePolicy
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.registry import make_intervention
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.training import run, train, without
 
 _HEARD = ("loss", "gradient-norm", "non-finite")  # the monitors whose alarms interventions hear

@@ -21,7 +21,7 @@ from lab.tasks.domains import (
     tokens_of,
 )
 from lab.tasks.tasks import Head, Task, image_task, task_of
-from rksp.confirm.data import label_entropy
+from rksp.confirm.trial import label_entropy
 from rksp.datasets.batch import IGNORED, Batch
 from rksp.datasets.probe import digit_images
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lab.tasks.corpora import bpe_tokens, byte_tokens
 from lab.tasks.local_files import cifar10_images, text_bytes
-from rksp.confirm.data import label_entropy
+from rksp.confirm.trial import label_entropy
 from rksp.datasets.batch import IGNORED, Batch
 from rksp.datasets.probe import digit_images
 from rksp.ground.errors import InputError, nearest

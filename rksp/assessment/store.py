@@ -14,8 +14,8 @@ from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import Cache, digest, user_cache
 from rksp.ground.versions import version
+from rksp.models.configuration import parse_value
 from rksp.models.names import file_identity, identity, tree_identity
-from rksp.models.overrides import parse_value
 
 if TYPE_CHECKING:
     from rksp.assessment.measurement import Measurement
@@ -153,4 +153,4 @@ def _code_files() -> Iterator[Path]:
         found = find_spec(package)
         # The first place alone: in a checkout rksp has the repository's root for a second one.
         for folder in (found.submodule_search_locations or ())[:1] if found else ():
-            yield from sorted(Path(folder).rglob("*.py"))
+            yield from sorted(p for p in Path(folder).rglob("*") if p.suffix in (".py", ".toml"))

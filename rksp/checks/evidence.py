@@ -14,8 +14,7 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
 if TYPE_CHECKING:
-    from rksp.measure.forward_stats import ForwardStats
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ForwardStats, ResponseProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -28,7 +27,7 @@ _SWEPT_SIZE = 134e6  # non-embedding parameters of the Marin sweep's smallest mo
 
 def published_rate(parameters: float) -> float:
     """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
-    return _REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE
+    return float(_REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE)
 
 
 def runs_edge(block_parameters: float, tokens: float) -> float:
@@ -52,7 +51,7 @@ def swept_edge(optimizer: str, block_parameters: float) -> float | None:
     if known.passing is None or known.failing is None:
         return None
     middle = math.sqrt(known.passing * known.failing)
-    return middle * (block_parameters / _SWEPT_SIZE) ** _EDGE_ON_SIZE
+    return float(middle * (block_parameters / _SWEPT_SIZE) ** _EDGE_ON_SIZE)
 
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
@@ -136,7 +135,7 @@ class CheckEvidence:
     @cached_property
     def shape(self) -> DeclaredShape | None:
         """The size that the configuration declares."""
-        return self.settings.shape()
+        return self.settings.shape
 
     @cached_property
     def parameters(self) -> float | None:

@@ -11,8 +11,8 @@ from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.registry import INTERVENTIONS, make_intervention
 
 BASELINE = "baseline"
 _RATE = "rate"

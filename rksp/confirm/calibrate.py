@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from rksp.assessment.gathering import gather
 from rksp.assessment.measured import measured_inputs
+from rksp.assessment.pipeline import gather
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.data import TrainingData
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,
     trial_row,
 )
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
@@ -79,7 +79,7 @@ class Ranks:
                 raise InputError(f"{name} is {text!r}, which no launcher sets; unset it.")
         if int(numbers["WORLD_SIZE"]) < 2:
             return cls()
-        from torch.distributed import rendezvous
+        from torch.distributed.rendezvous import rendezvous
 
         store, rank, count = next(rendezvous("env://"))
         store.set_timeout(_WAIT)

@@ -6,27 +6,26 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms, parse_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import TrainingData
 from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import (
     Trainee,
+    TrainingData,
     TrainingProgress,
     check_trainable,
     step_told,
     trial_row,
 )
-from rksp.datasets.own_probe import fit_head
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import fit_head, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
@@ -39,11 +38,10 @@ from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
 from rksp.run import Question, Run
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.registry import make_fault, make_monitors
+from rksp.watch.run_state import Checkpoints
 
 _NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
@@ -108,18 +106,13 @@ def confirm(
     )
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
-    settings = runs.settings()
-    judged: dict[str, object] = {"of": _identity(measure, options.bar, runs.seeds)}
     run = Run(target=source.target, recipe=trained)
     question = Question(run=run, source=source, bars={"threshold": options.bar})
     question = question.learning(options.runs).keeping(cache)
-    if question.own_runs is not None:
-        judged["runs"] = digest(question.own_runs.model_dump_json())
-    finished = FinishedRuns(options.keep, settings)
-    with finished.alone(), freed_memory_kept():
+    finished = None if options.keep is None else ResultFolder(options.keep)
+    with nullcontext() if finished is None else finished.alone(), freed_memory_kept():
         started = time.perf_counter()
-        predictions = FinishedRuns(options.keep, settings | judged)
-        prediction = runs.prediction(predictions, measure, question)
+        prediction = runs.prediction(measure, question)
         if not options.arms:
             arms = default_arms(recipe.learning_rate, prediction.start_here)
             runs = replace(runs, arms=arms)
@@ -149,17 +142,13 @@ class _Runs:
         """The steps of all runs together."""
         return len(self.seeds) * len(self.arms) * self.trainee.recipe.max_steps
 
-    def settings(self) -> dict[str, object]:
-        """Return everything that each run depends on."""
-        return self.trainee.identity() | {"faults": self.options.faults, "monitors": self.monitors}
+    def settings(self) -> str:
+        """Return a digest of everything that each run depends on."""
+        asked = {"faults": self.options.faults, "monitors": self.monitors}
+        return digest(json.dumps(self.trainee.identity() | asked, sort_keys=True, default=str))
 
-    def prediction(
-        self, finished: FinishedRuns, options: MeasureOptions, question: Question
-    ) -> PredictionReport:
-        """Return the mean prediction over the seeds; reuse a stored one."""
-        stored = finished.read("prediction")
-        if stored is not None and stored.prediction is not None:
-            return stored.prediction
+    def prediction(self, options: MeasureOptions, question: Question) -> PredictionReport:
+        """Return the mean prediction over the seeds."""
         evaluations: list[Evaluation] = []
         for seed in self.seeds:
             if evaluations and options.evidence == "config":  # a configuration has no seed
@@ -168,29 +157,29 @@ class _Runs:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
-        prediction = mean_prediction(evaluations, question.bars["threshold"])
-        finished.keep("prediction", prediction=prediction)
-        return prediction
+        return mean_prediction(evaluations, question.bars["threshold"])
 
-    def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
-        """Train every arm at every seed, except the finished runs."""
+    def train(self, finished: ResultFolder | None, fault_step: int) -> list[TrialReport]:
+        """Train every arm at every seed, except the finished runs of the same settings."""
         trials: list[TrialReport] = []
         data: dict[int, TrainingData] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
-        steps = self.trainee.recipe.max_steps
+        steps, settings = self.trainee.recipe.max_steps, self.settings()
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * steps
-            file = _file_of(arm.label, seed)
-            stored = finished.read(file)
-            if stored is not None and stored.trial is not None:
-                trials.append(stored.trial)
-                said = f"{name}: {stored.trial.outcome}, already finished"
-                self.progress(said, done, self.total)
+            safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm.label)
+            file = f"{safe}-seed-{seed}"
+            stored = None if finished is None else _stored(finished.read(file), settings)
+            if stored is not None:
+                trials.append(stored)
+                self.progress(f"{name}: {stored.outcome}, already finished", done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
-            log, states = finished.path(file, ".jsonl"), finished.path(file, "")
+            sinks: list[Sink] = [_Critical(name, done, self.total, self.progress)]
+            if finished is not None:
+                sinks.append(JsonLines(finished.path(file, ".jsonl"), from_step=0))
             trial = self.trainee.trial(
                 arm,
                 seed,
@@ -198,15 +187,14 @@ class _Runs:
                 fault_step=fault_step,
                 faults=self.options.faults,
                 monitors=self.monitors,
-                sinks=[
-                    *([] if log is None else [JsonLines(log, from_step=0)]),
-                    _Critical(name, done, self.total, self.progress),
-                ],
-                checkpoints=None if states is None else Checkpoints(states),
+                sinks=sinks,
+                checkpoints=None if finished is None else Checkpoints(finished.path(file, "")),
                 progress=step_told(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
-            finished.keep(file, trial=trial)
+            if finished is not None:
+                whole = _File(settings=settings, trial=trial)
+                finished.write(file, whole.model_dump_json(indent=1, exclude_none=False))
             if self.options.record is not None and not arm.interventions:
                 append_row(self.options.record, trial_row(self.trainee, arm, trial))
             self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
@@ -263,63 +251,19 @@ class _Runs:
 
 
 class _File(Strict):
-    """The contents of a file, and the settings for which they are valid."""
+    """A finished run, and the settings for which it is valid."""
 
     settings: str
-    trial: TrialReport | None = None
-    prediction: PredictionReport | None = None
+    trial: TrialReport
 
 
-class FinishedRuns:
-    """The finished runs of one confirmation in a folder; without a folder nothing is stored.
-
-    A file made with other settings counts as missing: the run is trained again and replaces it.
-
-    Args:
-        folder: The folder, created if missing; None stores nothing.
-        settings: Everything that all runs depend on.
-
-    Raises:
-        InputError: The folder cannot be made.
-    """
-
-    def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
-        self._results = None if folder is None else ResultFolder(folder)
-        self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Lock the folder for this process.
-
-        Raises:
-            InputError: Another confirmation works in it.
-        """
-        return nullcontext() if self._results is None else self._results.alone()
-
-    def path(self, name: str, suffix: str) -> Path | None:
-        """Return a path in the folder."""
-        return None if self._results is None else self._results.path(name, suffix)
-
-    def read(self, name: str) -> _File | None:
-        """Return what was stored under a name for these settings."""
-        content = None if self._results is None else self._results.read(name)
-        if content is None:
-            return None
-        try:
-            found = _File.model_validate_json(content)
-        except ValidationError:  # written by an older rksp
-            return None
-        return found if found.settings == self._settings else None
-
-    def keep(self, name: str, **content: BaseModel) -> None:
-        """Store a trial or a prediction under a name."""
-        if self._results is not None:
-            file = _File(settings=self._settings, **content)
-            self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
-
-
-def _file_of(arm: str, seed: int) -> str:
-    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in arm)
-    return f"{safe}-seed-{seed}"
+def _stored(content: bytes | None, settings: str) -> TrialReport | None:
+    """Return the run in a file, if it was made with these settings."""
+    try:
+        found = None if content is None else _File.model_validate_json(content)
+    except ValidationError:  # written by an older rksp
+        return None
+    return found.trial if found is not None and found.settings == settings else None
 
 
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
@@ -372,11 +316,3 @@ class _Critical(Sink):
                 self._heard.add(alarm.monitor)
                 what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
                 self.progress(what, self.done + alarm.step, self.total)
-
-
-def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:
-    """Return what a stored prediction depends on besides the runs themselves."""
-    rest = options.model_dump(
-        mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
-    )
-    return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]

@@ -11,6 +11,10 @@ from rksp.ground.budgets import SEEDS
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 
+_Steps = Annotated[
+    int, Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps")
+]
+
 
 class TrainingOptions(Finite):
     """Options of every command that trains."""
@@ -36,10 +40,7 @@ class LadderOptions(TrainingOptions):
             unit="file",
         ),
     ] = None
-    steps: Annotated[
-        int,
-        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
-    ] = Field(default=100, ge=2)
+    steps: _Steps = Field(default=100, ge=2)
 
 
 class TrialOptions(TrainingOptions):
@@ -58,10 +59,7 @@ class TrialOptions(TrainingOptions):
             unit="arm",
         ),
     ] = []
-    steps: Annotated[
-        int,
-        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
-    ] = Field(default=200, ge=1)  # the longest horizon that the shipped classifier knows
+    steps: _Steps = Field(default=200, ge=1)  # the longest horizon of the shipped classifier
     seeds: Annotated[
         int,
         Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,12 +18,12 @@ from rksp.documents.confirm import (
     TrialReport,
     WatchReport,
 )
-from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.watch.monitors.base import Alarm, Reading
-from rksp.watch.monitors.sinks import record_of, sentence, worst
-from rksp.watch.training.runner import RunRecord, judge_alone
+from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
+from rksp.watch.training.loop import RunRecord, judge_alone
 
 _OTHERS = ("run", "forecast", "stop", "end")
 
@@ -38,16 +37,13 @@ def watched_run(path: Path) -> WatchReport:
     """
     facts: dict[str, dict[str, Any]] = {}
     records: list[Reading | Alarm | CauseReport] = []
-    for kind, line in _lines(path):
-        if kind == "run":
+    for one in read_lines(path, _record):
+        if not isinstance(one, dict):
+            records.append(one)
+            continue
+        if one["kind"] == "run":
             facts, records = {}, []
-        if kind in _OTHERS:
-            facts[kind] = line
-        elif kind == "cause":
-            known = CauseReport.model_fields.keys() & line.keys()
-            records.append(CauseReport(**{name: line[name] for name in known}))
-        else:
-            records.append(record_of(line))
+        facts[one["kind"]] = one
     readings = [one for one in records if isinstance(one, Reading)]
     alarms = [one for one in records if isinstance(one, Alarm)]
     if not readings or "run" not in facts:
@@ -56,23 +52,10 @@ def watched_run(path: Path) -> WatchReport:
     return _reported(facts, readings, alarms, causes)
 
 
-def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the lines with their kinds; a last line that a killed process began is left out."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, 1):
-                if not text.endswith("\n"):
-                    return
-                try:
-                    line = json.loads(text)
-                    yield line["kind"], line
-                except (ValueError, TypeError, LookupError) as error:
-                    raise ArtifactError(
-                        f"Line {number} of {path} is not one of rksp watch ({error}); the file "
-                        "was changed, or another program wrote it."
-                    ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from None
+def _record(line: dict[str, Any]) -> Reading | Alarm | CauseReport | dict[str, Any]:
+    if line["kind"] == "cause":
+        return CauseReport(**{k: v for k, v in line.items() if k in CauseReport.model_fields})
+    return line if line["kind"] in _OTHERS else record_of(line)
 
 
 def _reported(
@@ -94,22 +77,15 @@ def _reported(
         outcome=outcome,
         readings=tuple(readings),
         alarms=tuple(alarms),
-        actions=(),
         silent=end.get("silent", run.get("silent", {})),
-        undone=(),
-        action_seconds=0.0,
-        monitor_seconds={},
         seconds=seconds,
         step_seconds=seconds / steps,
     )
     trial = sum_up(record, "the run", 0).model_copy(update={"profiles": _curves(readings)})
-    forecast = (
-        None
-        if asked is None
-        else ForecastReport.model_validate(
-            {name: asked[name] for name in ForecastReport.model_fields if name in asked}
-        )
-    )
+    forecast = None
+    if asked is not None:
+        known = {k: v for k, v in asked.items() if k in ForecastReport.model_fields}
+        forecast = ForecastReport.model_validate(known)
     return WatchReport(
         verdict="failed" if outcome.is_failure else "alarmed" if alarms else "quiet",
         model=run["model"],
@@ -131,7 +107,7 @@ def _reported(
 
 def _ended(facts: dict[str, dict[str, Any]]) -> str:
     if "stop" in facts:
-        return "rksp " + facts["stop"]["reason"]
+        return f"rksp {facts['stop']['reason']}"
     end = facts.get("end")
     if end is None:
         return "it was killed, or still runs"

@@ -114,10 +114,6 @@ class Document(Part):
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
         return type(self).model_validate(_by_key(_clean(self)))
 
-    def content(self) -> dict[str, Any]:
-        """Return the fields, with finite numbers only."""
-        return _clean(self)
-
     def to_json(self) -> str:
         """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
         content = _clean(self)
@@ -156,7 +152,6 @@ def _finite(value: Any, path: str, missing: list[str]) -> Any:
 
 
 def _by_key(value: Any) -> Any:
-    """Sort the keys at every depth."""
     if isinstance(value, dict):
         return {key: _by_key(value[key]) for key in sorted(value)}
     return [_by_key(part) for part in value] if isinstance(value, list | tuple) else value

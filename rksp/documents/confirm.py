@@ -99,7 +99,7 @@ class TrialReport(Part):
 
     Attributes:
         arm, seed: Which run.
-        outcome: As `rksp.watch.training.runner.judge_alone` says.
+        outcome: As `rksp.watch.training.loop.judge_alone` says.
         final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
         trivial_loss: Of always answering with the frequencies of the labels it was trained on.
         held_out_loss, untrained_loss: As in `ArmReport`.

@@ -14,8 +14,7 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
-from rksp.ground.model import definite
-from rksp.models.overrides import ModelSettings
+from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
@@ -23,6 +22,8 @@ from rksp.recipe_files.parse.document import parse_yaml
 _MOST = 1_000_000  # values on one axis
 _LARGEST_POWER = 300
 _OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
+# Distributions of W&B; bounds of those without `_values` are natural exponents.
+_UNIFORM = re.compile(r"(q_|int_)?uniform|(q_|inv_)?(?P<log>log_)uniform(?P<values>_values)?")
 _CALL = re.compile(r"^(?P<name>range|choice|interval|logspace|linspace)\((?P<inside>.*)\)$")
 
 
@@ -207,25 +208,19 @@ def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
     low, high, step = (definition.get(key) for key in ("min", "max", "q"))
     whole = isinstance(low, int) and isinstance(high, int)
     kind = str(definition.get("distribution") or ("int_uniform" if whole else "uniform"))
+    known = _UNIFORM.fullmatch(kind)
     if "normal" in kind:
         plain = "log_normal" if "log" in kind else "normal"
         low, high = definition.get("mu", 0.0), definition.get("sigma", 1.0)
-    elif kind in ("uniform", "q_uniform", "int_uniform"):
-        plain = "uniform"
-    elif kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):
-        plain = "log_uniform"
-        low, high = (
-            math.exp(v) if _is_number(v) and v < definite(700) else None for v in (low, high)
-        )
-    elif kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
-        plain = "log_uniform"
-    else:
+    elif known is None:
         raise InputError(f"Sweep parameter {name}: rksp does not know distribution {kind!r}.")
+    else:
+        plain = "log_uniform" if known["log"] else "uniform"
+        if known["log"] and not known["values"]:
+            low, high = (math.exp(v) if _is_number(v) and v < 700 else None for v in (low, high))
     if not all(map(_is_number, (low, high, step or 1))):
         raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")
-    if ("normal" not in plain and definite(low) > high) or (
-        plain == "log_uniform" and low <= definite(0)
-    ):
+    if ("normal" not in plain and low > high) or (plain == "log_uniform" and low <= 0):
         raise InputError(f"Sweep parameter {name}: there is no {kind} from {low:g} to {high:g}.")
     return Range(kind=plain, low=low, high=high, step=step, whole=kind == "int_uniform")
 

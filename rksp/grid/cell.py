@@ -1,40 +1,53 @@
-"""The cells of a grid, and the base (a target, a recipe or a run file) that they are made from."""
+"""The cells of a grid: the base that they are made from, and how a group of them is evaluated."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
 from rksp.documents.options import MeasureOptions
-from rksp.ground.errors import InputError
+from rksp.grid.engines.base import CellGroup, Event, Failure
+from rksp.ground.allocator import collector_paused, freed_memory_kept
+from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
-from rksp.models.names import file_identity, tree_identity
+from rksp.models.names import tree_identity
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
-from rksp.recipe_files.parse.document import Document, Unresolved
+from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import RecipeFile, assumptions
-from rksp.run import origins_of_flags
+from rksp.run import Question, Run, origins_of_flags
 
+if TYPE_CHECKING:
+    from rksp.assessment.evidence import Evidence
+    from rksp.assessment.pipeline import Evaluation
+
+# What is stored of an answer.
+STATED = (
+    *("verdict", "probability_failed", "probability_failed_low", "probability_failed_high"),
+    *("probability_diverged", "start_here", "likely_edge", "do_not_exceed", "expected_excess"),
+)
+EVALUATOR = "rksp.grid.cell:evaluate_group"
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would make one a cell
 
 
 class Options(MeasureOptions):
     """How every cell of a grid is measured and judged.
 
-    Every option that changes an answer is part of every cell's identity. `threshold` only names a
-    verdict and is not. The seed comes from the cell.
+    Every option that changes an answer is part of every cell's identity. The bar only names a
+    verdict, and a table of cells sets it. The seed comes from the cell.
 
     Attributes:
-        threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Share of the edges that may lie below the rate not to exceed.
-        classifier: File of the classifier; None means the shipped one.
         runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
@@ -42,9 +55,7 @@ class Options(MeasureOptions):
         is_cached: Take measurements from the user's cache folder, and keep them there.
     """
 
-    threshold: float = 0.5
     risk: float = 0.05
-    classifier: Path | None = None
     runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
@@ -112,8 +123,6 @@ class Cell:
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
-        if options.classifier is not None:
-            content["classifier"] = file_identity(options.classifier)
         if options.runs:
             content["runs"] = [tree_identity(path) for path in options.runs]
         return _digest(content)
@@ -169,8 +178,8 @@ class Base:
     """The values that every cell starts from: a target, its settings, a recipe or a run file."""
 
     target: str | None = None
-    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    recipe: Mapping[str, object] = field(default_factory=dict)
     document: Document | None = None
     devices: int | None = None
     trainer: str | None = None
@@ -224,7 +233,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     if data is not None:
         from rksp.recipe_files.registry import read_document  # every trainer's files
 
-        document = dataclasses.replace(definite(base.document), data=data)
+        document = replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
         fields = in_steps(fields, plain.field("max_steps").value)
         read = read_document(
@@ -283,7 +292,6 @@ def seed_of(value: object) -> int:
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
-    """Return the settings with the value at one dotted name replaced."""
     first, _, rest = name.partition(".")
     actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
     if not rest:
@@ -291,3 +299,131 @@ def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str
     inner = data[actual]
     assert isinstance(inner, Mapping) and not isinstance(inner, Unresolved)
     return {**data, actual: _placed(inner, rest, value)}
+
+
+def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, Evidence]:
+    """Return the question about one recipe of a group, and the evidence that all of them share.
+
+    Raises:
+        InputError: There is no such model, or it cannot be profiled.
+    """
+    from rksp.assessment.pipeline import gather
+    from rksp.assessment.store import MeasurementStore
+    from rksp.models.resolve import resolve
+
+    target, overrides = group["target"], group["overrides"]
+    source = resolve(
+        target,
+        overrides=overrides,
+        allow_hub=options.allow_hub,
+        trust_remote_code=options.trust_remote_code,
+        max_params=options.max_params,
+        counts=options.evidence != "config",
+    )
+    starts_trained = group["starts_trained"]
+    run = Run(target=target, recipe=recipe, overrides=overrides, starts_trained=starts_trained)
+    question = Question.of(run, source, risk=options.risk)
+    store = MeasurementStore.of(options.is_cached)
+    at_seed = options.model_copy(update={"seed": group["seed"]})
+    return question, gather(question.source, at_seed, store=store)
+
+
+def evaluate_group(group: CellGroup) -> Iterator[Event]:
+    """Yield one event for the profile and one for every cell, each as soon as it is known.
+
+    A failure of the profile ends the group; a failure of one cell affects that cell alone.
+    """
+    with collector_paused():
+        from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
+        from rksp.classifiers.edge_model import Remembered, load_edge_model
+        from rksp.models.configuration import refusals
+
+    options = Options(**group["options"])
+    is_measured = options.evidence != "config"
+    if is_measured:
+        import torch
+
+        torch.set_num_threads(options.workers)
+    start = time.perf_counter()
+    expected: tuple[type[Exception], ...] = (RkspError, MemoryError, *refusals())
+    cells = _recipes(group)
+    first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
+    try:
+        question, evidence = ask(group, options, first)
+        question = question.learning(options.runs)
+        known = Remembered(question.classifier or load_edge_model())
+    except expected as error:
+        yield _failed(error)
+        return
+    yield {"kind": "profile", "seconds": time.perf_counter() - start}
+    # A stream has buffers of its own.
+    keeps_memory = is_measured and not evidence.is_streamed
+    with (
+        freed_memory_kept() if keeps_memory else nullcontext(),
+        # What judges a configuration leaves no cycles behind.
+        nullcontext() if is_measured else collector_paused(),
+    ):
+        for key, recipe, rates in cells:
+            if isinstance(recipe, ValueError):
+                yield _failed(recipe) | {"cell": key}
+                continue
+            one = replace(question, run=replace(question.run, recipe=recipe), classifier=known)
+            try:
+                found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
+            except expected as error:
+                yield _failed(error) | {"cell": key}
+                continue
+            yield {"kind": "result", "cell": key, "result": summarize(found)}
+
+
+def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[float]]]:
+    """Return the key and the recipe of every cell, and the rates of all that differ in no more."""
+    found: list[tuple[str, Recipe | ValueError, list[float]]] = []
+    rates: dict[Hashable, list[float]] = {}
+    for key, text in group["cells"]:
+        try:
+            recipe = Recipe.model_validate_json(text)
+        except ValueError as error:  # of a damaged store
+            found.append((key, error, []))
+            continue
+        some = rates.setdefault(recipe.but_for_rate, [])
+        if recipe.learning_rate is not None:
+            some.append(recipe.learning_rate)
+        found.append((key, recipe, some))
+    return found
+
+
+def load_evaluator(name: str) -> Callable[[CellGroup], Iterator[Event]]:
+    """Import the function that workers run, named as `package.module:function`."""
+    module, _, function = name.partition(":")
+    found: Callable[[CellGroup], Iterator[Event]] = getattr(import_module(module), function)
+    return found
+
+
+def summarize(evaluation: Evaluation) -> dict[str, object]:
+    """Return the part of an evaluation that a grid stores: the answer without its curves.
+
+    The summary does not depend on timing or on the machine's load, so the same cell has the same
+    summary on every engine.
+    """
+    risk = evaluation.risk
+    found = [{"code": one.code, "level": one.level} for one in evaluation.findings]
+    if risk is None:
+        return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
+    lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
+    return {name: getattr(risk, name) for name in (*STATED, "reasons", "evidence")} | {
+        "verdict": str(risk.verdict),
+        "lever": lever[0],
+        "lever_factor": lever[1],
+        "findings": found,
+    }
+
+
+def _failed(error: Exception) -> Event:
+    kind: Failure = "error"
+    if isinstance(error, InputError):
+        kind = "invalid"
+    elif isinstance(error, MemoryError):
+        kind = "out of memory"
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    return {"kind": "failed", "failure": kind, "message": first}

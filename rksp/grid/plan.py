@@ -125,7 +125,7 @@ def read_plan(
         overrides={**base.overrides, **(overrides or {})},
         devices=devices,
         trainer=trainer,
-        recipe={**_named(base.recipe), **(recipe or {})},
+        recipe={**base.recipe, **(recipe or {})},
     )
     extra = dict(read_override(text) for text in assignments)
     typed.update(_targets(extra))
@@ -147,13 +147,7 @@ def read_plan(
 
 
 def _targets(axes: Mapping[str, Axis]) -> list[str]:
-    """Return the targets that an axis lists."""
     return [str(value) for value in getattr(axes.get("target"), "values", ())]
-
-
-def _named(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the short forms of recipe fields by the fields' names."""
-    return {canonical(name)[1] or name: value for name, value in recipe.items()}
 
 
 def _check_fixed(
@@ -178,11 +172,7 @@ def _plan(
     notes: Sequence[str] = (),
     max_cells: int,
 ) -> GridPlan:
-    """Return the cells of these points, without repetitions.
-
-    Raises:
-        InputError: There are too many, or a factory was not typed.
-    """
+    """Return the cells of these points, without repetitions."""
     if len(points) > max_cells:
         raise _too_many(len(points), max_cells)
     cells: dict[tuple[Any, ...], Cell] = {}
@@ -312,7 +302,6 @@ def _blocks(grid: Any, source: Any) -> list[Mapping[str, Axis]]:
 
 
 def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
-    """Combine the axes that move together into one axis of tuples."""
     if zipped is None:
         return {}
     lists = list(zipped.values()) if isinstance(zipped, Mapping) else []

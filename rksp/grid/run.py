@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rksp.documents.grid import Record
 from rksp.grid import table
 from rksp.grid.axes import check_names
 from rksp.grid.cell import Options, init_keys, model_name
@@ -204,18 +205,14 @@ class GridResult:
     assumed: Mapping[str, str] = field(default_factory=dict)
     sweep: Mapping[str, Any] = field(default_factory=dict)
 
-    def records(self, bar: float = 0.5) -> list[table.Record]:
+    def records(self, bar: float = 0.5) -> list[Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 
-    def settings(self, records: Sequence[table.Record]) -> list[Mapping[str, Any]]:
+    def settings(self, records: Sequence[Record]) -> list[Mapping[str, Any]]:
         """Return what the grid set in the cells of these records, by the user's names."""
         by_position = {row.position: row.labels for row in self.rows}
         return [by_position[record["position"]] for record in records]
-
-    def axes(self) -> list[str]:
-        """Return the varied names as the user gave them."""
-        return table.axes_of(self.rows)
 
 
 def run_grid(

@@ -36,13 +36,9 @@ from rksp.ground.text import safe_json, safe_strings
 from rksp.ground.versions import version
 
 
-def made_by(classifier: Path | None = None) -> dict[str, str]:
-    """Return the versions and a digest of the classifier, without importing torch or sklearn.
-
-    Args:
-        classifier: The classifier's file; the shipped one by default.
-    """
-    source = classifier or files("rksp.classifiers") / "fitted" / "edge.json"
+def made_by() -> dict[str, str]:
+    """Return the versions and a digest of the classifier, without importing torch or sklearn."""
+    source = files("rksp.classifiers") / "fitted" / "edge.json"
     content = source.read_bytes() if source.is_file() else b""
     return {
         "rksp": version("rksp"),
@@ -160,7 +156,7 @@ class GridStore:
             cell.key(options, init, recipe)
             for cell, init, recipe in zip(cells, inits, recipes, strict=True)
         ]
-        maker = made_by(options.classifier)
+        maker = made_by()
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self.together():
             stored = self._meta("plan")
@@ -285,7 +281,8 @@ class GridStore:
 
     def made_by(self) -> dict[str, str]:
         """Return the versions that the numbers come from; empty before the store is filled."""
-        return json.loads(self._meta("made_by") or "{}")
+        found: dict[str, str] = json.loads(self._meta("made_by") or "{}")
+        return found
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what `fill` was given under a name; empty without it.
@@ -399,6 +396,7 @@ def _may_live(owner: str) -> bool:
     if found is None or found["host"] != socket.gethostname():
         return True
     try:
-        return psutil.pid_exists(int(found["process"]))
+        lives: bool = psutil.pid_exists(int(found["process"]))
+        return lives
     except OverflowError:  # no system counts that far
         return False

@@ -19,11 +19,10 @@ from typing import Any
 
 import yaml
 
-from rksp.documents.grid import RiskMap, RiskRow
+from rksp.documents.grid import FAILED, Record, RiskMap, RiskRow
 from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
-from rksp.grid.cell import model_name, unnamed_settings
-from rksp.grid.evaluate import STATED
+from rksp.grid.cell import STATED, model_name, unnamed_settings
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
@@ -33,7 +32,6 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
-Record = dict[str, Any]
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
@@ -92,10 +90,10 @@ def _record(row: Row, bar: float) -> Record:
 def _verdict(row: Row, bar: float) -> str:
     """Return the verdict at this bar, or the state of a cell without a result."""
     if row.result is None:
-        return "could not run" if row.state == "failed" else row.state
+        return FAILED if row.state == "failed" else row.state
     result = row.result
     if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
-        return result["verdict"]
+        return str(result["verdict"])
     return verdict_at(
         bar,
         result["probability_failed"],
@@ -168,7 +166,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     return list(found)
 
 
-def _meets(found: Any, compare: Callable, value: Any) -> bool:
+def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
     if found is None:
         return False
     try:
@@ -267,7 +265,6 @@ def place(record: Record, axes: Sequence[str]) -> str:
 
 
 def _least_rates(rates: Sequence[float]) -> list[float]:
-    """Return the least rate of each column."""
     if len(rates) <= _MOST_COLUMNS:
         return list(rates)
     low, high = math.log10(rates[0]), math.log10(rates[-1])
@@ -351,7 +348,7 @@ def to_wandb(
             place, *path = path
         inner[place] = dict(ranges.get(name, listed))
     sweep = {**head, "method": head.get("method", "grid"), "parameters": parameters}
-    return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True))
 
 
 def _ranges(
@@ -405,7 +402,6 @@ def to_trials(cells: Sequence[Settings]) -> str:
 
 
 def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
-    """Return the distinct values of each name, numbers in rising order."""
     found: dict[str, list[Any]] = {}
     for cell in cells:
         for name, value in cell.items():

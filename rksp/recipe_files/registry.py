@@ -32,40 +32,42 @@ from rksp.recipe_files.readers import (
 from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Reader, foreign_format, unread
+from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
 
-# The first that matches reads; the most particular marks come first.
-READERS: tuple[Reader, ...] = (
-    reinforcement.VERL,
-    reinforcement.VERL_SFT,
-    reinforcement.OPENRLHF,
-    pretraining.NANOTRON,
-    meta.TORCHTUNE,
-    lightning.LITGPT,
-    megatron.NEMO,
-    jax.LEVANTER,
-    meta.LINGUA,
-    pretraining.OLMO,
-    pretraining.LLM_FOUNDRY,
-    pretraining.COMPOSER,
-    meta.FAIRSEQ,
-    hugging_face.AXOLOTL,
-    meta.TORCHTITAN,
-    gpt2.MODDED_NANOGPT,
-    gpt2.NANOGPT,
-    megatron.GPT_NEOX,
-    gpt2.LLM_C,
-    megatron.MEGATRON,
-    jax.MAXTEXT,
-    hugging_face.LLAMA_FACTORY_V1,
-    hugging_face.LLAMA_FACTORY,
-    hugging_face.MS_SWIFT,
-    lightning.LIGHTNING,
-    lightning.TIMM,
-    hugging_face.TRL,
-    hugging_face.READER,
-    deepspeed.READER,
+# Table of `keys.toml` and the module of its functions. The first whose marks match reads; the most
+# particular marks come first.
+_HOMES = (
+    ("verl", reinforcement),
+    ("verl-sft", reinforcement),
+    ("openrlhf", reinforcement),
+    ("nanotron", pretraining),
+    ("torchtune", meta),
+    ("litgpt", lightning),
+    ("nemo", megatron),
+    ("levanter", jax),
+    ("lingua", meta),
+    ("olmo", pretraining),
+    ("llm-foundry", pretraining),
+    ("composer", pretraining),
+    ("fairseq", meta),
+    ("axolotl", hugging_face),
+    ("torchtitan", meta),
+    ("modded-nanogpt", gpt2),
+    ("nanogpt", gpt2),
+    ("gpt-neox", megatron),
+    ("llm.c", gpt2),
+    ("megatron", megatron),
+    ("maxtext", jax),
+    ("llama-factory-v1", hugging_face),
+    ("llama-factory", hugging_face),
+    ("ms-swift", hugging_face),
+    ("lightning", lightning),
+    ("timm", lightning),
+    ("trl", hugging_face),
+    ("hugging-face", hugging_face),
+    ("deepspeed", deepspeed),
 )
+READERS: tuple[Reader, ...] = tuple(reader_of(name, vars(home)) for name, home in _HOMES)
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -131,7 +133,7 @@ def read_document(
             reader=reader.name,
             unread=unread(draft, reader.name, reader.known),
         )
-    except (ArithmeticError, ValueError, TypeError) as error:
+    except (ArithmeticError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error

@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
 from rksp.ground.text import short
+from rksp.report.formats import KINDS, named
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 Words = Sequence[str]  # a string is one too
+Rows = list[list[Words]]
 MISSING = "–"  # in place of a number that is None
 PERCENT = "percent"  # the form of a probability
+_TONES = dict.fromkeys(("ok", "trained", "quiet", "read"), "ok")
+_TONES |= dict.fromkeys(("risk", "failed"), "risk")
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
 LIKELIHOOD = (
     (0.01, "exceptionally unlikely"),
@@ -200,20 +203,28 @@ class Verdict:
     """The answer.
 
     Attributes:
-        word: The document's verdict, for people.
-        tone: ok, risk or doubtful.
+        verdict: The document's.
         headline: The answer in a clause.
         odds: What is counted, and the count; empty for none.
         gauge: A drawing of the chance to fail.
         blocks: The answer in full.
     """
 
-    word: str
-    tone: str
+    verdict: str
     headline: str
     odds: tuple[str, Words] | tuple[()] = ()
     gauge: Markup | None = None
     blocks: Sequence[Block] = ()
+
+    @property
+    def word(self) -> str:
+        """The verdict for people."""
+        return self.verdict.upper()
+
+    @property
+    def tone(self) -> str:
+        """Its color: ok, risk or doubtful."""
+        return _TONES.get(self.verdict, "doubtful")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,20 +249,9 @@ class Section:
 Block = Sentence | Notes | Command | Table | Figure | Title | Verdict | Section
 
 
-# Kind of document -> the module with its blocks.
-_PAGES = {
-    "score": "rksp.report.score.blocks",
-    "confirm": "rksp.report.confirm",
-    "grid": "rksp.report.grid",
-    "diff": "rksp.report.diff",
-    "runs": "rksp.report.runs",
-    "watch": "rksp.report.runs",
-}
-
-
 def blocks_of(document: Document) -> list[Block]:
     """Return the page of a document of any kind."""
-    blocks: list[Block] = import_module(_PAGES[document.kind]).blocks(document)
+    blocks: list[Block] = named(KINDS[document.kind][1])(document)
     return blocks
 
 

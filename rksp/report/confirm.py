@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from markupsafe import Markup
 
@@ -10,31 +11,17 @@ from rksp.documents.confirm import PROFILED, ConfirmReport, Curve, TrialReport
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import shown
+from rksp.report import blocks as page
 from rksp.report import svg
-from rksp.report.blocks import (
-    PERCENT,
-    Block,
-    Code,
-    Figure,
-    Notes,
-    Numbers,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    provenance,
-)
 from rksp.report.score import figures
 
 _HUES = 6  # colors of arms in the style sheet; further arms take them again
 _MOST_ALARMS = 8  # monitors marked above the curves
 _CEILING = 3.0  # times the highest first loss: above it curves run along the top
-_WORDS = {
-    "failed": ("risk", "The recipe failed"),
-    "trained": ("ok", "The recipe trained"),
-    "undecided": ("doubtful", "Too few steps to tell"),
+_HEADLINES = {
+    "failed": "The recipe failed",
+    "trained": "The recipe trained",
+    "undecided": "Too few steps to tell",
 }
 _LOSS = (
     "The loss of every run. Dashed lines mark the first alarm of each monitor in the runs of {}. "
@@ -56,24 +43,24 @@ _ALARMS = (
 )
 
 
-def blocks(report: ConfirmReport) -> list[Block]:
+def blocks(report: ConfirmReport) -> list[page.Block]:
     """Return the blocks of the page."""
-    number = Numbers(report)
+    number = page.Numbers(report)
     return [
         _title(report, number),
         _verdict(report, number),
         *_curves(report),
         _arms(report, number),
         *_alarms(report, number),
-        provenance(report, number),
+        page.provenance(report, number),
         _trained(report),
     ]
 
 
-def _title(report: ConfirmReport, number: Numbers) -> Title:
+def _title(report: ConfirmReport, number: page.Numbers) -> page.Title:
     size = report.target.parameters
-    faults = ("; planted faults: ", Code(", ".join(report.faults))) if report.faults else ()
-    return Title(
+    faults = ("; planted faults: ", page.Code(", ".join(report.faults))) if report.faults else ()
+    return page.Title(
         eyebrow="rksp confirm",
         name=report.target.name,
         about=(
@@ -85,54 +72,49 @@ def _title(report: ConfirmReport, number: Numbers) -> Title:
     )
 
 
-def _verdict(report: ConfirmReport, number: Numbers) -> Verdict:
+def _verdict(report: ConfirmReport, number: page.Numbers) -> page.Verdict:
     guess, gauge = report.prediction, None
-    told: Words = "; ".join(guess.reasons) or "not assessed"
+    told: page.Words = "; ".join(guess.reasons) or "not assessed"
     if guess.probability_failed is not None:
         gauge = figures.gauge(guess.probability_failed, guess.low, guess.high, guess.threshold)
-        ends = (number(f"prediction/{end}", PERCENT) for end in ("low", "high"))
+        ends = (number(f"prediction/{end}", page.PERCENT) for end in ("low", "high"))
         told = ("from ", next(ends), " to ", next(ends))
-    rows: list[list[Words]] = [
-        ["Predicted P(failed)", number("prediction/probability_failed", PERCENT), told],
+    rows: page.Rows = [
+        ["Predicted P(failed)", number("prediction/probability_failed", page.PERCENT), told],
         ["Do not exceed", number("prediction/do_not_exceed", digits=2), "as predicted"],
     ]
-    tone, headline = _WORDS[report.verdict]
     head = ("", "Value", "Meaning")
-    return Verdict(
-        word=report.verdict.upper(),
-        tone=tone,
-        headline=headline,
+    return page.Verdict(
+        verdict=report.verdict,
+        headline=_HEADLINES[report.verdict],
         odds=("runs failed", (number("arms/0/failed"), " of ", number("arms/0/runs"))),
         gauge=gauge,
-        blocks=[*map(Sentence, report.conclusions), Table(head, rows, look="figures")],
+        blocks=[*map(page.Sentence, report.conclusions), page.Table(head, rows, look="figures")],
     )
 
 
-def _curves(report: ConfirmReport) -> Iterator[Block]:
+def _curves(report: ConfirmReport) -> Iterator[page.Block]:
     first = report.arms[0].arm
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
     key = Markup('<span><i class="arm{}"></i>{}</span>')
     legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
-    drawn = figures.panel(
-        ("wide", loss_curves(report.trials, hues, width=920, height=340)),
-        ("narrow", loss_curves(report.trials, hues, width=350, height=290)),
-    )
+    drawn = figures.panel(partial(loss_curves, report.trials, hues), 340, 290)
     ceiling = _ceiling(report.trials)
     cut = "" if ceiling is None else f" Losses above {ceiling:.3g} are drawn at the top."
-    yield Figure(
+    yield page.Figure(
         title="Loss",
         hint=_LOSS.format(first) + cut,
         drawing=Markup('<p class="keys">{}</p>').format(legend) + drawn,
     )
     if figure := profiles(report.trials, hues):
-        yield Figure(title="Profiles", hint=_PROFILES, drawing=figure)
+        yield page.Figure(title="Profiles", hint=_PROFILES, drawing=figure)
 
 
-def _arms(report: ConfirmReport, number: Numbers) -> Section:
+def _arms(report: ConfirmReport, number: page.Numbers) -> page.Section:
     before = report.arms[0].untrained_loss
     head = ["Arm", "Failed", "Diverged", "Fisher p", "Final loss", "Held out"]
     head += ["Saved", "Lost", "Time a step"]
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     if before is not None:
         held = number("arms/0/untrained_loss", ".3f")
         rows.append(["not training", *["–"] * 4, held, *["–"] * 3])
@@ -140,7 +122,7 @@ def _arms(report: ConfirmReport, number: Numbers) -> Section:
         changed = [number(f"arms/{i}/saved"), number(f"arms/{i}/lost")] if i else ["–", "–"]
         rows.append(
             [
-                *(Code(arm.arm), (number(f"arms/{i}/failed"), "/", number(f"arms/{i}/runs"))),
+                *(page.Code(arm.arm), (number(f"arms/{i}/failed"), "/", number(f"arms/{i}/runs"))),
                 *(number(f"arms/{i}/diverged"), number(f"arms/{i}/p_value", ".2g")),
                 *(number(f"arms/{i}/final_loss", ".3f"), number(f"arms/{i}/held_out_loss", ".3f")),
                 *(*changed, number(f"arms/{i}/overhead", "+.0%")),
@@ -149,17 +131,17 @@ def _arms(report: ConfirmReport, number: Numbers) -> Section:
     if before is None:
         rows = [row[:5] + row[6:] for row in rows]
         head.remove("Held out")
-    return Section("Arms", [Table(head, rows)], hint=_ARMS.format(report.arms[0].arm))
+    return page.Section("Arms", [page.Table(head, rows)], hint=_ARMS.format(report.arms[0].arm))
 
 
-def _alarms(report: ConfirmReport, number: Numbers) -> Iterator[Block]:
+def _alarms(report: ConfirmReport, number: page.Numbers) -> Iterator[page.Block]:
     """Yield the monitors that raised an alarm, the longest lead first, and why others did not."""
     first = report.arms[0]
     loud = [(i, one) for i, one in enumerate(first.monitors) if one.runs]
     loud.sort(key=lambda pair: (pair[1].lead is None, -(pair[1].lead or 0.0), pair[1].first_alarm))
-    rows: list[list[Words]] = [
+    rows: page.Rows = [
         [
-            *(Code(one.monitor), (number(f"arms/0/monitors/{i}/runs"), f"/{first.runs}")),
+            *(page.Code(one.monitor), (number(f"arms/0/monitors/{i}/runs"), f"/{first.runs}")),
             *(
                 number(f"arms/0/monitors/{i}/first_alarm"),
                 number(f"arms/0/monitors/{i}/lead", "+g"),
@@ -173,16 +155,16 @@ def _alarms(report: ConfirmReport, number: Numbers) -> Iterator[Block]:
             silent.setdefault(monitor.silent, []).append(monitor.monitor)
     if rows:
         head = ("Monitor", "Alarmed in", "First alarm", "Lead over the loss")
-        yield Section("First alarms", [Table(head, rows)], hint=_ALARMS.format(first.arm))
+        yield page.Section("First alarms", [page.Table(head, rows)], hint=_ALARMS.format(first.arm))
     said = [f"{', '.join(names)} did not measure: {why}." for why, names in silent.items()]
     if notes := [*report.target.notes, *said]:
-        yield Notes(notes)
+        yield page.Notes(notes)
 
 
-def _trained(report: ConfirmReport) -> Section:
+def _trained(report: ConfirmReport) -> page.Section:
     used = {n: v for n, v in report.trained if v is not None and v != ()}
-    table = Table(("Field", "Value"), [(name, shown(value)) for name, value in used.items()])
-    return Section("The recipe that was trained", [table], folds="page", is_record=True)
+    table = page.Table(("Field", "Value"), [(name, shown(value)) for name, value in used.items()])
+    return page.Section("The recipe that was trained", [table], folds="page", is_record=True)
 
 
 def loss_curves(

@@ -1,34 +1,32 @@
-"""The comparison of two reports: new, worse, better, fixed and unchanged issues."""
+"""The comparison of two runs: what became of each issue, and what each difference moves."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from rksp.documents.finding import Finding
+from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
     ChangeReport,
     ComparisonReport,
     DiffReport,
+    EffectReport,
     ScoreReport,
 )
-from rksp.ground.errors import InputError
-from rksp.ground.text import short
-from rksp.report.blocks import (
-    MISSING,
-    PERCENT,
-    Block,
-    Notes,
-    Numbers,
-    Section,
-    Table,
-    Title,
-    Verdict,
-    Words,
-)
-from rksp.report.gate import RISK, deciding, issues
-from rksp.report.words import STATES, TITLES, states
+from rksp.ground.budgets import reading
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.text import one_line, short
+from rksp.recipe import Recipe
+from rksp.report import blocks as page
+from rksp.report.gate import RISK, Gate, deciding, finished, issues
+from rksp.report.score.result import Result
+from rksp.report.words import STATES, states
+from rksp.run import Question, Run, is_run_file
 
 Figures = dict[str, float | None]
 _ANSWER = {
@@ -37,6 +35,13 @@ _ANSWER = {
     "likely edge": "likely_edge",
     "do not exceed": "do_not_exceed",
 }
+_CONFIG = MeasureOptions(evidence="config")
+_LOST = (
+    "the report names no model that rksp can read again, so it does not know what each difference "
+    "moves; give the report's run file"
+)
+MODEL, ALL = "the model", "all together"  # names of effects beside the fields of the recipe
+_DIGITS = 12  # of a digest
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
 
@@ -133,7 +138,6 @@ def _modes_kept(report: ScoreReport) -> str | None:
 
 
 def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    """Return the fields of the recipe and of the target that differ."""
     before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
     for content, report in ((before, old), (after, new)):
@@ -149,7 +153,6 @@ def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None,
 def _places(
     old: ScoreReport, new: ScoreReport, settings: Iterable[str]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return where the values stand that differ, such as `train.yaml:3`."""
     stands = [
         {name: f"{file}:{line}" for name, (file, line) in report.recipe_places.items()}
         for report in (old, new)
@@ -183,64 +186,187 @@ def _compared(report: ScoreReport) -> Figures:
     }
 
 
-def blocks(report: DiffReport) -> list[Block]:
+def diff(
+    a: str | Path | Result | ScoreReport,
+    b: str | Path | Result | ScoreReport,
+    *,
+    fail_on: str | Sequence[str] = "never",
+) -> DiffReport:
+    """Compare two runs: which fields differ, where each stands, and what each difference moves.
+
+    Two reports are compared as they are. Beside a run file, a report's own run is asked again from
+    its configuration, as the file is, and each difference is put into `a` alone.
+
+    Args:
+        a: A result of `rksp.score`, a stored report, or a trainer's run file.
+        b: The same.
+        fail_on: What fails the gate among what is new or worse: `error`, `warning` or `never`.
+
+    Returns:
+        The document that `rksp diff` writes; its numbers are probabilities and learning rates.
+
+    Raises:
+        InputError: A file cannot be read, or describes no model.
+        ArtifactError: A file is neither a report nor a run file.
+    """
+    old, new = (_Side.of(one) for one in (a, b))
+    more: dict[str, Any] = {}
+    if old.question is not None or new.question is not None:
+        old, new = old.asked_again(), new.asked_again()
+        more = {"target": (old.name, new.name)}
+    changed = compare(old.report, new.report)
+    if more:
+        more["effects"] = list(_effects(old, new, changed.settings))
+        more["notes"] = [*changed.notes, *(_LOST for one in (old, new) if one.question is None)]
+    gate = Gate.parse(fail_on).judge(new.report, changed)
+    return DiffReport.of(changed, gate=gate, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One of the two; `question` is None where there is only a report."""
+
+    name: str
+    report: ScoreReport
+    question: Question | None = None
+
+    @classmethod
+    def of(cls, given: str | Path | Result | ScoreReport) -> _Side:
+        report = given.report if isinstance(given, Result) else given
+        if isinstance(report, ScoreReport):
+            return cls(name=report.target.name, report=report)
+        name = str(report)
+        if not is_run_file(name):
+            return cls(name=name, report=_stored(Path(name)))
+        with reading(f"the run file {one_line(name, 200)}"):
+            run = Run.read(name, {})
+        return cls.asked(name, run)
+
+    @classmethod
+    def asked(cls, name: str, run: Run) -> _Side:
+        from rksp.models.resolve import resolve  # no report needs it
+
+        with reading(f"the model {one_line(run.target, 200)}"):
+            source = resolve(run.target, overrides=run.overrides, counts=False)
+        question = Question.of(run, source).audited()[0]
+        report = question.reported([question.evaluated(_CONFIG)])
+        report = finished(report, question.run, Gate.parse("never"))[0]
+        return cls(name=name, report=report, question=question)
+
+    def asked_again(self) -> _Side:
+        """Return the side with a question where the report names a model that is still the same."""
+        if self.question is not None:
+            return self
+        target = self.report.target
+        run = Run.typed(target.name, self.report.recipe.model_dump())
+        run = replace(run, starts_trained=target.starts_trained)
+        try:
+            again = _Side.asked(self.name, run)
+        except InputError:
+            return self
+        if again.report.target.config_hash != target.config_hash:
+            return self
+        kept = {name: getattr(self.report, name) for name in ("recipe_places", "recipe_origins")}
+        return replace(again, report=again.report.model_copy(update=kept))
+
+
+def _stored(file: Path) -> ScoreReport:
+    try:
+        return ScoreReport.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise ArtifactError(
+            f"{file} is neither a report of rksp score nor a run file that rksp reads."
+        ) from None
+
+
+def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[EffectReport]:
+    """Yield what each difference moves in the old run, then all; nothing without both questions."""
+    if old.question is None or new.question is None:
+        return
+    before, after = figures_of(old.report), figures_of(new.report)
+    changes = [name for name in settings if name in Recipe.model_fields]
+    changes += [MODEL] if set(settings) - Recipe.model_fields.keys() else []
+    for name in changes:
+        try:
+            asked = _with(old.question, new.question, name)
+            found, why = figures_of(asked.reported([asked.evaluated(_CONFIG)])), ""
+        except InputError as error:
+            found, why = dict.fromkeys(before), str(error)
+        yield EffectReport(name=name, numbers={k: (before[k], found[k]) for k in before}, why=why)
+    if len(changes) > 1:
+        yield EffectReport(name=ALL, numbers={k: (before[k], after[k]) for k in before})
+
+
+def _with(old: Question, new: Question, name: str) -> Question:
+    """Return the old question with one field of the new one."""
+    if name == MODEL:
+        return replace(old, source=new.source)
+    fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
+    origins = {**old.run.origins, name: new.run.origins[name]}
+    return replace(old, run=replace(old.run, recipe=Recipe.parse(fields), origins=origins))
+
+
+def blocks(report: DiffReport) -> list[page.Block]:
     """Return the page of a comparison."""
     old, new = report.verdict
-    title = Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
-    tone = {"ok": "ok", "risk": "risk"}.get(new, "doubtful")
+    title = page.Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
     counts = states(Counter(change.state for change in report.changes))
     moved = f"still {new}" if old == new else f"{old} → {new}"
-    said = Verdict(word=TITLES[new], tone=tone, headline=f"{moved}: {counts}")
-    number = Numbers(report)
+    said = page.Verdict(verdict=new, headline=f"{moved}: {counts}")
+    number = page.Numbers(report)
     return [title, said, *changed_blocks(report, number), *_moved(report, number)]
 
 
-def _moved(report: DiffReport, number: Numbers) -> list[Block]:
-    """Return the table of what each difference moves, and why some cannot be put in alone."""
+def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
     if not report.effects:
         return []
     head = ["With only this changed", *(name.capitalize() for name in report.effects[0].numbers)]
-    rows: list[list[Words]] = [
+    rows: page.Rows = [
         [effect.name, *(_step(number, f"effects/{at}/numbers/{name}") for name in effect.numbers)]
         for at, effect in enumerate(report.effects)
         if not effect.why
     ]
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
-    shown: list[Block] = [Table(head, rows), *([Notes(why)] if why else [])]
-    return [Section("What each difference moves", shown)]
+    shown: list[page.Block] = [page.Table(head, rows), *([page.Notes(why)] if why else [])]
+    return [page.Section("What each difference moves", shown)]
 
 
-def _step(number: Numbers, path: str) -> Words:
+def _step(number: page.Numbers, path: str) -> page.Words:
     """Write both numbers of a pair, or that they are equal."""
-    form = PERCENT if "P(failed)" in path else ""
+    form = page.PERCENT if "P(failed)" in path else ""
     old, new = (number(f"{path}/{at}", form) for at in "01")
     return "unchanged" if old == new else (old, " → ", new)
 
 
-def changed_blocks(changed: ComparisonReport, number: Numbers) -> list[Block]:
+def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page.Block]:
     """Return the issues that changed, then numbers and settings, then doubts.
 
     Args:
         changed: The comparison.
         number: Writes its numbers.
     """
-    rows: list[list[Words]] = [
+    rows: page.Rows = [
         [one.state, one.code, one.message, "", one.layer]
         for one in changed.changes
         if one.state != "unchanged"
     ]
-    pairs: list[list[Words]] = [
+    pairs: page.Rows = [
         [name, *(number(f"numbers/{name}/{n}") for n in "01")]
         for name, (old, new) in changed.numbers.items()
         if old != new
     ]
-    for name, said in changed.settings.items():
+    for name, values in changed.settings.items():
+        said = [x and x[:_DIGITS] for x in values] if name == "config" else values
         stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))
-        pairs.append([name, *(f"{x or MISSING}{at}" for x, at in zip(said, stands, strict=True))])
-    found: list[Block] = []
+        pairs.append(
+            [name, *(f"{x or page.MISSING}{at}" for x, at in zip(said, stands, strict=True))]
+        )
+    found: list[page.Block] = []
     if rows:
         head = ("", "Check", "Message", "Fix", "Module")
-        found.append(Table(head, rows, look="items"))
+        found.append(page.Table(head, rows, look="items"))
     if pairs:
-        found.append(Table(("Setting", "Old", "New"), pairs))
-    return [*found, Notes(changed.notes)] if changed.notes else found
+        found.append(page.Table(("Setting", "Old", "New"), pairs))
+    return [*found, page.Notes(changed.notes)] if changed.notes else found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 
     from rksp.documents.base import Document
 
-KINDS = ("score", "confirm", "grid", "diff", "runs", "watch")
+# Kind of document -> its schema, and what makes the blocks of its page.
+KINDS = {
+    "score": ("rksp.documents.score:ScoreReport", "rksp.report.score.blocks:blocks"),
+    "confirm": ("rksp.documents.confirm:ConfirmReport", "rksp.report.confirm:blocks"),
+    "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
+    "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
+    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
+    "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
+}
 _LISTED = ("score", "grid")  # kinds whose issues code hosts list
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
@@ -36,14 +45,14 @@ class Format:
 
     name: str
     suffix: str
-    kinds: Sequence[str]
+    kinds: Collection[str]
     rendering: str
 
 
 # A new format is one file and one entry here.
 FORMATS = (
     Format("text", ".txt", ("score",), "rksp.report.score.page:render"),
-    Format("text", ".txt", KINDS[1:], "rksp.report.terminal:render"),
+    Format("text", ".txt", tuple(KINDS)[1:], "rksp.report.terminal:render"),
     Format("full", "", ("score",), "rksp.report.terminal:render"),
     Format("json", ".json", KINDS, "rksp.documents.base:Document.to_json"),
     Format("markdown", ".md", KINDS, "rksp.report.markdown:render"),
@@ -52,7 +61,7 @@ FORMATS = (
     Format("github", "", _LISTED, "rksp.report.machines:github"),
     Format("gitlab", "", _LISTED, "rksp.report.machines:gitlab"),
     Format("html", ".html", KINDS, "rksp.report.html:render"),
-    Format("brief", "", ("score",), "rksp.report.finish:render"),
+    Format("brief", "", ("score",), "rksp.report.gate:render"),
     Format("csv", ".csv", ("grid",), "rksp.report.grid:csv"),
 )
 RENDERINGS = {(kind, found.name): found.rendering for found in FORMATS for kind in found.kinds}
@@ -132,11 +141,27 @@ def rendering(document: Document, name: str) -> str | RenderableType:
     """
     kind = document.kind
     check_format(name, f"For a report of rksp {kind}, --format", kind)
-    module, _, path = RENDERINGS[kind, name].partition(":")
-    function: Any = importlib.import_module(module)
-    for part in path.split("."):
-        function = getattr(function, part)
-    return function(document)
+    made: str | RenderableType = named(RENDERINGS[kind, name])(document)
+    return made
+
+
+def named(where: str) -> Any:
+    """Import what has this name, as `module:path`."""
+    module, _, path = where.partition(":")
+    return attrgetter(path)(importlib.import_module(module))
+
+
+def schema_of(kind: str) -> type[Document]:
+    """Return the schema of the document that a command makes.
+
+    Raises:
+        InputError: No command of that name makes a report.
+    """
+    if kind not in KINDS:
+        makers = one_of(tuple(KINDS), "and")
+        raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
+    schema: type[Document] = named(KINDS[kind][0])
+    return schema
 
 
 def render(document: Document, name: str) -> str:

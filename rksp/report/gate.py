@@ -1,29 +1,48 @@
-"""The issues of a report, its verdict and findings, and the gate: those that make exit code 1."""
+"""The issues of a report, the gate (those that make exit code 1), and the summary for programs."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rksp.checks.registry import blamed_field, blamed_settings, setting_line
+from rksp.checks.registry import (
+    blamed_field,
+    blamed_settings,
+    left_out,
+    select_findings,
+    setting_line,
+)
 from rksp.documents.base import GateReport
-from rksp.documents.finding import LEVELS, Finding, Level
+from rksp.documents.finding import LEVELS, Edit, Finding, Level
 from rksp.documents.finding import RISK as RISK
-from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.score import (
+    ComparisonReport,
+    NotRunReport,
+    ScoreReport,
+    SeedReport,
+    SummaryReport,
+)
+from rksp.documents.verdict import combined
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.text import one_line, short
+from rksp.recipe_files.said.ignored import apply_comments
 from rksp.report import words
 
 if TYPE_CHECKING:
     from rksp.documents.grid import Record
+    from rksp.run import Run
 
 UNDECIDED = "RKSP002"
 _ON_DISK = ("config", "checkpoint", "training config")
 DEFAULT_BAR = 0.5
 _WORDS = ("error", "warning", "unknown", "never")
 _UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
+_MOST = 2000  # bytes of a summary
+_LONGEST = 400  # characters of its reason and of its command
 
 
 def issues(report: ScoreReport) -> tuple[Finding, ...]:
@@ -192,11 +211,6 @@ class Gate:
 
 
 def _probability(text: str) -> float:
-    """Parse one bar.
-
-    Raises:
-        InputError: It is no probability above 0.
-    """
     try:
         bar = float(text)
     except ValueError:
@@ -208,3 +222,129 @@ def _probability(text: str) -> float:
     if not 0 < bar <= 1:
         raise InputError(f"--fail-on is {text}, but must be a probability above 0 and at most 1.")
     return bar
+
+
+def finished(
+    report: ScoreReport,
+    run: Run,
+    gate: Gate,
+    since: Callable[[ScoreReport], ComparisonReport] | None = None,
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    levels: Mapping[str, str] | None = None,
+) -> tuple[ScoreReport, list[str]]:
+    """Return a report with the findings that count, its gate, and what changed since an older one.
+
+    Comments of the run file silence no error, and nothing that fails the gate.
+
+    Args:
+        report: From `rksp.run.Question`.
+        run: The run that it is about.
+        gate: What fails.
+        since: Compares the report with an older one.
+        select: Codes, beginnings of codes or names of the checks to report; none means all.
+        ignore: The same of those that are left out.
+        levels: Check -> the level that replaces its own.
+
+    Returns:
+        The report, and a sentence for each comment that cannot silence what it names.
+    """
+    listed = select_findings(report.findings, select, ignore, levels)
+    fields = {
+        one.code: "the software" if one.code.startswith("RKSA") else blamed_field(one.code)
+        for one in listed
+    }
+    found = apply_comments(listed, fields, run.origins, run.file, gate.reaches)
+    dropped = {check.code: check for check in left_out(select, ignore)}
+    silenced = [
+        NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
+        for finding, place in found.silenced
+    ]
+    report = report.model_copy(
+        update={
+            "findings": found.kept,
+            "verdict": combined(report.risk_verdict, found.kept),
+            "not_run": [
+                *(check for check in report.not_run if check.code not in dropped),
+                *map(NotRunReport.of, dropped.values()),
+                *silenced,
+            ],
+        }
+    )
+    changed = None if since is None else since(report)
+    report = summarized(
+        report.model_copy(update={"gate": gate.judge(report, changed), "baseline": changed})
+    )
+    fails = {"error": "an error"}
+    return report, [
+        f"{place} cannot ignore {one.code}, "
+        f"{fails.get(one.level, f'a {one.level}, which fails the gate')}; type --ignore {one.code}"
+        for one, place in found.refused
+    ]
+
+
+def summarized(report: ScoreReport) -> ScoreReport:
+    """Return the report with its summary."""
+    risk, edits = deciding(report).risk, edits_of(report)
+    known = risk and risk.published
+    launch = _launch(report)
+    placed = next((one.file for one in edits if one.file is not None), None)
+    fix = f"rksp fix {placed} --write" if placed is not None and launch == "no" else ""
+    summary = SummaryReport(
+        launch=launch,
+        why=_why(report, launch)[:_LONGEST],
+        probability_failed=risk and risk.probability_failed,
+        low=risk and risk.probability_failed_low,
+        high=risk and risk.probability_failed_high,
+        start_here=risk and risk.start_here,
+        likely_edge=risk and risk.likely_edge,
+        do_not_exceed=known.highest if known else risk and risk.do_not_exceed,
+        edits=edits,
+        next_command=(fix or report.next_command)[:_LONGEST],
+    )
+    return report.model_copy(update={"summary": summary})
+
+
+def edits_of(report: ScoreReport) -> list[Edit]:
+    """Return the edits of all findings but notes, one for each field: the most severe finding's."""
+    found: dict[str, Edit] = {}
+    for finding in sorted(report.findings, key=lambda one: -one.severity):
+        if finding.level is not Level.NOTE:
+            for edit in finding.edit:
+                found.setdefault(edit.field, edit)
+    return list(found.values())
+
+
+def render(report: ScoreReport) -> str:
+    """Return the summary alone as JSON; of many edits the first that fit."""
+    summary = report.summary or summarized(report).summary
+    if summary is None:
+        return "{}\n"
+    content = summary.model_dump(exclude_defaults=True)
+    while len(text := json.dumps(content, indent=1)) > _MOST and content.get("edits"):
+        content["edits"].pop()
+    return text + "\n"
+
+
+def _launch(report: ScoreReport) -> str:
+    gate, risk = report.gate, deciding(report).risk
+    is_held = gate is not None and gate.failed and not gate.only_unknown
+    if (
+        is_held
+        or report.risk_verdict == "risk"
+        or any(one.level is Level.ERROR for one in report.findings)
+    ):
+        return "no"
+    is_answered = risk is not None and report.risk_verdict not in _UNKNOWN
+    return "yes" if is_answered and report.recipe.learning_rate is not None else "unknown"
+
+
+def _why(report: ScoreReport, launch: str) -> str:
+    risk = deciding(report).risk
+    if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
+        start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
+        return f"No learning rate was given{start}."
+    if risk is not None and launch == "yes":
+        return f"{words.answer(report, risk)}."
+    return next((one.message for one in issues(report)), report.verdict)

@@ -7,32 +7,18 @@ from typing import TYPE_CHECKING
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
-from rksp.documents.grid import FAILED, GridReport, RiskMap
-from rksp.grid.table import ANSWERS, Record, best_safe, heat_map, pareto, to_csv, where
-from rksp.ground.text import short
+from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
+from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
+from rksp.ground.text import short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
-from rksp.report.blocks import (
-    MISSING,
-    PERCENT,
-    Block,
-    Code,
-    Numbers,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    written,
-)
+from rksp.report import blocks as page
 from rksp.report.gate import Gate
 from rksp.report.words import sentence
 
 if TYPE_CHECKING:
     from rksp.grid.run import GridResult
 
-_VERDICTS = ("ok", "caution", "risk", "cannot tell", "not assessed")
 _HEADLINES = {
     "ok": "No setting is a risk",
     "risk": "Some settings are a risk",
@@ -51,10 +37,9 @@ _MOST_POINTS = 10  # of a trade-off
 _MOST_NAMED = 3  # of the cells that one error stopped
 _MOST_ROWS = 500  # of the ranking; the document holds all
 _MOST_AXES = 8  # more are named in the table alone
-_NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
-_ANSWERS = (
-    *("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess"),
-    *("lever", "lever_factor"),
+_NOT_SETTINGS = words(
+    "position model reasons findings failure message verdict start_here start_excess start_failed "
+    "do_not_exceed expected_excess lever lever_factor"
 )
 
 
@@ -72,14 +57,14 @@ def grid_report(
     Raises:
         InputError: A condition cannot be read, or names no column.
     """
-    everything = result.records(gate.bar)
+    everything, axes = result.records(gate.bar), axes_of(result.rows)
     shown, count = where(everything, conditions)[:top], len(everything)
     positions = {record["position"] for record in shown}
     failing = [record for record in everything if gate.fails(record)]
     broken = [record for record in everything if record["verdict"] == FAILED]
     broken.sort(key=lambda record: record["position"])
     # A cell without a result has its state in place of a verdict.
-    undone = sum(record["verdict"] not in (*_VERDICTS, FAILED) for record in everything)
+    undone = sum(record["verdict"] not in (*JUDGED, FAILED) for record in everything)
     verdict, reasons = "risk" if failing else "ok", []
     if broken or undone:
         is_invalid = all(record["failure"] == "invalid" for record in broken)
@@ -111,14 +96,14 @@ def grid_report(
         ),
         cells=shown,
         cells_in_grid=count,
-        axes=result.axes(),
+        axes=axes,
         best_safe=best_safe(everything),
         pareto=pareto(everything),
         failing=[record["position"] for record in failing if record["position"] in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),
         assumed=dict(result.assumed),
-        risk_map=heat_map(everything, result.axes()),
+        risk_map=heat_map(everything, axes),
         hidden=[record for record in everything if record["position"] not in positions],
     )
 
@@ -144,14 +129,6 @@ class Settings:
         varied = [axis for axis in self.axes if cell.get(axis) is not None]
         words = [f"{axis}={word(cell[axis])}" for axis in varied]
         return " ".join(words) or str(cell["model"])
-
-    def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
-        """Map each error message to the settings that it stopped."""
-        found: dict[str, list[str]] = {}
-        for cell in cells:
-            if cell["verdict"] == FAILED:
-                found.setdefault(str(cell["message"]), []).append(self(cell))
-        return found
 
 
 def by_level(cell: Record) -> str:
@@ -194,26 +171,26 @@ def _varies(name: str, cells: Iterable[Record]) -> bool:
 
 
 def _is_setting(name: str) -> bool:
-    return name not in (*_NOT_SETTINGS, *_ANSWERS) and not name.startswith(
-        ("probability_", "likely_")
-    )
+    return name not in _NOT_SETTINGS and not name.startswith(("probability_", "likely_"))
 
 
-def blocks(report: GridReport) -> list[Block]:
+def blocks(report: GridReport) -> list[page.Block]:
     """Return the blocks of the page."""
     setting = Settings(report)
     everything = [*report.cells, *report.hidden]
-    cards = [(name, Code(value), "", "") for name, value in sorted(report.made_by.items())]
-    versions = Table(("Name", "Value", "", ""), cards, look="cards")
-    parts: list[Iterable[Block]] = [
+    cards = [(name, page.Code(value), "", "") for name, value in sorted(report.made_by.items())]
+    versions = page.Table(("Name", "Value", "", ""), cards, look="cards")
+    parts: list[Iterable[page.Block]] = [
         [_title(report, setting), _counted(report)],
-        [Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
+        [page.Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
         _broken(setting, everything),
         [_best(report, setting, everything)],
         _trade_offs(report),
-        [] if report.risk_map is None else [_map(report.risk_map, Numbers(report, "risk_map/"))],
+        []
+        if report.risk_map is None
+        else [_map(report.risk_map, page.Numbers(report, "risk_map/"))],
         _ranking(report),
-        [Section("Provenance", [versions], folds="summary", is_record=True)],
+        [page.Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
 
@@ -223,19 +200,19 @@ def csv(report: GridReport) -> str:
     return to_csv(report.cells)
 
 
-def _title(report: GridReport, setting: Settings) -> Title:
+def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
-    over = (" over ", Code(", ".join(setting.axes))) if setting.axes else ()
+    over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
     made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
-    return Title(
+    return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
         about=(f"{total:,}{part} cells", *over, f", from {made}; nothing was trained."),
     )
 
 
-def _counted(report: GridReport) -> Verdict:
+def _counted(report: GridReport) -> page.Verdict:
     counts, total = report.counts, len(report.cells)
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
@@ -244,39 +221,47 @@ def _counted(report: GridReport) -> Verdict:
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
         ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]
-    return Verdict(
-        word=report.verdict.upper(),
-        tone={"ok": "ok", "risk": "risk"}.get(report.verdict, "doubtful"),
+    return page.Verdict(
+        verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
         odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
-        blocks=[Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
+        blocks=[page.Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
     )
 
 
-def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[Block]:
+def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Block]:
     """Yield each error, with the number of cells that it stopped."""
-    rows: list[list[Words]] = []
-    for message, stopped in setting.broken(everything).items():
+    rows: page.Rows = []
+    found: dict[str, list[str]] = {}
+    for cell in everything:
+        if cell["verdict"] == FAILED:
+            found.setdefault(str(cell["message"]), []).append(setting(cell))
+    for message, stopped in found.items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"
         rows.append(["error", cells, message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
-        yield Section("Could not run", [Table(head, rows, look="items")])
+        yield page.Section("Could not run", [page.Table(head, rows, look="items")])
 
 
-def _best(report: GridReport, setting: Settings, everything: list[Record]) -> Section:
-    rows: list[list[Words]] = []
+def _best(report: GridReport, setting: Settings, everything: list[Record]) -> page.Section:
+    rows: page.Rows = []
     for model, cell in report.best_safe.items():
         if cell is None:
-            rows.append([Code(model), _no_setting(model, everything), MISSING, MISSING, ""])
+            rows.append(
+                [page.Code(model), _no_setting(model, everything), page.MISSING, page.MISSING, ""]
+            )
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = (written(cell[f"probability_failed{end}"], PERCENT) for end in ("", "_high"))
-            rows.append([Code(model), setting(cell), *odds, told])
+            odds = (
+                page.written(cell[f"probability_failed{end}"], page.PERCENT)
+                for end in ("", "_high")
+            )
+            rows.append([page.Code(model), setting(cell), *odds, told])
     head = ("Model", "Setting", "P(failed)", "Upper bound", "Findings")
-    return Section("Best safe setting of each model", [Table(head, rows)], hint=_SAFE)
+    return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)
 
 
 def _no_setting(model: str, everything: Iterable[Record]) -> str:
@@ -290,61 +275,65 @@ def _no_setting(model: str, everything: Iterable[Record]) -> str:
     return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
 
 
-def _trade_offs(report: GridReport) -> Iterator[Block]:
+def _trade_offs(report: GridReport) -> Iterator[page.Block]:
     said = []
     for name, front in report.pareto.items():
         step = -(-len(front) // _MOST_POINTS)
         points = (
-            f"{short(cell['learning_rate'])} → {written(cell['probability_failed'], PERCENT)}"
+            f"{short(cell['learning_rate'])} → {page.percent(cell['probability_failed'])}"
             for cell in front[::step]
         )
         rest = f" (every {step} of {len(front)} cells)" if step > 1 else ""
         if len(front) > 1:
-            said.append(Sentence((Code(name), f": {', '.join(points)}{rest}")))
+            said.append(page.Sentence((page.Code(name), f": {', '.join(points)}{rest}")))
     if said:
         hint = "The cells that no other cell beats in both."
-        yield Section("Learning rate against risk", said, hint=hint)
+        yield page.Section("Learning rate against risk", said, hint=hint)
 
 
-def _map(heat: RiskMap, number: Numbers) -> Section:
+def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
     rows = [
         [row.name]
         + [
-            "" if chance is None else number(f"rows/{i}/probabilities/{j}", PERCENT)
+            "" if chance is None else number(f"rows/{i}/probabilities/{j}", page.PERCENT)
             for j, chance in enumerate(row.probabilities)
         ]
         for i, row in enumerate(heat.rows)
     ]
-    table = Table((" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map")
+    table = page.Table(
+        (" · ".join(heat.axes), *(short(rate, 2) for rate in heat.rates)), rows, "map"
+    )
     binned = f"in {len(heat.rates)} columns of equal width, each up to the next one’s rate"
     said = f"Mean P(failed) by learning rate{f', {binned}' * heat.is_binned}."
-    return Section("Risk over the grid", [Sentence(said, "hint"), table])
+    return page.Section("Risk over the grid", [page.Sentence(said, "hint"), table])
 
 
-def _ranking(report: GridReport) -> Iterator[Block]:
+def _ranking(report: GridReport) -> Iterator[page.Block]:
     """Yield the cells that could run, in order of the expected loss."""
-    number, axes = Numbers(report, "cells/"), list(report.axes)
+    number, axes = page.Numbers(report, "cells/"), list(report.axes)
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
     if len({cell["seed"] for _, cell in ranked}) > 1 and "seed" not in axes:
         axes.append("seed")
     has_levers = any(first_lever(cell) for _, cell in ranked)
     more = ("Raises the edge",) if has_levers else ()
     head = ("Rank", "Excess", "P(failed)", "Interval", "Verdict", *axes, "Start here")
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for rank, (i, cell) in enumerate(ranked[:_MOST_ROWS], start=1):
-        low, high = (number(f"{i}/probability_failed_{end}", PERCENT) for end in ("low", "high"))
-        row: list[Words] = [
+        low, high = (
+            number(f"{i}/probability_failed_{end}", page.PERCENT) for end in ("low", "high")
+        )
+        row: list[page.Words] = [
             *(str(rank), number(f"{i}/expected_excess", ".3f")),
-            *(number(f"{i}/probability_failed", PERCENT), (low, " to ", high)),
+            *(number(f"{i}/probability_failed", page.PERCENT), (low, " to ", high)),
             *(str(cell["verdict"]), *(word(cell.get(axis)) for axis in axes)),
             *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
         ]
         row += [first_lever(cell)] if has_levers else []
         rows.append([*row, str(cell["reasons"] or by_level(cell))])
-    shown: list[Block] = [Table((*head, "Do not exceed", *more, "Findings"), rows)]
+    shown: list[page.Block] = [page.Table((*head, "Do not exceed", *more, "Findings"), rows)]
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
-        shown.append(Sentence(said, "hint"))
+        shown.append(page.Sentence(said, "hint"))
     if rows:
-        yield Section("Ranked", shown, hint=_ORDER)
+        yield page.Section("Ranked", shown, hint=_ORDER)

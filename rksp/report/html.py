@@ -41,11 +41,3 @@ def page(template: str, document: dict[str, Any], **content: Any) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     embedded = Markup(text.replace("<", "\\u003c"))  # so that the element cannot end early
     return environment.get_template(template).render(embedded=embedded, **content)
-
-
-def framed(document: Document, name: str) -> str:
-    """Render the page in a frame for notebooks: its styles stay inside, and no script runs."""
-    return Markup(
-        '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
-        'style="width: 100%; height: 680px; border: 0"></iframe>'
-    ).format(name, render(document))

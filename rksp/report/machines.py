@@ -34,12 +34,7 @@ _SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 _ROOT = "SRCROOT"
-_STATES = {
-    "new": "new",
-    "worse": "updated",
-    "better": "updated",
-    "unchanged": "unchanged",
-}
+_STATES = {"new": "new", "worse": "updated", "better": "updated", "unchanged": "unchanged"}
 _CHECKS = {check.code: check for check in CHECKS}
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -93,15 +88,15 @@ def listing(report: ScoreReport | GridReport) -> Listing:
 
 def _of_grid(report: GridReport) -> Listing:
     """Return an issue for each cell that fails the gate or could not run; a cell is the layer."""
-    setting, stops = Settings(report), lambda c: c["verdict"] == FAILED or report.fails(c)
-    target = lambda cell: str(cell.get("target") or cell["model"])
+    setting = Settings(report)
+    targets = [str(cell.get("target") or cell["model"]) for cell in report.cells]
     told = {
-        issue.key: (target(c), issue)
-        for c in report.cells
-        if stops(c)
-        for issue in (_cell(c, setting(c)),)
+        issue.key: (target, issue)
+        for target, cell in zip(targets, report.cells, strict=True)
+        if cell["verdict"] == FAILED or report.fails(cell)
+        for issue in (_cell(cell, setting(cell)),)
     }
-    subject = " ".join(dict.fromkeys(map(target, report.cells))) or "grid"
+    subject = " ".join(dict.fromkeys(targets)) or "grid"
     return Listing(
         subject=subject,
         identity=f"grid/{from_root(subject)}",
@@ -285,7 +280,6 @@ def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
 
 
 def _change(edit: Edit) -> dict[str, object]:
-    """Describe the change of one place in a file."""
     column = edit.column or 1
     region = {"startLine": edit.line, "startColumn": column, "endColumn": column + len(edit.old)}
     return {

@@ -6,22 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rksp.documents.base import Document
-from rksp.report.blocks import (
-    Block,
-    Code,
-    Command,
-    Figure,
-    Notes,
-    Number,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    blocks_of,
-    pieces,
-)
+from rksp.report import blocks as page
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴 ", "warning": "🟠 ", "note": "🔵 "}
@@ -30,41 +15,41 @@ _MOST = 200  # rows: GitHub drops a summary of more than 1 MiB whole
 
 def render(document: Document) -> str:
     """Return the page of a document; what a reader needs rarely is folded away."""
-    return _all(blocks_of(document)) + "\n"
+    return _all(page.blocks_of(document)) + "\n"
 
 
-def _all(blocks: Sequence[Block]) -> str:
+def _all(blocks: Sequence[page.Block]) -> str:
     return "\n\n".join(part for block in blocks for part in _drawn(block))
 
 
-def _drawn(block: Block) -> Iterator[str]:
+def _drawn(block: page.Block) -> Iterator[str]:
     match block:
-        case Title():
+        case page.Title():
             yield f"## {block.eyebrow}: {code(block.name)}"
             yield _text(block.about)
-        case Verdict():
+        case page.Verdict():
             counted = f" — {_text(block.odds[1])} {block.odds[0]}" if block.odds else ""
             yield f"**{block.word}: {_text(block.headline)}**{counted}"
             yield _all(block.blocks)
-        case Section():
+        case page.Section():
             body = _all(block.blocks)
             if block.folds and body:
                 yield f"<details><summary>{block.title}</summary>\n\n{body}\n\n</details>"
             elif body:
                 yield f"### {block.title}\n\n{body}"
-        case Sentence():
+        case page.Sentence():
             yield f"➜ {_text(block.said)}" if block.look == "advice" else _text(block.said)
-        case Notes():
+        case page.Notes():
             yield "\n".join(f"- {_text(said)}" for said in block.said)
-        case Command():
+        case page.Command():
             yield code(block.said)
-        case Table():
+        case page.Table():
             yield _tabled(block)
-        case Figure():
+        case page.Figure():
             pass
 
 
-def _tabled(table: Table) -> str:
+def _tabled(table: page.Table) -> str:
     """Return a pipe table of the columns that say something, and how many rows are left out."""
     kept = [n for n in range(len(table.head)) if any(row[n] for row in table.rows)]
     rows = [[_text(row[n]) for n in kept] for row in table.rows[:_MOST]]
@@ -76,15 +61,15 @@ def _tabled(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
 
 
-def _text(said: Words) -> str:
+def _text(said: page.Words) -> str:
     """Escape text, as names come from untrusted files."""
     return "".join(
         code(part)
-        if isinstance(part, Code)
+        if isinstance(part, page.Code)
         else part
-        if isinstance(part, Number)
+        if isinstance(part, page.Number)
         else _SPECIAL.sub(r"\\\1", re.sub(r"\s+", " ", part))
-        for part in pieces(said)
+        for part in page.pieces(said)
     )
 
 

@@ -20,8 +20,10 @@ from rksp.assessment.risk import choose_model, declared_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import flags_of
+from rksp.ground.text import words
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe, Schedule
@@ -29,29 +31,23 @@ from rksp.recipe.optimizers.table import OPTIMIZERS as TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.report.blocks import LIKELIHOOD
 from rksp.report.html import page
-from rksp.report.words import TITLES
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 # Schedules that need no milestones.
-_SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt", "exponential")
-_FIXED = (
-    *("decay_steps", "decay_shape", "decay_power", "decay_milestones", "decay_factor"),
-    "muon_scale",
-)
-MOVED = (
-    *("learning_rate", "warmup_steps", "max_steps", "batch_size", "sequence_length"),
-    *("optimizer", "schedule", "min_lr_ratio", "adam_beta1", "adam_beta2"),
+_SCHEDULES = words("constant linear cosine wsd inverse_sqrt exponential")
+_FIXED = words("decay_steps decay_shape decay_power decay_milestones decay_factor muon_scale")
+MOVED = words(
+    "learning_rate warmup_steps max_steps batch_size sequence_length optimizer schedule "
+    "min_lr_ratio adam_beta1 adam_beta2"
 )
 # What `--set` calls what the page moves about the model; every type knows these names.
 _SET = (("width", "hidden_size"), ("depth", "num_hidden_layers"), ("vocabulary", "vocab_size"))
-
-
 # What the columns of a model need beside the recipe, as fields of `EdgeInputs`.
-_OF_MODEL = (
-    *("width", "depth", "vocabulary", "norm", "family", "is_parallel", "normalizes_branches"),
-    *("normalizes_qk", "masks", "init_std", "predicts_next"),
+_OF_MODEL = words(
+    "width depth vocabulary norm family is_parallel normalizes_branches normalizes_qk masks "
+    "init_std predicts_next"
 )
 
 
@@ -102,10 +98,9 @@ def playground(
         "command": command,
         "flags": [(name, flags[name].name, known.get(name)) for name in MOVED],
         "set": _SET,
-        "titles": TITLES,
+        "titles": {one: one.upper() for one in WORST_FIRST},
         "likelihood": LIKELIHOOD,
     }
-    covered = lambda name: not uncovered(recipe.model_copy(update={"optimizer": name}))
     schedules = [one for one in get_args(Schedule) if one in (*_SCHEDULES, recipe.schedule)]
     return page(
         "playground.html.j2",
@@ -115,7 +110,11 @@ def playground(
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         edges=model.card["edges"],
-        optimizers=[(spec.name, spec.name) for spec in TABLE if covered(spec.name)],
+        optimizers=[
+            (spec.name, spec.name)
+            for spec in TABLE
+            if not uncovered(recipe.model_copy(update={"optimizer": spec.name}))
+        ],
         schedules=[(name, name.replace("_", " ")) for name in schedules],
     )
 

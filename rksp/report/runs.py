@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import (
@@ -14,31 +15,17 @@ from rksp.documents.own_runs import (
 )
 from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
-from rksp.report.blocks import (
-    PERCENT,
-    Block,
-    Code,
-    Command,
-    Figure,
-    Notes,
-    Numbers,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-)
+from rksp.report import blocks as page
 from rksp.report.confirm import loss_curves, profile, side_by_side
 from rksp.report.score import figures
 
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
 _MOST_NAMED = 5
 _MOST_ALARMS = 100  # JSON holds all of them
-_WORDS = {
-    "failed": ("risk", "The run failed"),
-    "alarmed": ("doubtful", "The run raised alarms"),
-    "quiet": ("ok", "The run raised no alarm"),
+_HEADLINES = {
+    "failed": "The run failed",
+    "alarmed": "The run raised alarms",
+    "quiet": "The run raised no alarm",
 }
 _LOSS = (
     "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
@@ -46,27 +33,20 @@ _LOSS = (
 )
 
 
-def blocks(report: RunsReport | WatchReport) -> list[Block]:
-    """Return the blocks of the page."""
-    return _watched(report) if isinstance(report, WatchReport) else _past(report)
-
-
-def _past(report: RunsReport) -> list[Block]:
+def past(report: RunsReport) -> list[page.Block]:
+    """Return the blocks of the page of past runs."""
     history = report.history
-    doubt = [Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
-    found: list[Block] = [
-        Title(eyebrow="rksp runs", name=report.target or "past runs", about=""),
-        Verdict(
-            word=report.verdict.upper(),
-            tone="doubtful" if history.doubt else "ok",
-            headline=summary(history),
-            blocks=doubt,
-        ),
-        Section("Runs", history_blocks(history, Numbers(report, "history/"))),
+    doubt = (
+        [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
+    )
+    found: list[page.Block] = [
+        page.Title(eyebrow="rksp runs", name=report.target or "past runs", about=""),
+        page.Verdict(verdict=report.verdict, headline=summary(history), blocks=doubt),
+        page.Section("Runs", history_blocks(history, page.Numbers(report, "history/"))),
     ]
     if report.scorecard is not None:
         title = "How well rksp, which saw none of these runs, would have predicted them"
-        found.append(Section(title, [Sentence(line) for line in _card(report.scorecard)]))
+        found.append(page.Section(title, [page.Sentence(line) for line in _card(report.scorecard)]))
     return found
 
 
@@ -79,23 +59,23 @@ def summary(history: HistoryReport) -> str:
     return f"{_many(len(runs), 'run')} ({_many(ladders, 'ladder')}): {ends}"
 
 
-def history_blocks(history: HistoryReport, number: Numbers) -> list[Block]:
+def history_blocks(history: HistoryReport, number: page.Numbers) -> list[page.Block]:
     """Return a row for every run (its rate and loss, what rksp says, what happened), and notes."""
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for i, ladder in enumerate(history.ladders):
         for j, run in enumerate(ladder.runs):
             at = f"ladders/{i}/runs/{j}"
             rows.append(
                 [
                     *(str(i + 1), number(f"{at}/learning_rate"), number(f"{at}/final_loss", ".3f")),
-                    *(number(f"{at}/excess", ".2f"), number(f"{at}/said", PERCENT)),
+                    *(number(f"{at}/excess", ".2f"), number(f"{at}/said", page.PERCENT)),
                     *(run.label, one_line(run.name, 60)),
                 ]
             )
     head = ("Ladder", "Rate", "Final loss", "Above best", "Predicted P(failed)", "Label", "Run")
     notes = list(_notes(history))
-    table = Table(head, rows[:_MOST_ROWS])
-    return [table, Notes(notes)] if notes else [table]
+    table = page.Table(head, rows[:_MOST_ROWS])
+    return [table, page.Notes(notes)] if notes else [table]
 
 
 def _notes(history: HistoryReport) -> Iterator[str]:
@@ -176,56 +156,59 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _watched(report: WatchReport) -> list[Block]:
-    number = Numbers(report)
+def watched(report: WatchReport) -> list[page.Block]:
+    """Return the blocks of the page of a watched run."""
+    number = page.Numbers(report)
     size = f"{count(report.parameters)} parameters; " if report.parameters else ""
     ranks = f" on {report.ranks} ranks" if report.ranks > 1 else ""
     about = (size, number("trial/steps", ",d"), f" steps{ranks}; {report.ended}")
-    tone, headline = _WORDS[report.verdict]
     return [
-        Title(eyebrow="rksp watch", name=report.model, about=about),
-        Verdict(
-            word=report.verdict.upper(),
-            tone=tone,
-            headline=headline,
-            blocks=[Sentence(said) for said in report.conclusions],
+        page.Title(eyebrow="rksp watch", name=report.model, about=about),
+        page.Verdict(
+            verdict=report.verdict,
+            headline=_HEADLINES[report.verdict],
+            blocks=[page.Sentence(said) for said in report.conclusions],
         ),
         *_alarms(report, number),
         *_curves(report),
-        Section("Provenance", [Command(report.command)], is_record=True),
+        page.Section("Provenance", [page.Command(report.command)], is_record=True),
     ]
 
 
-def _alarms(report: WatchReport, number: Numbers) -> Iterator[Block]:
-    rows: list[list[Words]] = [
-        [number(f"alarms/{i}/step", ",d"), Code(one.monitor), Code(one.layer or "–"), one.text]
+def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
+    rows: page.Rows = [
+        [
+            number(f"alarms/{i}/step", ",d"),
+            page.Code(one.monitor),
+            page.Code(one.layer or "–"),
+            one.text,
+        ]
         for i, one in enumerate(report.alarms[:_MOST_ALARMS])
     ]
     if rows:
         head = ("Step", "Monitor", "Module", "Alarm")
-        yield Section("Alarms", [Table(head, rows, narrow=("Step", "Alarm"))])
+        yield page.Section("Alarms", [page.Table(head, rows, narrow=("Step", "Alarm"))])
     looked = [
-        [number(f"causes/{i}/step", ",d"), one.cause, Code(one.module or "–"), one.text]
+        [number(f"causes/{i}/step", ",d"), one.cause, page.Code(one.module or "–"), one.text]
         for i, one in enumerate(report.causes)
     ]
     if looked:
         head = ("Step", "Cause", "Module", "What was found")
-        yield Section("Causes", [Table(head, looked, narrow=("Step", "What was found"))])
+        yield page.Section("Causes", [page.Table(head, looked, narrow=("Step", "What was found"))])
     if report.forecast is not None:
-        yield Section("Forecast", [Sentence(line.strip()) for line in report.forecast.text])
+        yield page.Section(
+            "Forecast", [page.Sentence(line.strip()) for line in report.forecast.text]
+        )
 
 
-def _curves(report: WatchReport) -> Iterator[Block]:
+def _curves(report: WatchReport) -> Iterator[page.Block]:
     hues = {report.trial.arm: 0}
-    drawn = figures.panel(
-        ("wide", loss_curves([report.trial], hues, width=920, height=340)),
-        ("narrow", loss_curves([report.trial], hues, width=350, height=290)),
-    )
-    yield Figure(title="Loss", hint=_LOSS, drawing=drawn)
+    drawn = figures.panel(partial(loss_curves, [report.trial], hues), 340, 290)
+    yield page.Figure(title="Loss", hint=_LOSS, drawing=drawn)
     curves = report.trial.profiles.items()
     parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
     hint = "Of the whole model, or of its worst layer at each step."
-    yield Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
+    yield page.Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
     silent = [f"{name} did not measure: {why}" for name, why in report.trial.silent.items()]
     if silent:
-        yield Notes(silent)
+        yield page.Notes(silent)

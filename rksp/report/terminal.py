@@ -12,20 +12,7 @@ from rich.text import Text
 
 from rksp.documents.base import Document
 from rksp.ground.text import one_line
-from rksp.report.blocks import (
-    Block,
-    Command,
-    Figure,
-    Notes,
-    Number,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    blocks_of,
-)
+from rksp.report import blocks as page
 
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 STYLES = {"ok": "bold green", "risk": "bold red"}
@@ -37,40 +24,40 @@ _WIDEST = 10_000  # columns: a row of numbers is not broken
 
 def render(document: Document) -> Group:
     """Return the page of a document, as rich prints it."""
-    return Group(*_all(blocks_of(document)))
+    return Group(*_all(page.blocks_of(document)))
 
 
-def _all(blocks: Sequence[Block]) -> Iterator[RenderableType]:
+def _all(blocks: Sequence[page.Block]) -> Iterator[RenderableType]:
     return (part for block in blocks for part in _drawn(block))
 
 
-def _drawn(block: Block) -> Iterator[RenderableType]:
+def _drawn(block: page.Block) -> Iterator[RenderableType]:
     match block:
-        case Title():
+        case page.Title():
             about = f"  {_text(block.about)}" if block.about else ""
             yield Text.assemble((one_line(block.name), "bold"), about)
-        case Verdict():
+        case page.Verdict():
             style = STYLES.get(block.tone, DOUBTFUL)
             counted = f"  {_text(block.odds[1])} {block.odds[0]}" if block.odds else ""
             yield Text.assemble((block.word, style), f"  {one_line(block.headline)}{counted}")
             yield from (Lines(part, indent=2) for part in _all(block.blocks))
-        case Section():
+        case page.Section():
             if not block.is_record:
                 yield from (Text(), Text(block.title, style="bold"))
                 yield from _all(block.blocks)
-        case Sentence():
+        case page.Sentence():
             yield Text(_text(block.said), style=_SENTENCES[block.look])
-        case Notes():
+        case page.Notes():
             yield from (Text(f"· {_text(said)}", style="dim") for said in block.said)
-        case Figure():
+        case page.Figure():
             yield from [Text(block.text, style="dim")] if block.text else []
-        case Command():
+        case page.Command():
             yield Text(block.said, no_wrap=True, overflow="ignore")
-        case Table():
+        case page.Table():
             yield from _tabled(block)
 
 
-def _tabled(table: Table) -> Iterator[RenderableType]:
+def _tabled(table: page.Table) -> Iterator[RenderableType]:
     if table.look == "items":
         for level, code, message, fix, _ in table.rows:
             named = " ".join(filter(None, (_text(level), _text(code))))
@@ -85,7 +72,7 @@ def _tabled(table: Table) -> Iterator[RenderableType]:
         yield Lines(_grid(table), width=_WIDEST)
 
 
-def _grid(table: Table) -> Grid:
+def _grid(table: page.Table) -> Grid:
     shown = [n for n, title in enumerate(table.head) if title in (table.narrow or table.head)]
     made = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     is_map = table.look == "map"
@@ -97,9 +84,11 @@ def _grid(table: Table) -> Grid:
     return made
 
 
-def _shade(cell: Words) -> Text:
-    dark = min(len(_SHADES) - 1, int(cell.value * len(_SHADES))) if isinstance(cell, Number) else 0
-    return Text(f"{_SHADES[dark]} {cell}" if isinstance(cell, Number) else _text(cell))
+def _shade(cell: page.Words) -> Text:
+    if not isinstance(cell, page.Number):
+        return Text(_text(cell))
+    dark = min(len(_SHADES) - 1, int(cell.value * len(_SHADES)))
+    return Text(f"{_SHADES[dark]} {cell}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +116,5 @@ class Lines:
             yield text
 
 
-def _text(said: Words) -> str:
+def _text(said: page.Words) -> str:
     return one_line("".join(said))

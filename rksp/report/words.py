@@ -9,32 +9,15 @@ from typing import Any
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS, WIDENED_BY
 from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
+from rksp.documents import score as documents
 from rksp.documents.finding import Finding
-from rksp.documents.score import (
-    ADAPTERS_BESIDE,
-    BYTES_FOLDED,
-    BYTES_SPREAD,
-    LeverReport,
-    PublishedReport,
-    RiskAssessment,
-    ScoreReport,
-    SeedReport,
-)
 from rksp.documents.verdict import decisive_finding, exceeds, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
-from rksp.spectra.status import Status
-
-TITLES = {
-    "ok": "OK",
-    "caution": "CAUTION",
-    "risk": "RISK",
-    "cannot tell": "CANNOT TELL",
-    "not assessed": "NOT ASSESSED",
-}
+from rksp.spectra.spectrum import Status
 
 _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
@@ -50,7 +33,7 @@ _NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
 
 
-def size_and_weights(report: ScoreReport) -> str:
+def size_and_weights(report: documents.ScoreReport) -> str:
     """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
@@ -63,13 +46,13 @@ def size_and_weights(report: ScoreReport) -> str:
     return f"{count(target.parameters)} parameters, {weights}"
 
 
-def is_fine_tuned(report: ScoreReport) -> bool:
+def is_fine_tuned(report: documents.ScoreReport) -> bool:
     """Tell whether the run starts from trained weights."""
     target = report.target
     return target.is_pretrained or target.starts_trained or report.recipe.starts_trained
 
 
-def training(report: ScoreReport, name: str) -> str:
+def training(report: documents.ScoreReport, name: str) -> str:
     """Return what is trained, how and from where: `gpt2 from scratch`, `GRPO, LoRA r 16 for gpt2`.
 
     The loss is left out where it is the next token, and the adapters where there are none.
@@ -85,7 +68,7 @@ def training(report: ScoreReport, name: str) -> str:
     return f"fine-tuning {name}{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
 
 
-def stream(report: ScoreReport) -> str:
+def stream(report: documents.ScoreReport) -> str:
     """Describe the residual stream and what the model was shown; each may be missing."""
     if report.seeds[0].spectra.reason == NOTHING_RAN:
         return "only the configuration was read"
@@ -95,7 +78,7 @@ def stream(report: ScoreReport) -> str:
     return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
-def answer(report: ScoreReport, risk: RiskAssessment) -> str:
+def answer(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
     """Return the probability in one line, or a question if the recipe has no learning rate."""
     rate = report.recipe.learning_rate
     if said := published(report, risk):
@@ -106,7 +89,7 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     return f"{odds(risk)}{diverging(risk)} {at}"
 
 
-def published(report: ScoreReport, risk: RiskAssessment) -> str:
+def published(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
     """Say what published runs trained at, and how far above a rate lies; empty if others answer."""
     known, own = risk.published, report.recipe.learning_rate
     if known is None:
@@ -117,7 +100,7 @@ def published(report: ScoreReport, risk: RiskAssessment) -> str:
     return said if own is None else f"{said}; yours is not above them"
 
 
-def beside_published(report: ScoreReport, known: PublishedReport) -> str:
+def beside_published(report: documents.ScoreReport, known: documents.PublishedReport) -> str:
     """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
     own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
     if own is None:
@@ -127,7 +110,7 @@ def beside_published(report: ScoreReport, known: PublishedReport) -> str:
     return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
 
 
-def _published_range(known: PublishedReport) -> str:
+def _published_range(known: documents.PublishedReport) -> str:
     size = "" if known.size == ANY else f", {known.size}"
     return (
         f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
@@ -135,7 +118,7 @@ def _published_range(known: PublishedReport) -> str:
     )
 
 
-def of_published(report: ScoreReport, risk: RiskAssessment) -> str:
+def of_published(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
     """Say what is known of the ends of the published runs, and what is not told."""
     known = risk.published
     if known is None:
@@ -154,25 +137,25 @@ def of_published(report: ScoreReport, risk: RiskAssessment) -> str:
     )
 
 
-def odds(risk: RiskAssessment) -> str:
+def odds(risk: documents.RiskAssessment) -> str:
     """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
     ends = risk.probability_failed_low, risk.probability_failed_high
     shown, low, high = map(percent, map(definite, (risk.probability_failed, *ends)))
     return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
 
 
-def diverging(risk: RiskAssessment) -> str:
+def diverging(risk: documents.RiskAssessment) -> str:
     """Return how likely the run diverges: `, P(diverged) 4%`; empty where it is not told."""
     chance = risk.probability_diverged
     return "" if chance is None else f", P(diverged) {percent(chance)}"
 
 
-def reason(report: ScoreReport) -> Finding | None:
+def reason(report: documents.ScoreReport) -> Finding | None:
     """Return the finding that makes the verdict worse than P(failed) does, if one does."""
     return decisive_finding(report.risk_verdict, report.findings)
 
 
-def leading(report: ScoreReport) -> str:
+def leading(report: documents.ScoreReport) -> str:
     """Say what a reader must know first: what decides the verdict, or a warm-up without an end."""
     recipe, found = report.recipe, reason(report)
     if found is not None:
@@ -182,7 +165,7 @@ def leading(report: ScoreReport) -> str:
     return ""
 
 
-def ordered(report: ScoreReport) -> list[Finding]:
+def ordered(report: documents.ScoreReport) -> list[Finding]:
     """Return the findings, the worst first, and before its equals a warm-up without an end."""
     return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
@@ -192,7 +175,7 @@ def rate(value: float | None) -> str:
     return "none" if value is None else short(value, 2)
 
 
-def learned(seed: SeedReport, *, is_brief: bool = False) -> str:
+def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
     """Say what the team's own runs changed; empty where there are none."""
     found = None if seed.risk is None else seed.risk.learned
     if found is None:
@@ -213,7 +196,7 @@ def learned(seed: SeedReport, *, is_brief: bool = False) -> str:
     return f"{runs} {moved} and {verb}{s} its 90 % range from {before}× to {after}×"
 
 
-def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
+def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str]:
     """Say that the model of fine-tuning answers, what it adds, and where the shape is from."""
     risk, shape = seed.risk, report.target.shape_from
     if risk is not None and (ends := of_published(report, risk)):
@@ -238,26 +221,26 @@ def trained(report: ScoreReport, seed: SeedReport) -> list[str]:
         f"with {other.assumption}: start here {rate(other.start_here)}, "
         f"do not exceed {rate(other.do_not_exceed)}"
         for other in seed.alternatives
-        if other.assumption == ADAPTERS_BESIDE and other.start_here is not None
+        if other.assumption == documents.ADAPTERS_BESIDE and other.start_here is not None
     ]
     return said
 
 
-def unread(report: ScoreReport) -> str:
+def unread(report: documents.ScoreReport) -> str:
     """Say which settings of the run file were not read, the unknown ones first; may be empty."""
     said = [one.text for one in sorted(report.unread, key=lambda one: bool(one.why))]
     more = [f"and {len(said) - _MOST_UNREAD} more"] if len(said) > _MOST_UNREAD else []
     return "; ".join(said[:_MOST_UNREAD] + more)
 
 
-def _unbeaten(risk: RiskAssessment) -> str:
+def _unbeaten(risk: documents.RiskAssessment) -> str:
     """Say why the rate to start with is the usual one, or how it differs from it."""
     start, usual = definite(risk.start_here), definite(risk.usual)
     is_usual = f"{start:.2g}" == f"{usual:.2g}"
     return ": no data beat it here" if is_usual else ", lowered to the rate not to exceed"
 
 
-def crossed(risk: RiskAssessment) -> str:
+def crossed(risk: documents.RiskAssessment) -> str:
     """Say that the rate to start with lies above the one not to exceed; empty if it does not."""
     if risk.start_here is None or risk.do_not_exceed is None or can_not_tell(risk):
         return ""
@@ -266,7 +249,7 @@ def crossed(risk: RiskAssessment) -> str:
     return "in a run this short the best bet (S) is above the safe line (X)"
 
 
-def lever(one: LeverReport, *, brief: bool = False) -> str:
+def lever(one: documents.LeverReport, *, brief: bool = False) -> str:
     """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
     if brief:
         return f"{one.title} by {short(one.factor, 2)}×"
@@ -275,19 +258,19 @@ def lever(one: LeverReport, *, brief: bool = False) -> str:
     return f"{one.title} {one.change} by {size}{price}"
 
 
-def levers(risk: RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
+def levers(risk: documents.RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
     """Say what would raise the edge, in one line; empty where nothing is known to."""
     shown = [lever(one, brief=brief) for one in risk.levers[:most]]
     return f"would raise the edge: {'; '.join(shown)}" if shown else ""
 
 
-def applied(risk: RiskAssessment | None) -> str:
+def applied(risk: documents.RiskAssessment | None) -> str:
     """Say which levers the answer counts with; empty if none."""
     names = [] if risk is None else risk.applied
     return f"with {', '.join(names)} applied" if names else ""
 
 
-def cost(report: ScoreReport, risk: RiskAssessment) -> str:
+def cost(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
     """Say what a rate that is too low costs: `0.26 nats more than at S`; empty if little."""
     own, start = report.recipe.learning_rate, risk.start_here
     excess, least = risk.expected_excess, risk.start_excess
@@ -297,12 +280,12 @@ def cost(report: ScoreReport, risk: RiskAssessment) -> str:
     return f"{lost:.2f} nats more than at S" if lost >= _COSTLY else ""
 
 
-def can_not_tell(risk: RiskAssessment) -> bool:
+def can_not_tell(risk: documents.RiskAssessment) -> bool:
     """Return True where no number of the answer is to be relied on, so none is printed."""
     return risk.verdict == "cannot tell"
 
 
-def open_gate(report: ScoreReport) -> str:
+def open_gate(report: documents.ScoreReport) -> str:
     """Say that the gate lets pass what rksp cannot tell; empty where it does not."""
     gate = report.gate
     if report.risk_verdict not in ("cannot tell", "not assessed") or gate is None or gate.failed:
@@ -315,7 +298,7 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def margin(report: ScoreReport, risk: RiskAssessment) -> str:
+def margin(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
     """Say why the verdict is caution; empty for other verdicts."""
     own, ceiling, start = report.recipe.learning_rate, risk.do_not_exceed, risk.start_here
     if report.risk_verdict != "caution" or own is None or ceiling is None:
@@ -328,7 +311,7 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     )
 
 
-def decisive(report: ScoreReport, seed: SeedReport) -> str:
+def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     """Say which assumptions decide the verdict: another plausible value would change it.
 
     Where a finding decides it, only what makes it worse still would.
@@ -352,7 +335,7 @@ def states(numbers: Mapping[Any, int]) -> str:
     return ", ".join(listed) or "nothing to compare"
 
 
-def only_checks(report: ScoreReport, seed: SeedReport) -> str:
+def only_checks(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     """Say of evidence without a gradient what it is for; empty for other evidence."""
     if seed.risk is None or seed.risk.evidence == "config":
         return ""
@@ -366,10 +349,12 @@ def only_checks(report: ScoreReport, seed: SeedReport) -> str:
     )
 
 
-def noise(report: ScoreReport) -> str:
+def noise(report: documents.ScoreReport) -> str:
     """Say that trained weights were shown tokens that mean nothing to them; empty if not."""
     target = report.target
-    is_read = not any(bytes_ in target.probe for bytes_ in (BYTES_SPREAD, BYTES_FOLDED))
+    is_read = not any(
+        bytes_ in target.probe for bytes_ in (documents.BYTES_SPREAD, documents.BYTES_FOLDED)
+    )
     if is_read or not target.is_pretrained:
         return ""
     return (
@@ -378,7 +363,7 @@ def noise(report: ScoreReport) -> str:
     )
 
 
-def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
+def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str]:
     """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
     found += filter(None, (only_checks(report, seed), noise(report)))

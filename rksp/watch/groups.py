@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 
 from rksp.models.anatomy.chains import block_paths
 from rksp.models.anatomy.parts import find_anatomy
@@ -15,6 +16,7 @@ from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.moment import Moment
 
 _NORMS = "gradient norms"
+_Kind = tuple[DeviceMesh, tuple[Placement, ...]]  # of sharding
 
 
 def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -76,7 +78,8 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
         for index in (~norms.isfinite()).nonzero().flatten().tolist():
             norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
         moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))
-    return moment.shared[_NORMS]
+    found: dict[Tensor, Tensor] = moment.shared[_NORMS]
+    return found
 
 
 def sums_of_squares(
@@ -96,20 +99,23 @@ def sums_of_squares(
     if norms is None:
         flat = [tensor for group in groups for tensor in group]
         norms = dict(zip(flat, _norms(flat), strict=True))
-    sums: dict[Any, tuple[list[int], list[Tensor]]] = {}
+    sums: dict[_Kind | None, tuple[list[int], list[Tensor]]] = {}
     for index, group in enumerate(groups):
         for tensor in group:
             kind = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
             owners, parts = sums.setdefault(kind, ([], []))
             owners.append(index)
             parts.append(norms[tensor])
-    total: Any = 0.0  # the sum of a tensor for each kind
+    totals = []
     for kind, (owners, parts) in sums.items():
         squares = torch.stack(parts).square()
         summed = squares.new_zeros(len(groups))
         summed.index_add_(0, torch.tensor(owners, device=squares.device), squares)
-        total = total + _over_ranks(summed, kind)
-    return total
+        if kind is not None:
+            parted = [Partial() if p.is_shard() else Replicate() for p in kind[1]]
+            summed = DTensor.from_local(summed, kind[0], parted).full_tensor()
+        totals.append(summed)
+    return reduce(torch.add, totals)
 
 
 def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -118,11 +124,3 @@ def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     kinds = {part.dtype for part in parts}
     wide = torch.float64 if torch.float64 in kinds else torch.float32
     return torch._foreach_norm(parts, 2, dtype=wide) if parts else []
-
-
-def _over_ranks(values: Tensor, kind: tuple | None) -> Tensor:
-    if kind is None:
-        return values
-    mesh, placements = kind
-    parts = [Partial() if placement.is_shard() else Replicate() for placement in placements]
-    return DTensor.from_local(values, mesh, parts).full_tensor()

@@ -106,7 +106,7 @@ class OutputChange:
                     names = [matrix.name for matrix in of]
                     for index, m in enumerate(of):
                         part = owners if m.expert is None else owners[m.expert]
-                        part.unflatten(-1, (m.groups, -1))[..., m.start : m.stop] = index
+                        torch.unflatten(part, -1, (m.groups, -1))[..., m.start : m.stop] = index
                 self.uses.append(
                     Use(
                         path=whole,
@@ -145,7 +145,7 @@ class OutputChange:
 
     @torch.no_grad()
     def _capture(
-        self, use: Use, module: nn.Module, args: tuple, kwargs: dict, output: object
+        self, use: Use, module: nn.Module, args: object, kwargs: object, output: object
     ) -> None:
         x, y = next(_tensors((args, kwargs)), None), first_tensor(output)
         left = self.tokens - sum(len(x) for _, x, _ in use.sampled)
@@ -179,7 +179,7 @@ class OutputChange:
 
     @torch.no_grad()
     def _experts(
-        self, uses: Sequence[Use], module: nn.Module, args: tuple, kwargs: dict, output: object
+        self, uses: Sequence[Use], module: nn.Module, args: object, kwargs: object, output: object
     ) -> None:
         """Sample a stack of experts: every expert gets its routed tokens."""
         first, last = uses
@@ -191,7 +191,7 @@ class OutputChange:
         x, chosen = self._spaced(x, self.tokens), self._spaced(chosen, self.tokens)
         with torch.autocast(x.device.type, enabled=False):
             wide = [at_least_float(gathered(use.parameter)) for use in uses]
-            for expert in chosen.unique().tolist()[: len(wide[0])]:
+            for expert in sorted(set(chosen.flatten().tolist()))[: len(wide[0])]:
                 routed = at_least_float(x[(chosen == expert).any(-1)])
                 inner = first.product(wide[0][expert], routed)
                 first.sampled.append((expert, routed, inner))
@@ -217,7 +217,7 @@ class OutputChange:
         Args:
             floor: The part of the size at which features are learned that an output counts as.
         """
-        moved, size, least, _ = self._total
+        moved, size, least, _ = self._total.unbind()
         is_head = torch.tensor([use.is_head for use in self.uses for _ in use.names])
         least = torch.where(is_head.to(least.device), least, floor**2 * least)
         return (moved / torch.maximum(size, least)).sqrt()
@@ -254,13 +254,16 @@ class OutputChange:
             return rows.sum(1, keepdim=True)
         return rows.new_zeros(4, len(use.names)).index_add_(1, use.owners, rows)
 
+    def _parted(self, values: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(values, [len(use.names) for use in self.uses])
+
     def is_transposed(self, parameter: nn.Parameter) -> bool:
         """Return whether a parameter is `[…, inputs, outputs]`."""
         return any(use.is_transposed for use in self.uses if use.parameter is parameter)
 
     def mean_square(self, parameter: nn.Parameter) -> Tensor | None:
         """Return the mean square of a parameter's outputs at the last `measure`; None if unseen."""
-        parts = (self._total[1] / self._total[3]).split([len(use.names) for use in self.uses])
+        parts = self._parted(self._total[1] / self._total[3])
         found = [
             part.mean()
             for use, part in zip(self.uses, parts, strict=True)
@@ -271,9 +274,7 @@ class OutputChange:
     def of_parameters(self, shares: Tensor) -> dict[nn.Parameter, Tensor]:
         """Return the largest share of every parameter's rows over its uses, `[rows]` or `[1]`."""
         found: dict[nn.Parameter, Tensor] = {}
-        for use, part in zip(
-            self.uses, shares.split([len(u.names) for u in self.uses]), strict=True
-        ):
+        for use, part in zip(self.uses, self._parted(shares), strict=True):
             rows = part if len(part) == 1 else part[use.owners]
             before = found.get(use.parameter)
             found[use.parameter] = rows if before is None else torch.fmax(before, rows)

@@ -32,7 +32,7 @@ def following(*arguments: str, cwd: Path | None = None) -> tuple[list[str], dict
 
 def trained(words: list[str], cwd: Path | None = None) -> tuple[object, object]:
     """Run a confirmation as far as its model, and return the run and the model's source."""
-    from rksp.cli import confirm
+    from rksp.cli import training
     from rksp.cli.training import trained_source
 
     seen = {}
@@ -42,7 +42,7 @@ def trained(words: list[str], cwd: Path | None = None) -> tuple[object, object]:
         seen["source"] = trained_source(trials, run, model)
         raise InputError("seen")
 
-    with mock.patch.object(confirm, "_confirmed", instead):
+    with mock.patch.object(training, "_confirmed", instead):
         assert run_rksp(*words[1:], cwd=cwd).stderr.endswith("rksp: seen\n")
     return seen["run"], seen["source"]
 

@@ -12,9 +12,8 @@ from support.commands import left_with
 
 from rksp.cli.process import sparse
 from rksp.confirm.confirm import confirm
-from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.options import TrialOptions
-from rksp.confirm.trial import onset, seen
+from rksp.confirm.trial import Trainee, onset, seen, trivial_loss
 from rksp.datasets.batch import Batch
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.options import MeasureOptions
@@ -88,7 +87,9 @@ def test_the_schedule_is_shrunk_whole() -> None:
 def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:
     source = resolve_tiny("gpt2")
     recipe = Recipe(learning_rate=1e-3, max_steps=6, batch_size=4, sequence_length=16)
-    first, again, other = (training_data(source, recipe, seed=s).batches for s in (1, 1, 2))
+    first, again, other = (
+        Trainee(source=source, recipe=recipe).data_of(s).batches for s in (1, 1, 2)
+    )
     assert len(first) == 6
     rows = torch.cat([b.inputs["input_ids"] for b in first])
     assert rows.shape == (24, 16)
@@ -96,14 +97,14 @@ def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:
     assert not torch.equal(rows, torch.cat([b.inputs["input_ids"] for b in other]))
     assert len(torch.unique(rows, dim=0)) == 24
     split = recipe.model_copy(update={"gradient_accumulation_steps": 2})
-    micro = training_data(source, split, seed=1).batches
+    micro = Trainee(source=source, recipe=split).data_of(1).batches
     assert len(micro) == 12 and len(micro[0].labels) == 2
 
 
 def test_a_masked_model_must_guess_what_it_cannot_see() -> None:
     source = resolve_tiny("bert")
     recipe = Recipe(learning_rate=1e-3, max_steps=2, batch_size=8, sequence_length=32)
-    for batch in training_data(source, recipe, seed=0).batches:
+    for batch in Trainee(source=source, recipe=recipe).data_of(0).batches:
         counted = batch.labels != IGNORED
         assert 0.05 < counted.float().mean() < 0.3
         assert len(torch.unique(batch.inputs["input_ids"][counted])) == 1
@@ -169,8 +170,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
         again(tmp_path / "kept")
     stop_at = "never"
     continued = again(tmp_path / "kept")
-    assert said[0] == "run 1 of 2, baseline seed 0: healthy, already finished"
-    assert not any("predicting" in line for line in said)
+    assert said[1] == "run 1 of 2, baseline seed 0: healthy, already finished"
     log = read_log(tmp_path / "kept" / "rate-0.3-seed-0.jsonl")[0]
     steps = [reading.step for reading in log if reading.quantity == "loss"]
     assert steps == sorted(set(steps))  # without what the interrupted run wrote

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rksp.confirm.confirm import confirm
-from rksp.confirm.data import training_data
 from rksp.confirm.options import TrialOptions
+from rksp.confirm.trial import Trainee
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.models.adapters import as_trained
@@ -132,8 +132,8 @@ def test_what_is_held_out_is_never_trained_on(size):
     given = DataLoader(data, batch_size=size, shuffle=True) if size else data.tensors
     recipe = Recipe(learning_rate=1e-3, **SHORT | {"max_steps": 12})
     source = module_source(classifier(), given, is_pretrained=True)
-    found = training_data(source, recipe, seed=1, holds_out=True)
-    again = training_data(source, recipe, seed=1, holds_out=True)
+    found = Trainee(source=source, recipe=recipe).data_of(1)
+    again = Trainee(source=source, recipe=recipe).data_of(1)
     assert len(found.batches) == 12 and found.held_out
     assert not set(drawn(found.batches)) & set(drawn(found.held_out))
     assert set(drawn(found.batches)) | set(drawn(found.held_out)) == set(map(float, range(10)))
@@ -142,7 +142,7 @@ def test_what_is_held_out_is_never_trained_on(size):
 
 def test_a_text_holds_out_places_of_its_own(checkpoint):
     recipe = Recipe(learning_rate=1e-3, **SHORT)
-    found = training_data(resolve(checkpoint), recipe, seed=1, holds_out=True)
+    found = Trainee(source=resolve(checkpoint), recipe=recipe).data_of(1)
     seen = {tuple(row.tolist()) for b in found.batches for row in b.inputs["input_ids"]}
     held = {tuple(row.tolist()) for b in found.held_out for row in b.inputs["input_ids"]}
     assert len(seen) == 6 and len(held) == 64 and not seen & held

@@ -16,20 +16,18 @@ import typer
 from support.grid_runs import run_here
 from support.places import SUPPORT
 
-import rksp.grid.evaluate
+import rksp.grid.cell
 from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather
-from rksp.assessment.pipeline import evaluate, judge
+from rksp.assessment.pipeline import evaluate, gather, judge
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions
 from rksp.grid import table
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell, Options, summarize
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.evaluate import summarize
 from rksp.grid.plan import read_plan
 from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row, made_by
-from rksp.grid.table import export, heat_map
+from rksp.grid.table import axes_of, export, heat_map
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
@@ -86,7 +84,7 @@ def test_a_worker_keeps_freed_memory_unless_it_streams(streaming, kept, tmp_path
         yield
         seen.append("out")
 
-    monkeypatch.setattr(rksp.grid.evaluate, "freed_memory_kept", noted)
+    monkeypatch.setattr(rksp.grid.cell, "freed_memory_kept", noted)
     plan = read_plan("gpt2", [*TINY, "n_layer=1", "lr=1e-4,1e-2"])
     with GridStore(tmp_path / "grid.db") as store:
         store.fill(plan.cells, STATES.model_copy(update={"streaming": streaming}))
@@ -354,7 +352,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     assert [record["verdict"] for record in result.records()] == ["ok", "risk"]
     assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
     assert {record["warmup_steps"] for record in result.records()} == {3}
-    assert result.axes() == ["lr"]
+    assert axes_of(result.rows) == ["lr"]
     assert {row.state for row in result.rows} == {"done"}
     assert len(result.profiles) == 1
     assert result.made_by["classifier"]
@@ -362,7 +360,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
 
 def test_numbers_of_another_classifier_do_not_join_the_table(tmp_path, monkeypatch):
     fill_store(tmp_path / "g.db", (0.1, ""))
-    monkeypatch.setattr("rksp.grid.store.made_by", lambda _: made_by() | {"classifier": "other"})
+    monkeypatch.setattr("rksp.grid.store.made_by", lambda: made_by() | {"classifier": "other"})
     cells = [Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))]
     with GridStore(tmp_path / "g.db") as store, pytest.raises(InputError, match="with classifier"):
         store.fill(cells, STATES)

@@ -24,8 +24,7 @@ from support.places import SUPPORT
 
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.engines.ray import RayEngine
-from rksp.grid.engines.slurm import SlurmEngine
+from rksp.grid.engines.remote import RayEngine, SlurmEngine
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import TRIES, GridStore
 from rksp.ground.errors import ArtifactError, InputError

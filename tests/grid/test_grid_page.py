@@ -14,7 +14,7 @@ from support.pages import check_self_contained, wrong_numbers
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
 from rksp.assessment.risk import Terms
-from rksp.grid.evaluate import summarize
+from rksp.grid.cell import summarize
 from rksp.grid.plan import read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe

@@ -16,8 +16,7 @@ from support.grid_runs import (
     wait_until,
 )
 
-from rksp.grid.cell import Options
-from rksp.grid.evaluate import EVALUATOR
+from rksp.grid.cell import EVALUATOR, Options
 from rksp.grid.plan import GridPlan, read_plan
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
@@ -82,7 +81,7 @@ def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    from rksp.grid.engines.ray import RayEngine
+    from rksp.grid.engines.remote import RayEngine
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     path = tmp_path / "grid.db"

@@ -16,21 +16,21 @@ from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import Incomplete
 from rksp.recipe import Recipe
+from rksp.watch import run_state
 from rksp.watch.monitors.base import Reading
 from rksp.watch.monitors.sinks import JsonLines
-from rksp.watch.training import checkpoints
 
 
 def test_a_checkpoint_without_room_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     model = nn.Linear(2, 2)
-    kept = checkpoints.Checkpoints(tmp_path / "c", every=1)
+    kept = run_state.Checkpoints(tmp_path / "c", every=1)
     kept.keep(0, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
     def fails(tensors, path, metadata):
         path.write_bytes(b"half")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoints, "save_file", fails)
+    monkeypatch.setattr(run_state, "save_file", fails)
     with pytest.raises(Incomplete, match=r"before-step-7\.safetensors cannot be written"):
         kept.write(7, model)
     assert list((tmp_path / "c").iterdir()) == []

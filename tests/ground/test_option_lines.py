@@ -6,9 +6,14 @@ import pytest
 
 from rksp.ground.errors import InputError
 from rksp.ground.option_lines import split_line
-from rksp.watch.faults.registry import FAULTS, make_fault
-from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
-from rksp.watch.monitors.registry import MONITORS, make_monitors
+from rksp.watch.registry import (
+    FAULTS,
+    INTERVENTIONS,
+    MONITORS,
+    make_fault,
+    make_intervention,
+    make_monitors,
+)
 
 
 def test_monitors_take_the_options_of_their_constructors() -> None:

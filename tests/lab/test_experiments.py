@@ -19,7 +19,7 @@ from lab.experiments.rows import TrialRow, shipped_rows, to_rows, write_rows
 from lab.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from lab.ladders.levers import LeverEffect
 from rksp.classifiers.levers.catalogue import find_lever
-from rksp.cli.reproduce import SHIPPED, shipped_file
+from rksp.cli.explain import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 

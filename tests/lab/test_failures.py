@@ -12,10 +12,10 @@ from lab.experiments.rows import TrialRow, departure
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.kernels.cross_entropy import IGNORED
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.faults.run_faults import BadBatches
 from rksp.watch.monitors.base import Reading
 from rksp.watch.monitors.rules import Judge, Rules
+from rksp.watch.registry import make_fault
 
 
 def test_every_failure_stands_beside_a_twin_that_differs_in_the_cause_alone() -> None:

@@ -15,7 +15,7 @@ from lab.ladders.plan import LadderSpec
 from lab.zoo import build_member
 from rksp.ground.errors import InputError
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.registry import make_intervention
 
 
 def test_expansion_depends_on_the_plan_alone() -> None:

@@ -81,7 +81,10 @@ STEPS = {
     "rksp": ("import rksp, rksp.cli", HEAVY | {"numpy"}),
     "rksp -h": (_command("-h"), HEAVY | {"numpy", "pydantic"}),
     "the recipe": ("import rksp.recipe, rksp.documents.options", HEAVY),
-    "kinds of documents": ("import rksp.documents.kinds", HEAVY),
+    "kinds of documents": (
+        "from rksp.report.formats import KINDS, schema_of; list(map(schema_of, KINDS))",
+        HEAVY,
+    ),
     "rksp.models": ("import rksp.models", HEAVY),
     "rksp.kernels": ("import rksp.kernels", HEAVY),
     "the lab's command": (

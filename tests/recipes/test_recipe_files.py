@@ -360,6 +360,14 @@ def test_names_of_readers_are_unique_and_forceable(tmp_path):
         read_recipe_file(path, trainer="nanotro")
 
 
+def test_a_section_of_another_kind_ends_in_one_sentence(tmp_path):
+    data = parse_yaml((CONFIGS / "nanotron" / "config_mamba.yaml").read_text(encoding="utf-8"))
+    data["model"]["model_config"]["ssm_cfg"] = "auto"
+    path = write(tmp_path, "a.json", json.dumps(data))
+    with pytest.raises(InputError, match="cannot count with"):
+        read_recipe_file(path)
+
+
 @pytest.mark.parametrize("kwargs", ["3", "'[1]'", "[1]", "'{'"])
 def test_settings_of_a_schedule_that_are_no_mapping_are_not_read(tmp_path, kwargs):
     path = write(tmp_path, "a.yaml", f"learning_rate: 1e-3\nlr_scheduler_kwargs: {kwargs}\n")

@@ -90,6 +90,76 @@ def test_the_class_of_the_arguments_names_the_trainer(call, trainer, objective, 
     assert (found.recipe().objective, found.recipe().learning_rate) == (objective, rate)
 
 
+ARGPARSE = """
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("-m", "--base-model", default="gpt2")
+    parser.add_argument("-lr", type=float, default=2e-4)
+    parser.add_argument("--steps", dest="max_steps", type=int, default=70)
+    parser.add_argument("--warmup", type=int, required=True)
+    parser.add_argument("--fp16", action="store_true")
+    parser.add_argument("--limit", type=int)
+    opts = parser.parse_args()
+"""
+FIELDS = """
+@dataclass
+class Options:
+    base_model: str = field(default="gpt2", metadata={"help": "the model"})
+    lr: float = 2e-4
+    max_steps: int = 70
+    fp16: bool = False
+    limit: Optional[int] = None
+    warmup: int = field(default_factory=lambda: 5)
+"""
+HF_PARSER = (
+    f"{FIELDS}def main():\n    opts, *_ = HfArgumentParser(Options).parse_args_into_dataclasses()\n"
+)
+USE = """
+    model = AutoModelForCausalLM.from_pretrained(opts.base_model)
+    TrainingArguments(learning_rate=opts.lr / 2, max_steps=opts.max_steps, warmup_steps=opts.warmup,
+        per_device_train_batch_size=4 if opts.max_steps >= 70 else 2, fp16=opts.fp16,
+        bf16=not opts.fp16, num_train_epochs=opts.limit, seed=opts.seed)
+"""
+
+
+@pytest.mark.parametrize(
+    "start", [ARGPARSE, HF_PARSER, f"{FIELDS}def main():\n    opts = Options()\n"]
+)
+def test_settings_that_an_object_holds_count_with_their_defaults(start, tmp_path):
+    found = read(tmp_path, start + USE)
+    recipe = found.recipe()
+    assert found.target.name == "gpt2"
+    assert (recipe.learning_rate, recipe.max_steps, recipe.precision) == (1e-4, 70, "bf16")
+    assert recipe.batch_size == 4
+    assert found.field("warmup_steps").origin.kind == "assumed"  # it has no default
+    assert any("opts.warmup" in note for note in found.notes)
+
+
+def test_a_name_counts_with_what_it_was_assigned_last_before_the_call(tmp_path):
+    load = "model = AutoModelForCausalLM.from_pretrained(path)\n"
+    text = f"path = 'gpt2'\nlr = 1e-4\nlr = 2 * lr\n{load}TrainingArguments(learning_rate=lr)\n"
+    found = read(tmp_path, f"{text}lr = 5\npath = 'out'\n{load}")
+    assert (found.target.name, found.recipe().learning_rate) == ("gpt2", 2e-4)
+    unsure = read(tmp_path, f"if big:\n    lr = 1e-3\n{text}")  # also assigned on a condition
+    assert unsure.field("learning_rate").origin.kind == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("condition", "precision"),
+    [
+        ("torch.cuda.is_available() and torch.cuda.is_bf16_supported()", "bf16"),
+        ("torch.cuda.is_available() and not torch.cuda.is_bf16_supported()", "fp32"),
+        ("pick_device() == 'cuda'", "bf16"),
+        ("('cuda' if torch.cuda.is_available() else 'cpu') == 'cpu'", "fp32"),
+        ("torch.backends.mps.is_available()", "fp32"),
+    ],
+)
+def test_questions_about_the_device_are_answered_for_a_gpu(condition, precision, tmp_path):
+    recipe = read(tmp_path, f"TrainingArguments(bf16={condition})\n").recipe()
+    assert recipe.precision == precision
+
+
 def test_other_arguments_of_a_script_are_named(tmp_path):
     notes = read(tmp_path, "a = TrainingArguments()\nb = TrainingArguments()\n").notes
     assert any("of line 1, the first of 2" in note for note in notes)

@@ -46,6 +46,34 @@ def test_what_a_script_decides_on_a_condition_is_not_known():
     assert (command.data["a"], command.data["new"], command.data["set"]) == (1, 3, 7)
 
 
+def test_a_path_below_an_unknown_folder_is_known_by_its_end(tmp_path):
+    path = tmp_path / "train.sh"
+    for value in ("$ROOT/models/Qwen3-8B", "`pwd -P`/Qwen3-8B", "$(realpath ..)/a/Qwen3-8B",
+                  "/hub/models--Qwen--Qwen3-8B/snapshots/5d8e171e5ee60e8c"):  # fmt: skip
+        path.write_text(f"M={value}\ndeepspeed --module openrlhf.cli.train_sft --pretrain $M\n")
+        target = read_recipe_file(path).target
+        assert target is not None and target.name.removeprefix("Qwen/") == "Qwen3-8B"
+    path.write_text("deepspeed --module openrlhf.cli.train_sft --pretrain $ROOT/4\n")
+    assert read_recipe_file(path).target is None
+
+
+def test_the_model_of_slime_stands_in_its_checkpoint(tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text("python pretrain_gpt.py --hf-checkpoint $M/Qwen3-8B --lr 1e-5 "
+                    "--seq-length 64 --decoder-seq-length 512 --global-batch-size 8")  # fmt: skip
+    read = read_recipe_file(path, trainer="megatron")
+    assert read.target is not None and read.target.name == "Qwen3-8B" and read.starts_trained
+    assert read.recipe().sequence_length == 512
+
+
+def test_commands_in_backticks_are_one_word():
+    text = (
+        "d=`date '+%Y %m'`\ntorchrun train.py --out a/${d}/b --lr 1e-3 --log `hostname`.log --x 2"
+    )
+    data = read_shell(text).data
+    assert (data["lr"], data["x"], list(data)) == (1e-3, 2, ["out", "lr", "log", "x"])
+
+
 def test_a_script_is_never_run(tmp_path):
     marker = tmp_path / "ran"
     path = tmp_path / "a.sh"

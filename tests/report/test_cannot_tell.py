@@ -12,11 +12,11 @@ from support.commands import run_rksp
 import rksp
 from rksp.assessment.pipeline import evaluate
 from rksp.confirm.confirm import mean_prediction
-from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import RiskAssessment
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
+from rksp.report.formats import KINDS
 
 # What an answer gives beside its verdict; `risk` and `threshold` are what the user asked with.
 NUMBERS = {
@@ -85,7 +85,7 @@ ANSWERS = MADE | {"transfer": _transfer, "python": _python}
 
 def test_every_kind_of_document_is_tried():
     past = {"runs", "watch"}  # what the shipped model says of runs, beside how they ended
-    assert set(MADE) | past == set(DOCUMENTS)
+    assert set(MADE) | past == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -10,22 +10,19 @@ import pytest
 from pydantic import ValidationError
 from support.reports import scored, with_risk
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
-from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.forward_stats import ForwardStats
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats
 from rksp.report.diff import compare
-from rksp.report.formats import KINDS, RENDERINGS, Format, render
+from rksp.report.formats import KINDS, RENDERINGS, Format, render, schema_of
 from rksp.report.gate import Gate
 from rksp.report.grid import grid_report
 
@@ -58,7 +55,7 @@ def test_a_measurement_has_every_field_of_its_record(record, measured):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_shares_the_base(kind):
-    document = DOCUMENTS[kind]
+    document = schema_of(kind)
     assert issubclass(document, Document)
     assert document.model_fields["kind"].default == kind
     assert document.model_fields["schema_version"].default == SCHEMA_VERSION

@@ -200,7 +200,9 @@ def test_colors_are_those_of_verdict_and_level():
     def styles(case: str) -> list[str]:
         page = rendering(made(case), "text")
         return [
-            str(part.style) for line in page.lines for part in (*line.forms[0].spans, line.forms[0])
+            str(part.style)
+            for line in page.renderables
+            for part in (*line.forms[0].spans, line.forms[0])
         ]
 
     assert "bold green" in styles("ok")

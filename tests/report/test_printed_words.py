@@ -19,6 +19,7 @@ from rksp.checks.registry import CHECKS
 from rksp.cli.explain import explained
 from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
+from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind, assumed_line
@@ -28,11 +29,8 @@ from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
 from rksp.run import Run, origins_of_flags
-from rksp.spectra.spectrum import VARIANTS
-from rksp.spectra.status import Status
-from rksp.watch.faults.registry import FAULTS
-from rksp.watch.interventions.registry import INTERVENTIONS
-from rksp.watch.monitors.registry import MONITORS
+from rksp.spectra.spectrum import VARIANTS, Status
+from rksp.watch.registry import FAULTS, INTERVENTIONS, MONITORS
 
 
 @functools.cache
@@ -61,7 +59,7 @@ PRINTED = [
 PAGE = ("P(failed)", "start here", "likely edge", "do not exceed", "nats", "fail", "yours", "steps")
 PAGE += ("next", "assumed", "since the baseline", "error", "new", "unchanged")
 LISTED = {
-    "verdicts": [*Verdict, *words.TITLES, "failed", "trained", "undecided", "incomplete"],
+    "verdicts": [*Verdict, *WORST_FIRST, "failed", "trained", "undecided", "incomplete"],
     "statuses": [status.value for status in Status],
     "levels": list(Level),
     "changes": list(words.STATES),

@@ -16,7 +16,7 @@ from support.places import SCHEMAS
 from support.reports import scored
 from support.run_pages import confirmation_report, grid_report
 
-from rksp.cli.rendering import emit, load_any, outputs
+from rksp.cli.rendering import emit, load, outputs
 from rksp.ground.errors import InputError
 from rksp.ground.text import safe_strings
 from rksp.report.confirm import loss_curves
@@ -58,7 +58,7 @@ def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     report = confirmation_report()
     spaced = json.dumps(json.loads(report.to_json()), indent=4)  # as another tool rewrites it
     (tmp_path / "confirm.json").write_text(spaced)
-    stored = load_any(tmp_path / "confirm.json")
+    stored = load(tmp_path / "confirm.json", "")
     escaped = safe_strings(json.loads(report.to_json()))  # its names hold control characters
     assert json.loads(stored.to_json()) == escaped != json.loads(report.to_json())
     emit(stored, "html", outputs("html", [str(tmp_path / "page.txt")], "confirm"))
@@ -68,7 +68,7 @@ def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     with pytest.raises(InputError, match="rksp confirm, --format 'csv'"):
         emit(stored, "csv", [])
     (tmp_path / "score.json").write_text(scored().to_json())
-    assert load_any(tmp_path / "score.json") == scored()
+    assert load(tmp_path / "score.json", "") == scored()
 
 
 def test_a_format_that_a_confirmation_lacks_is_refused_before_the_work(tmp_path):
@@ -156,7 +156,7 @@ def test_a_broken_cell_is_an_error_beside_the_good_ones(capsys, tmp_path):
     assert "<b x" not in re.sub(r"`[^`]*`", "", unescaped)
     (tmp_path / "grid.json").write_text(report.to_json())
     for name in formats_of("grid"):
-        emit(load_any(tmp_path / "grid.json"), name, [])
+        emit(load(tmp_path / "grid.json", ""), name, [])
         assert "could not run" in capsys.readouterr().out.lower(), name
 
 
@@ -173,7 +173,7 @@ def test_the_json_is_valid_by_its_schema(make):
 def test_a_stored_report_of_nothing_known_is_refused(tmp_path):
     (tmp_path / "x.json").write_text('{"kind": "soup"}')
     with pytest.raises(InputError, match="no report of 'soup'"):
-        load_any(tmp_path / "x.json")
+        load(tmp_path / "x.json", "")
 
 
 @pytest.mark.parametrize("kind", ["confirm", "grid"])

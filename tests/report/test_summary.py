@@ -9,8 +9,8 @@ from support.commands import left_with
 
 import rksp
 from lab.bench.recipe_files import CONFIGS
-from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import ScoreReport
+from rksp.report.formats import KINDS, schema_of
 from rksp.report.glossary import described
 
 CONFIG = ["--evidence", "config"]
@@ -71,9 +71,9 @@ def test_a_result_in_python_has_the_summary():
     assert edit.was == 0.3 and edit.to <= result.start_here * 1.02
 
 
-@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_every_document_is_described(kind):
-    schema = described(DOCUMENTS[kind])
+    schema = described(schema_of(kind))
     assert schema["$id"] and schema["$schema"] and schema["examples"]
     parts = {**schema.get("$defs", {}), kind: schema}
     missing = [

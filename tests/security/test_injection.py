@@ -12,7 +12,7 @@ import pytest
 from support.attacks import HUGGING_FACE, commands_in, refused
 from support.reports import finding, with_findings
 
-from rksp.cli.calibrate import _record
+from rksp.cli.training import _record
 from rksp.grid.cell import Cell, Options
 from rksp.grid.store import GridStore
 from rksp.grid.table import to_csv

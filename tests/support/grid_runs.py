@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rksp.grid.cell import Options
-from rksp.grid.evaluate import evaluate_group
+from rksp.grid.cell import Options, evaluate_group
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore
 

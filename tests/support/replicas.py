@@ -24,10 +24,10 @@ from rksp.watch.faults.computation import ReplicaCorruption
 from rksp.watch.interventions.recovery import RepeatStep
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.silent_corruption import SilentCorruption
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import make_monitors
 from rksp.watch.training import run
 
 RANKS = 2

@@ -64,9 +64,9 @@ stable = "-"
 """
 _READER = '''
 """A toy."""
-from rksp.recipe_files.table.reader import Row, reader
 
-READER = reader("toy", Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77))
+def _length(draft):
+    draft.default("max_steps", 77)
 '''
 _TRAINER = """
 [toy]
@@ -74,6 +74,7 @@ title = "Toy"
 version = "1"
 source = "none"
 marks = [{ all = "toy toy_rate" }]
+steps = [{ learning_rate = "toy_rate" }, "_length"]
 """
 _PAST_READER = '''
 """A toy."""
@@ -91,7 +92,7 @@ _OPTIMIZER = """
 [toy]
 family = "plain"
 aliases = {toyopt = ""}
-make = "sgd"
+make = { kind = "SGD", takes = "momentum", fused = true }
 """
 # A score at the cheapest and at the dearest tier, so that no table of optimizers is forgotten.
 _OPTIMIZER_SCORED = """
@@ -157,7 +158,7 @@ TOYS = {
     "a monitor": Toy(
         {
             "rksp/watch/monitors/toy.py": _MONITOR,
-            "rksp/watch/monitors/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
+            "rksp/watch/registry.py": "\nfrom rksp.watch.monitors.toy import Toy\n"
             "MONITORS['toy'] = Toy\nRULES |= Toy.quantities\n",
         },
         _RUN
@@ -177,7 +178,7 @@ TOYS = {
             "rksp/recipe_files/readers/toy.py": _READER,
             "rksp/recipe_files/keys.toml": _TRAINER,
             "rksp/recipe_files/registry.py": "\nfrom rksp.recipe_files.readers import toy\n"
-            "READERS = (*READERS, toy.READER)\n",
+            "READERS = (*READERS, reader_of('toy', vars(toy)))\n",
         },
         _RUN
         + "open('run.yaml', 'w').write('toy: 1\\ntoy_rate: 3.0e-4\\n')\n"
@@ -214,7 +215,7 @@ TOYS = {
     "an intervention": Toy(
         {
             "rksp/watch/interventions/toy.py": _INTERVENTION,
-            "rksp/watch/interventions/registry.py": "\nfrom rksp.watch.interventions.toy import "
+            "rksp/watch/registry.py": "\nfrom rksp.watch.interventions.toy import "
             "Toy\nINTERVENTIONS['toy'] = Toy\n",
         },
         _RUN
@@ -226,7 +227,7 @@ TOYS = {
     "a fault": Toy(
         {
             "rksp/watch/faults/toy.py": _FAULT,
-            "rksp/watch/faults/registry.py": "\nfrom rksp.watch.faults.toy import Toy\n"
+            "rksp/watch/registry.py": "\nfrom rksp.watch.faults.toy import Toy\n"
             "FAULTS['toy'] = Toy\n",
         },
         _RUN

@@ -28,9 +28,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
+from rksp.watch.registry import make_fault
 from rksp.watch.training.callbacks import hugging_face
 from rksp.watch.training.callbacks import lightning as lightning_callback
 from rksp.watch.training.callbacks.accelerate import AccelerateWatch

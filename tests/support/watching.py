@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Reading
-from rksp.watch.monitors.registry import MONITORS
 from rksp.watch.monitors.rules import Rules, replay
 from rksp.watch.monitors.watch import Watch
+from rksp.watch.registry import MONITORS
 
 
 def observe(

@@ -118,6 +118,40 @@ def two_optimizers() -> list[float]:
     return losses
 
 
+class Container(torch.optim.Optimizer):
+    """Holds optimizers and is one, as torchtitan's is."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.optimizers = optimizers
+        super().__init__([p for one in optimizers for p in one.param_groups[0]["params"]], {})
+
+    def step(self) -> None:
+        for one in self.optimizers:
+            one.step()
+
+
+def in_a_container() -> list[float]:
+    """Two optimizers in one, whose states are filled by a step at rate 0 before training."""
+    model = Net()
+    parts = [list(model.embed.parameters()), [*model.mix.parameters(), *model.head.parameters()]]
+    optimizer = Container([torch.optim.AdamW(part, lr=torch.tensor(0.0)) for part in parts])
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    losses = []
+    for one in optimizer.optimizers:
+        one.param_groups[0]["lr"] = 1e-2
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch())
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def with_a_closure() -> list[float]:
     """As Lightning does: the passes run inside of the optimizer's step."""
     model = Net()
@@ -169,8 +203,8 @@ def beside_another() -> list[float]:
 
 
 LOOPS = (
-    plain, evaluated_and_clipped, accumulated, two_optimizers, with_a_closure, called_by_parts,
-    beside_another,
+    plain, evaluated_and_clipped, accumulated, two_optimizers, in_a_container, with_a_closure,
+    called_by_parts, beside_another,
 )  # fmt: skip
 
 
@@ -411,7 +445,7 @@ def test_without_torch_the_exit_code_and_the_own_start_are_kept(tmp_path):
     assert (done.returncode, done.stdout) == (7, 2 * "own start\n" + "[]\n")  # of rksp too
     assert done.stderr == "rksp watch: nothing was watched: the command never imported torch\n"
     done = watch("--", "-I", "script.py", cwd=tmp_path, env=environment)
-    assert done.returncode == 7 and "no Python that reads PYTHONPATH" in done.stderr
+    assert done.returncode == 7 and "no Python ran with the hook" in done.stderr
 
 
 def test_a_python_without_rksp_runs_the_command(tmp_path):
@@ -452,13 +486,14 @@ REAL = {
     "trl": ("trainer.py", ("trl",)),
     "accelerate": ("with_accelerate.py", ()),
     "lightning": ("with_lightning.py", ()),
+    "torchtune": ("with_torchtune.py", ()),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
-    for library in {"trl", "accelerate", "lightning"} & {name}:
+    for library in {"trl", "accelerate", "lightning", "torchtune"} & {name}:
         pytest.importorskip(library)
     script, words = REAL[name]
     line = (str(SCRIPTS / script), *words)
@@ -476,16 +511,18 @@ def test_a_real_script_is_watched_and_prints_the_same(name, tmp_path):
     assert [loss for _, loss in report.trial.loss] == pytest.approx(printed, rel=1e-4)
     (row,) = read_record(tmp_path / "runs.jsonl")
     assert row["state"] == "finished" and row["optimizer"] == "adamw"
-    assert (report.forecast is None) == (script == "nano.py")  # which has no configuration
+    has_config = script not in ("nano.py", "with_torchtune.py")
+    assert (report.forecast is not None) == has_config
     if name == "transformers":
         known = (row["batch_size"], row["warmup_steps"], row["max_steps"], row["schedule"])
         assert known == (4, 3, 12, "cosine")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "flat", "flat-named", "titan"])
 def test_two_ranks_are_watched_and_train_the_same(kind, tmp_path):
-    line = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / "ranks.py"), kind)
+    script = "titan.py" if kind == "titan" else "ranks.py"
+    line = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / script), kind)
     assert run(*line, cwd=tmp_path).returncode == 0
     ranks = [tmp_path / f"losses.{rank}" for rank in range(2)]
     expected = [file.read_text() for file in ranks]
@@ -494,9 +531,11 @@ def test_two_ranks_are_watched_and_train_the_same(kind, tmp_path):
     assert [file.read_text() for file in ranks] == expected
     each = [[float(row) for row in rows.splitlines()] for rows in expected]
     mean = [sum(pair) / 2 for pair in zip(*each, strict=True)]
-    for log in ("watch.jsonl", "watch.rank1.jsonl"):
-        assert read_losses(tmp_path / log) == pytest.approx(mean, rel=1e-6)
-        assert watched_run(tmp_path / log).ranks == 2
+    for own, log in zip(each, ("watch.jsonl", "watch.rank1.jsonl"), strict=True):
+        is_apart = kind.startswith("flat")  # ranks of FSDP with flat parameters exchange nothing
+        assert read_losses(tmp_path / log) == pytest.approx(own if is_apart else mean, rel=1e-6)
+        report = watched_run(tmp_path / log)
+        assert (report.ranks, report.model[:4]) == (2, "Llam" if kind == "titan" else "GPT2")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rksp.watch.attach.audit import audited
 from rksp.watch.attach.cause import diagnose
-from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.kept import Kept, _targets
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -48,7 +48,7 @@ class Run:
     def batch(self) -> Tensor:
         return (torch.randint(WORDS, (8, 1)) + torch.arange(9)) % WORDS
 
-    def backward(self, rows: Tensor | None = None) -> None:
+    def backward(self, rows: Tensor | None = None, *, is_sum: bool = False) -> None:
         """Take the passes of a step, without its update."""
         rows = self.batch() if rows is None else rows
         self.kept.begin(self.step)
@@ -57,7 +57,7 @@ class Run:
         loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         self.kept.add_targets(loss)
         loss.backward()
-        self.kept.steps[-1].loss = loss.item()
+        self.kept.steps[-1].loss = loss.item() * (rows[:, 1:].numel() if is_sum else 1)
         self.step += 1
 
     def train(self, steps: int) -> None:
@@ -118,6 +118,20 @@ def test_steps_that_are_too_long_are_told_from_the_same_batches(run, has_warmed_
     assert run.cause(has_warmed_up=has_warmed_up) == (expected, "")
 
 
+def test_a_loss_may_be_the_sum_over_its_words(run):
+    for _ in range(12):  # as torchtune's, which divides gradients afterwards
+        run.backward(is_sum=True)
+    assert run.cause() == ("unknown", "")
+    run.kept.steps[-1].loss *= 1.2
+    assert run.cause() == ("passing", "")
+
+
+def test_of_two_cross_entropies_none_is_taken(run):
+    logits = torch.zeros(2, WORDS, requires_grad=True)
+    one, two = (F.cross_entropy(logits, torch.full((2,), target)) for target in (1, 2))
+    assert [_targets(loss) is None for loss in (one, one + two)] == [False, True]
+
+
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):
     run.backward()
     run.kept.steps[-1].loss = math.inf
@@ -141,10 +155,12 @@ def test_without_room_no_weights_are_copied_and_old_inputs_go():
     assert run.cause() == ("weight", "out.weight")  # it needs no copy
 
 
-@pytest.fixture
-def audit() -> Callable[[torch.dtype | None], list]:
+@pytest.fixture(params=[False, True], ids=["apart", "tied"])
+def audit(request) -> Callable[[torch.dtype | None], list]:
     torch.manual_seed(0)
     model, rows = Mixer(), torch.randint(WORDS, (4, 9))
+    if request.param:
+        model.head.weight = model.embed.weight
 
     def found(low: torch.dtype | None = None, scale: float = 1.0) -> list:
         def step() -> Tensor:
@@ -163,14 +179,24 @@ def test_products_of_a_sound_step_are_exact(audit, low):
     assert audit(low) == []
 
 
+@pytest.mark.parametrize("name", ["out", "head"])
 @pytest.mark.parametrize("product", ["output", "input_gradient", "weight_gradient"])
-def test_a_wrong_product_is_named(audit, product):
-    fault = MatmulCorruption(step=0, product=product, name="out")
+def test_a_wrong_product_is_named(audit, product, name):
+    fault = MatmulCorruption(step=0, product=product, name=name)
     fault.bind(audit.model, seed=0)
     if product == "weight_gradient":
-        audit.model.out.weight.register_hook(fault._changed)
+        audit.model.get_submodule(name).weight.register_hook(fault._changed)
     fault.arm(Moment(step=0, model=audit.model))
-    assert audit()[0] == ("out", product.replace("_", " "), False)
+    assert audit()[0] == (name, product.replace("_", " "), False)
+
+
+def test_a_loss_that_reads_the_tied_weight_itself_is_no_defect(audit):
+    model, tokens = audit.model, torch.arange(8)[None]
+
+    def step() -> Tensor:
+        return F.linear(model.embed(tokens), model.head.weight).square().mean()
+
+    assert audited(model, step) == []
 
 
 def test_attention_in_too_few_bits_is_named(audit):
@@ -185,3 +211,10 @@ def test_an_overflow_of_float16_is_told_from_a_wrong_product(audit):
     with torch.no_grad():
         audit.model.value.weight.mul_(2.0**20)
     assert audit(torch.float16)[0] == ("value", "output", True)
+
+
+def test_weights_that_overflow_float32_are_no_wrong_product(audit):
+    with torch.no_grad():
+        audit.model.out.weight.fill_(1e38)
+        audit.model.value.weight.fill_(1e38)
+    assert audit() == []

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from rksp.ground.errors import InputError
-from rksp.watch.monitors.registry import MONITORS, ON_REQUEST
 from rksp.watch.monitors.rules import replay
 from rksp.watch.monitors.sinks import JsonLines, read_log
+from rksp.watch.registry import MONITORS, ON_REQUEST
 from rksp.watch.training.callbacks import hugging_face
 from rksp.watch.training.callbacks import lightning as lightning_callback
 from rksp.watch.training.callbacks.accelerate import AccelerateWatch

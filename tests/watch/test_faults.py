@@ -19,9 +19,9 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
 from rksp.watch.faults.computation import BitFlip, MatmulCorruption, ReplicaCorruption, flip_bit
-from rksp.watch.faults.registry import FAULTS, make_fault
 from rksp.watch.faults.run_faults import LargeRate
 from rksp.watch.moment import Moment
+from rksp.watch.registry import FAULTS, make_fault
 
 LATE = [
     "low_precision_attention:step=6",

@@ -15,10 +15,10 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.penalties import ZLoss
 from rksp.watch.interventions.recovery import RateBackoff
-from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.watch.interventions.weights import SpectralSmoothing
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Severity
+from rksp.watch.registry import INTERVENTIONS, make_intervention
 
 # Back-off
 

@@ -13,11 +13,10 @@ from lab.tasks.tasks import make_task
 from lab.zoo import build_member
 from rksp.own_runs.outcome import Outcome
 from rksp.recipe import Recipe
-from rksp.watch.faults.registry import make_fault
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.runner import RunRecord, run
+from rksp.watch.registry import make_fault, make_monitors
+from rksp.watch.training.loop import RunRecord, run
 
 alarms = script("alarms")
 false_alarms, healthy_run = alarms.false_alarms, alarms.healthy_run

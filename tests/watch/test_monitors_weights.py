@@ -318,7 +318,7 @@ def test_the_majority_does_not_depend_on_the_sign_of_the_direction():
         watch = Watch([monitor])
         watch.bind(model)
         observe(model, monitor, TOKENS, watch=watch)
-        monitor._state = tuple(sign * basis for basis in monitor._state)
+        monitor.past["vectors"] = tuple(sign * basis for basis in monitor.past["vectors"])
         found.append({r.layer: r for r in observe(model, monitor, TOKENS, step=20, watch=watch)})
     for layer, reading in found[0].items():
         assert found[1][layer].value == reading.value

@@ -13,12 +13,11 @@ from lab.zoo import build_member
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
-from rksp.watch.faults.registry import make_fault
 from rksp.watch.interventions.base import Action
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
+from rksp.watch.registry import make_fault, make_intervention
 from rksp.watch.training import run
-from rksp.watch.training.runner import RunRecord
+from rksp.watch.training.loop import RunRecord
 
 STRUCK, STEPS = 14, 20
 SHAPE = {

@@ -39,7 +39,7 @@ from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.registry import make_intervention
 from rksp.watch.training import run
 from rksp.watch.training.callbacks.plain import LoopWatch, scale_rates
 

@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from rksp.watch.monitors.base import NO_RULE, Reading, Rule, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
 from rksp.watch.monitors.rules import (
     MAD_EFFICIENCY,
     SINGLE_TAIL,
@@ -20,6 +19,7 @@ from rksp.watch.monitors.rules import (
     fit_baseline,
     replay,
 )
+from rksp.watch.registry import RULES, rule_of
 
 PLAIN = Rule(direction="up")
 
@@ -94,16 +94,16 @@ def test_a_trend_is_neither_spread_nor_correlation() -> None:
         assert baseline.correlation < 0.3
         step = 0.02 * math.sqrt(100)  # of a walk that comes as far
         assert baseline.scale == pytest.approx(math.hypot(0.2, step), rel=0.25)
-        assert baseline.z(ramp[-1] + 3, "up") > baseline.single_z
+        assert baseline.distance(ramp[-1] + 3, "up") > baseline.single_z * baseline.scale
 
 
 def test_a_trend_toward_the_bad_side_may_go_on_and_one_toward_the_good_side_end() -> None:
     ramp = 0.1 * np.arange(60) + 0.2 * _ar(60, 0.0, seed=3)
     baseline = _fit(ramp)
     assert baseline.reference("up", 10) == pytest.approx(6.9, abs=0.3)
-    assert baseline.z(6.9, "up", 10) < 4
+    assert baseline.distance(6.9, "up", 10) < 4 * baseline.scale
     assert baseline.reference("down", 10) == pytest.approx(4.95, abs=0.3)  # the newest third
-    assert baseline.z(5.0, "down", 10) < 4
+    assert baseline.distance(5.0, "down", 10) < 4 * baseline.scale
     smooth = _fit(np.arange(30) ** 2 / 30)
     assert smooth.single_z > 20  # nothing smooth is judged by a few samples
 

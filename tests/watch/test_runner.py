@@ -20,14 +20,12 @@ from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.recovery import RateBackoff
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training import gradient_norm, hopeless, judge_alone, run, train
-from rksp.watch.training.checkpoints import Checkpoints
-from rksp.watch.training.runner import without
+from rksp.watch.registry import make_intervention, make_monitors
+from rksp.watch.run_state import Checkpoints
+from rksp.watch.training.loop import gradient_norm, hopeless, judge_alone, run, train, without
 
 SHAPE = {
     "hidden_size": 16,
@@ -190,11 +188,13 @@ def test_a_rollback_saves_the_run_and_is_not_hidden() -> None:
 )
 def test_monitors_start_anew_where_an_intervention_moved_weights(line, expected) -> None:
     watch = Watch(make_monitors(["stable-rank"]), Rules())
+    resets: list[int] = []
+    watch.reset = lambda: resets.append(watch._step)
     record = run(
         _member(), _batches(12), _recipe(), watch=watch, interventions=[make_intervention(line)]
     )
     assert record.actions  # it did act
-    assert [step for step, _ in watch.resets] == expected
+    assert resets == expected
 
 
 def test_the_loop_clips_what_an_intervention_added() -> None:

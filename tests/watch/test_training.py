@@ -19,7 +19,7 @@ from rksp.own_runs.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.own import JointOptimizer, Lion
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.training import gradient_norm, hopeless, train
+from rksp.watch.training.loop import gradient_norm, hopeless, train
 
 SHAPE = {
     "hidden_size": 16,

@@ -33,7 +33,7 @@ class Event(TypedDict, total=False):
         kind: `started`, `profile`, `result` or `failed`.
         cell: The cell's key; absent if the event concerns the whole group.
         seconds: The time that the profile took.
-        result: See `rksp.grid.evaluate.summarize`.
+        result: See `rksp.grid.cell.summarize`.
         failure: The kind of failure.
         message: One sentence.
     """

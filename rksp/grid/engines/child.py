@@ -22,7 +22,7 @@ def main(coordinator: int, evaluator: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
     end_with(coordinator)
     with loading():
-        from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
+        from rksp.grid.cell import load_evaluator  # seconds in which the coordinator may die
 
     # Keep what libraries print out of the stream of events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -12,8 +12,8 @@ import sys
 import tempfile
 import threading
 
+from rksp.grid.cell import EVALUATOR
 from rksp.grid.engines.base import CellGroup, End, Job
-from rksp.grid.evaluate import EVALUATOR
 from rksp.ground.model import definite
 from rksp.ground.processes import safe_path
 
@@ -50,8 +50,6 @@ class LocalEngine:
 
 
 class _Worker:
-    """One process, with a thread that reads its output."""
-
     def __init__(self, evaluator: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(

@@ -24,7 +24,6 @@ Settings = Any  # a recipe: what makes the optimizer that it names stands below 
 # `match_rms_adamw` and `original` are names of torch.optim.Muon, `spectral` is one of Megatron's.
 MuonScale = Literal["match_rms_adamw", "original", "spectral"]
 _MATCHED = 0.2  # Liu et al., 2025 (2502.16982), equation 4
-_AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
 
 
 def matched_rate(width: float, scale: MuonScale = "original") -> float:
@@ -39,64 +38,27 @@ def matched_rate(width: float, scale: MuonScale = "original") -> float:
     return 1 / _MATCHED if scale == "spectral" else 1 / (_MATCHED * math.sqrt(width))
 
 
-def adamw(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build torch's AdamW."""
-    # One fused update per step; without it, the first group would make torch choose the slow loop.
-    return _of_torch("AdamW", model, recipe, **_adam_options(recipe), fused=True)
+def made(
+    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: Any
+) -> Optimizer:
+    """Build an optimizer of one class over matrices, which decay, and vectors, which do not.
 
-
-def adam(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build torch's Adam, which adds the decay to the gradient."""
-    return _of_torch("Adam", model, recipe, **_adam_options(recipe), fused=True)
-
-
-def nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build Adam with Nesterov's look-ahead, of a constant beta1 as in optax and timm."""
-    options = _adam_options(recipe) | {"momentum_decay": _AT_ONCE, "decoupled_weight_decay": True}
-    return _of_torch("NAdam", model, recipe, **options)
-
-
-def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build torch's SGD with momentum."""
-    return _of_torch("SGD", model, recipe, momentum=recipe.momentum, fused=True)
-
-
-def adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build torch's Adafactor."""
-    return _of_torch("Adafactor", model, recipe)
-
-
-def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build the cautious AdamW."""
-    return _own("Cautious", model, recipe, **_adam_options(recipe))
-
-
-def mars(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build MARS over AdamW."""
-    return _own("Mars", model, recipe, **_adam_options(recipe))
-
-
-def lion(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build Lion."""
-    return _own("Lion", model, recipe, betas=(recipe.adam_beta1, recipe.adam_beta2))
-
-
-def _adam_options(recipe: Settings) -> dict[str, Any]:
-    return {"betas": (recipe.adam_beta1, recipe.adam_beta2), "eps": recipe.adam_epsilon}
-
-
-def _of_torch(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
+    Args:
+        model: Any module.
+        recipe: The recipe.
+        kind: A class of `own`, else of torch.optim.
+        takes: What it takes of the recipe beside the rate: `betas`, `eps`, `momentum`.
+        fixed: Other options.
+    """
     import torch
 
-    groups = _decayed_groups(model, recipe)
-    return getattr(torch.optim, name)(groups, lr=definite(recipe.learning_rate), **options)
-
-
-def _own(name: str, model: nn.Module, recipe: Settings, **options: Any) -> Optimizer:
     from rksp.recipe.optimizers import own
 
-    groups = _decayed_groups(model, recipe)
-    return getattr(own, name)(groups, lr=definite(recipe.learning_rate), **options)
+    known = {"betas": (recipe.adam_beta1, recipe.adam_beta2), "eps": recipe.adam_epsilon,
+             "momentum": recipe.momentum}  # fmt: skip
+    options = {name: known[name] for name in takes.split()} | fixed
+    make: Callable[..., Optimizer] = getattr(own, kind, None) or getattr(torch.optim, kind)
+    return make(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), **options)
 
 
 def muon(model: nn.Module, recipe: Settings) -> Optimizer:

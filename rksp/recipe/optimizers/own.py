@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ class Groupwise(torch.optim.Optimizer, ABC):
     """An optimizer that moves the parameters of one group at a time."""
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Take one step."""
         loss = None
         if closure is not None:
@@ -43,18 +43,18 @@ class JointOptimizer(torch.optim.Optimizer):
         )
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step both optimizers."""
         loss = None if closure is None else closure()
         for part in self.parts:
             part.step()
         return loss
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Return the states of both optimizers."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the states of both optimizers."""
         for part, stored in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(stored)

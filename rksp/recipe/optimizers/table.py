@@ -1,11 +1,11 @@
-"""The one table of optimizers: to add one, write its maker and its row in `optimizers.toml`."""
+"""The one table of optimizers: to add one, write its row in `optimizers.toml`."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,12 +93,17 @@ class OptimizerSpec:
 
 
 def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
-    """Read a row: the functions that it names are those of `makers`, and each fact is true."""
+    """Read a row; each of its facts is true."""
     row = row | dict.fromkeys(row.pop("facts", ()), True)
-    row |= {key: getattr(makers, row[key]) for key in ("make", "by_rows") if key in row}
+    row |= {key: _function(row[key]) for key in ("make", "by_rows") if key in row}
     row |= {"first_step": tuple(row["first_step"])} if "first_step" in row else {}
     rates, aliases = RateRange(**row.pop("rates", {})), tuple(row.pop("aliases", {}).items())
     return OptimizerSpec(name=name, rates=rates, aliases=aliases, **row)
+
+
+def _function(said: str | dict[str, Any]) -> Any:
+    """Return the function of `makers` of this name, or `made` with these options."""
+    return getattr(makers, said) if isinstance(said, str) else partial(makers.made, **said)
 
 
 _ROWS = tomllib.loads((files(__package__) / "optimizers.toml").read_text("utf-8"))

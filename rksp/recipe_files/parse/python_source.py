@@ -3,13 +3,15 @@
 Read are: assignments of literals and arithmetic at the top level and in classes (`Hyperparameters`
 of modded-nanogpt), functions that return a configuration built from nested calls with keywords
 (torchtitan's registry), and the keywords with which optimizers are built. Of a training script, the
-calls: with which literal arguments it builds its trainer and model, where names count if a literal
-is assigned to them just once, at whatever depth.
+calls: with which literal arguments it builds its trainer and model. A name counts with what it was
+assigned last before the call, if every assignment to it is at the top level, or just one is at
+whatever depth; an option of the command line counts with its default.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import operator
 import re
 from collections import ChainMap, Counter
@@ -29,6 +31,14 @@ _ARITHMETIC = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": int,
@@ -63,7 +73,8 @@ class _Source:
             targets, node = [statement.target], statement.value
         else:
             return
-        value = literal(node, ChainMap(home, self.data))
+        read = _value if isinstance(node, ast.IfExp) else literal
+        value = read(node, ChainMap(home, self.data))
         for target in targets:
             for name, part in _named(target, value):
                 home[name] = part
@@ -74,46 +85,45 @@ class _Source:
         if node.name.startswith("_"):  # a helper, not a configuration to be chosen
             return
         known: dict[str, Any] = {}
-        configurations = self.data.get(FUNCTIONS, {})
         prefix = f"{FUNCTIONS}.{node.name}."
         for statement in node.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name):
-                    known[target.id] = self._built(statement.value, configurations, known, prefix)
+                    known[target.id] = self._built(statement.value, known, prefix)
                 elif isinstance(target, ast.Attribute):
-                    self._change(target, statement, known, configurations, prefix)
+                    self._change(target, statement, known, prefix)
             if isinstance(statement, ast.Return) and statement.value is not None:
-                value = self._built(statement.value, configurations, known, prefix)
+                value = self._built(statement.value, known, prefix)
                 if isinstance(value, Mapping) and len(value) > 2:
                     self.data.setdefault(FUNCTIONS, {})[node.name] = value
                     self._place(prefix[:-1], node)
 
-    def _change(self, target, statement, known, configurations, prefix) -> None:
+    def _change(
+        self, target: ast.Attribute, statement: ast.Assign, known: dict[str, Any], prefix: str
+    ) -> None:
         path = ast.unparse(target).split(".")
         home = known.get(path[0])
         for part in path[1:-1]:
             home = home.setdefault(part, {}) if isinstance(home, dict) else None
         if isinstance(home, dict):
-            home[path[-1]] = self._built(statement.value, configurations, known, prefix)
+            home[path[-1]] = self._built(statement.value, known, prefix)
             self._place(prefix + ".".join(path[1:]), statement)
 
-    def _built(self, node: ast.expr, configurations, known, prefix: str) -> Any:
+    def _built(self, node: ast.expr, known: dict[str, Any], prefix: str) -> Any:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
-            name = called(node)
+            name, configurations = called(node), self.data.get(FUNCTIONS, {})
             if name in configurations and not node.keywords and not node.args:
                 return self._copied(configurations[name], f"{FUNCTIONS}.{name}.", prefix)
             found: dict[str, Any] = {"_call": name}
             self._count()
             for i, argument in enumerate(node.args):
-                found[f"_{i}"] = self._built(argument, configurations, known, f"{prefix}_{i}.")
+                found[f"_{i}"] = self._built(argument, known, f"{prefix}_{i}.")
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     key = f"{prefix}{keyword.arg}"
-                    found[keyword.arg] = self._built(
-                        keyword.value, configurations, known, f"{key}."
-                    )
+                    found[keyword.arg] = self._built(keyword.value, known, f"{key}.")
                     self._place(key, keyword.value)
             return found
         if isinstance(node, ast.Name) and node.id in known:
@@ -251,7 +261,11 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [flat(part, known) for part in node.elts]
     if isinstance(node, ast.Name):
-        return known.get(node.id, Unresolved(node.id))
+        value = known.get(node.id, _UNKNOWN)
+        return Unresolved(node.id) if isinstance(value, _Settings) or value is _UNKNOWN else value
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        home = known.get(node.value.id)
+        return home.held.get(node.attr, _UNKNOWN) if isinstance(home, _Settings) else _UNKNOWN
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _evaluated(node.operand, known)
         return -value if isinstance(value, int | float) else _UNKNOWN
@@ -299,9 +313,10 @@ def _is_small(value: Any) -> bool:
 
 _WANTED = re.compile(
     r"(TrainingArguments|Trainer|Config|get_peft_model|from_pretrained|SentenceTransformer"
-    r"|CrossEncoder)$"
+    r"|CrossEncoder|parse_(known_)?args|parse_args_into_dataclasses)$"
 )
-_HAS_BF16 = ("is_bfloat16_supported", "is_bf16_supported")  # yes, as for the word `auto`
+# Questions about the device are answered with yes, as for the word `auto`.
+_OF_GPU = ("is_bfloat16_supported", "is_bf16_supported", "is_available")
 _NAMED = ("torch", "TaskType", "peft.TaskType")  # what stands in these is read as its name
 
 TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
@@ -347,10 +362,20 @@ def read_calls(tree: ast.Module) -> list[Call]:
     Raises:
         RecursionError: It is nested too deeply.
     """
-    known = _assigned_once(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    wanted = [node for node in calls if _WANTED.search(called(node))]
-    found = [_read(node, known) for node in sorted(wanted, key=lambda node: node.lineno)]
+    once, moving = _assigned(tree)
+    fixed = once | _options(tree, once)
+    now: dict[str, Any] = {}  # names that were assigned several times, at this point of the script
+    found = []
+    for statement in tree.body:
+        is_run_here = not isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        known = ChainMap(fixed, now if is_run_here else {})
+        calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+        found += [_read(node, known) for node in calls if _WANTED.search(called(node))]
+        if isinstance(statement, ast.Assign):
+            for name, value in _named(statement.targets[0], _value(statement.value, known)):
+                if name in moving:
+                    now[name] = value
+    found.sort(key=lambda call: call.line or 0)
     return found if any(call.makes_arguments for call in found) else []
 
 
@@ -365,31 +390,108 @@ def _read(node: ast.Call, known: Mapping[str, Any]) -> Call:
     )
 
 
-def _assigned_once(tree: ast.Module) -> dict[str, Any]:
-    """Return the names that one assignment gives a value, anywhere in the script."""
+def _assigned(tree: ast.Module) -> tuple[dict[str, Any], set[str]]:
+    """Return the values of names assigned once, and the names assigned at the top level alone."""
     found = [
-        (statement.targets[0].id, statement.value)
+        (statement.targets[0].id, statement)
         for statement in ast.walk(tree)
         if isinstance(statement, ast.Assign)
         and len(statement.targets) == 1
         and isinstance(statement.targets[0], ast.Name)
     ]
     counts = Counter(name for name, _ in found)
+    top = set(map(id, tree.body))
+    above = Counter(name for name, statement in found if id(statement) in top)
     known: dict[str, Any] = {}
-    for name, node in found:
+    for name, statement in found:
         if counts[name] == 1:
-            known[name] = _value(node, known)
-    return known
+            known[name] = _value(statement.value, known)
+    return known, {name for name in counts if 1 < counts[name] == above[name]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings that an object of a script holds, such as the parsed options."""
+
+    held: Mapping[str, Any]
+
+
+def _options(tree: ast.Module, known: dict[str, Any]) -> dict[str, _Settings]:
+    """Return the objects that hold settings of a script, by name.
+
+    Read are the fields of its classes, and the defaults of its options: `add_argument` of argparse,
+    and the fields of all dataclasses, of which HfArgumentParser fills some.
+    """
+    nodes = list(ast.walk(tree))
+    homes: dict[str, dict[str, Any]] = {}  # by the name of the object
+    options: dict[str, Any] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and called(node).endswith(".add_argument"):
+            options |= _option(node, known)
+        elif isinstance(node, ast.ClassDef):
+            homes[node.name] = _fields(node, known)
+            if "dataclass" in map(_last_word, node.decorator_list):
+                options |= homes[node.name]
+    homes["args"] = options
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = _last_word(node.value)
+            home = options if made.startswith("parse_") else homes.get(made)
+            if home is not None:
+                homes |= dict.fromkeys((name for name, _ in _named(node.targets[0], None)), home)
+    return {name: _Settings(home) for name, home in homes.items()}
+
+
+def _fields(node: ast.ClassDef, known: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a class: `NAME = 1`, `NAME: int = 1` and `= field(default=1)`."""
+    found: dict[str, Any] = {}
+    scope = ChainMap(found, known)
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            value, name = statement.value, statement.target.id
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            value, name = statement.value, statement.targets[0].id
+        else:
+            continue
+        if isinstance(value, ast.Call) and called(value).endswith("field"):
+            value = next((word.value for word in value.keywords if word.arg == "default"), None)
+        if value is not None:
+            found[name] = _value(value, scope)
+    return found
+
+
+def _option(node: ast.Call, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default of one option of argparse, by the name that the parsed has for it."""
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    flags = [literal(part, known) for part in (*node.args, *filter(None, [given.get("dest")]))]
+    names = [flag.lstrip("-").replace("-", "_") for flag in flags if isinstance(flag, str)]
+    long = [n for n, flag in zip(names, flags, strict=False) if not re.match("-[^-]", flag)]
+    is_positional = bool(flags) and not str(flags[0]).startswith("-")
+    if not names or is_positional or "required" in given:
+        return {}
+    name = names[-1] if "dest" in given else (long or names)[0]
+    is_switch = "action" in given and literal(given["action"], known) == "store_true"
+    return {
+        name: _value(given["default"], known)
+        if "default" in given
+        else (False if is_switch else None)
+    }
+
+
+def _last_word(node: ast.expr) -> str:
+    """Return the last part of a dotted name, or of the name of what is called."""
+    name = called(node) if isinstance(node, ast.Call) else ast.unparse(node)
+    return name.rsplit(".", 1)[-1]
 
 
 def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """Return a literal, `torch.bfloat16` as its name, and a question about bf16 as a yes."""
+    """Return a literal, `torch.bfloat16` as its name, and a question about a GPU as a yes."""
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _NAMED:
         return node.attr
     if isinstance(node, ast.Call):
         name = called(node)
-        if name.rsplit(".", 1)[-1] in _HAS_BF16:
-            return True
+        if name.rsplit(".", 1)[-1] in _OF_GPU:
+            return "mps" not in name
         if name == "dict" and not node.args:
             return {str(part.arg): _part(part.value, known) for part in node.keywords if part.arg}
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
@@ -401,6 +503,18 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
             inner, is_denied = inner.operand, not is_denied
         value = _value(inner, known)
         return value != is_denied if isinstance(value, bool) else Unresolved(ast.unparse(node))
+    if isinstance(node, ast.BoolOp):
+        parts = [_value(part, known) for part in node.values]
+        if all(isinstance(part, bool) for part in parts):
+            return all(parts) if isinstance(node.op, ast.And) else any(parts)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        sides = [_value(side, known) for side in (node.left, node.comparators[0])]
+        compare = _COMPARISONS.get(type(node.ops[0]))
+        if compare is not None and all(isinstance(side, int | float | str) for side in sides):
+            with contextlib.suppress(TypeError):
+                return compare(*sides)
+        if ast.unparse(node).endswith("== 'cuda'"):
+            return True
     if isinstance(node, ast.IfExp):
         test = _value(node.test, known)
         if isinstance(test, bool):

@@ -67,8 +67,8 @@ class _Reader:
             inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
             self.is_whole = self.is_whole or not self.in_word or self._is_assignment()
             self._add_through(inside, end)
-        elif c == "$" and text.startswith(("$(", "${"), at):
-            end = _balanced(text, at + 1)
+        elif c == "`" or (c == "$" and text.startswith(("$(", "${"), at)):
+            end = _closing(text, at, c) if c == "`" else _balanced(text, at + 1)
             self._add_through(text[at : end + 1], end)
         elif c == "#" and not self.in_word:
             end = text.find("\n", at)
@@ -147,6 +147,7 @@ _VARIABLE = re.compile(
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
 _ELSEWHERE = "\0"  # stands in a word where something is not known
+_BELOW = re.compile(rf"{_ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _OPENS = {"if", "for", "while", "until", "case", "select"}
 _CLOSES = {"fi", "done", "esac"}
 _PROGRAM = re.compile(
@@ -460,8 +461,10 @@ def _place(
 
 
 def _scalar(text: str) -> object:
+    if _BELOW.fullmatch(text):
+        return text.replace(_ELSEWHERE, "/…")
     if _ELSEWHERE in text:
-        return Unresolved("set elsewhere")
+        return Unresolved("set elsewhere or on a condition")
     text = text.strip()
     found = read_number(text)
     if found is not None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rksp.ground.model import definite
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Row, reader
 
 _SCHEDULER = "scheduler.params"
 
@@ -73,29 +72,3 @@ def _muon(draft: Draft) -> None:
 
 def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
     """Set nothing: where the switch is `auto`, the field stays assumed."""
-
-
-READER = reader(
-    "deepspeed",
-    Row("optimizer", "optimizer.type", convert.optimizer),
-    _rate,
-    convert.betas("optimizer.params.betas"),
-    Row("adam_epsilon", "optimizer.params.eps"),
-    Row("weight_decay", "optimizer.params.weight_decay"),
-    _adam,
-    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
-    _muon,
-    convert.batch(
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", whole="train_batch_size"
-    ),
-    Row("max_steps", f"{_SCHEDULER}.total_num_steps"),
-    Row("schedule", "scheduler.type", convert.schedule, "constant"),
-    Row("warmup_steps", f"{_SCHEDULER}.warmup_num_steps"),
-    _shape,
-    Row("warmup_steps", "", default=0),
-    Row("min_lr_ratio", f"{_SCHEDULER}.cycle_min_lr", convert.lowest_rate, 0.0),
-    convert.switches(bf16__enabled="bf16", fp16__enabled="fp16"),
-    Row("precision", "bf16.enabled", _stays_open),
-    Row("precision", "fp16.enabled", _stays_open, "fp32"),
-    lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),
-)

@@ -7,14 +7,10 @@ optimizers, are read as syntax trees and never run; llm.c's `train_gpt2cu` has o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from rksp.recipe_files.parse.python_source import OPTIMIZERS
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import shape_of
-from rksp.recipe_files.table.reader import Row, adam, reader
 
 _SHAPE = {"n_layer": 12, "n_head": 12, "n_embd": 768}
 _CHARACTERS = 65  # of tiny Shakespeare (data/shakespeare_char/prepare.py)
@@ -70,20 +66,6 @@ def _model(draft: Draft) -> None:
     draft.describe("gpt2", shape | {"n_positions": int(draft.value("sequence_length"))}, *notes)
 
 
-NANOGPT = reader(
-    "nanogpt",
-    Row("optimizer", "", default="adamw"),
-    Row("learning_rate", "learning_rate", default=6e-4),
-    *adam(0.9, 0.95, each="beta1 beta2"),
-    Row("weight_decay", "weight_decay", default=0.1),
-    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
-    Row("sequence_length", "block_size", default=1024),
-    _batch,
-    Row("max_steps", "max_iters", default=600_000),
-    _schedule,
-    Row("precision", "dtype", convert.precision, "bf16"),
-    _model,
-)
 _HOME = "Hyperparameters"
 
 
@@ -134,33 +116,6 @@ def _modded_fall(draft: Draft) -> None:
     draft.default("min_lr_ratio", 0.0)
 
 
-MODDED_NANOGPT = reader(
-    "modded-nanogpt",
-    _rates,
-    *adam(
-        0.9,
-        0.95,
-        pair=" ".join(f"{OPTIMIZERS}.{name}.betas" for name in ("Adam", "AdamW", "DistAdam")),
-        eps=f"{OPTIMIZERS}.Adam.eps",
-    ),
-    Row("weight_decay", f"{_HOME}.weight_decay {OPTIMIZERS}.Muon.weight_decay", default=0.0),
-    Row("max_grad_norm", "", default=None),
-    Row("sequence_length", f"{_HOME}.sequence_length {_HOME}.train_seq_len"),
-    _modded_batch,
-    Row("max_steps", f"{_HOME}.num_iterations {_HOME}.num_scheduled_iterations"),
-    Row("warmup_steps", f"{_HOME}.warmup_iters", default=0),
-    _modded_fall,
-    Row("precision", "", default="bf16"),
-    lambda draft: draft.no_target(
-        "no transformers model has its blocks (U-net skips, ReLU², value mixing); name a TARGET."
-    ),
-)
-
-# Depth of a descriptor such as d12 → width and heads (train_gpt2.cu, gpt2_set_hyperparameters).
-_WIDTHS = {6: (384, 6), 12: (768, 12), 24: (1024, 16),
-           36: (1280, 20), 48: (1600, 25), 60: (1920, 30)}  # fmt: skip
-
-
 def _c_batch(draft: Draft) -> None:
     """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
     tokens = draft.number("d", "total_batch_size")
@@ -183,9 +138,12 @@ def _is_python(draft: Draft) -> bool:
     return draft.document.program.endswith(".py")
 
 
-def _either(python: Any, cuda: Any) -> Callable[[Draft], Any]:
-    """Choose between the defaults of train_gpt2.py and those of train_gpt2.cu."""
-    return lambda draft: python if _is_python(draft) else cuda
+def _c_rate(draft: Draft) -> float:
+    return 1e-4 if _is_python(draft) else 3e-4
+
+
+def _c_length(draft: Draft) -> int:
+    return 64 if _is_python(draft) else 1024
 
 
 def _epoch(draft: Draft) -> None:
@@ -216,35 +174,10 @@ def _warmdown(draft: Draft) -> None:
 def _c_model(draft: Draft) -> None:
     name = draft.text_or("", "e", "model").value
     length = {"n_positions": int(draft.value("sequence_length"))}
-    depth = int(name[1:]) if name.startswith("d") and name[1:].isdigit() else 0
     known = shape_of(name)
     if known is not None:
         draft.describe(known[0], {**known[1], **length})
-    elif depth in _WIDTHS:
-        width, heads = _WIDTHS[depth]
-        sizes = {"n_layer": depth, "n_embd": width, "n_head": heads, "vocab_size": _VOCABULARY}
-        draft.describe("gpt2", sizes | length)
     else:
         if name.endswith(".bin"):
             draft.starts_trained = True
         draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")
-
-
-LLM_C = reader(
-    "llm.c",
-    Row("optimizer", "", default="adamw"),
-    Row("learning_rate", "l learning_rate", default=_either(1e-4, 3e-4)),
-    *adam(0.9, 0.95),
-    Row("weight_decay", "c weight_decay", default=0.0),
-    Row("max_grad_norm", "grad_clip", convert.clip, 1.0),
-    Row("sequence_length", "t sequence_length", default=_either(64, 1024)),
-    _c_batch,
-    Row("max_steps", "x num_iterations", convert.positive),
-    _epoch,
-    Row("schedule", "k", convert.schedule, "cosine"),
-    Row("warmup_steps", "u warmup_iters", default=0),
-    Row("min_lr_ratio", "q learning_rate_decay_frac", default=1.0),
-    _warmdown,
-    _c_precision,
-    _c_model,
-)

@@ -21,47 +21,10 @@ from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES, OBJECTIVES, precision_of
-from rksp.recipe_files.table.reader import NOTHING, Row, Step, adam, reader
+from rksp.recipe_files.table.reader import reader_of
 
-_LENGTHS = "max_seq_length max_length cutoff_len block_size seq_length model_max_length"
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
-_ADAM = {"each": "adam_beta1 adam_beta2", "eps": "adam_epsilon"}
-
-
-def arguments(
-    *,
-    rate: Any = 5e-5,
-    falls: str = "linear",
-    beta2: float = 0.999,
-    decay: float = 0.0,
-    micro: int = 8,
-    length: Any = NOTHING,
-    precision: str = "fp32",
-) -> tuple[Step, ...]:
-    """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
-    return (
-        Row("optimizer", "optim", convert.optimizer, "adamw"),
-        Row("learning_rate", "learning_rate", default=rate),
-        *adam(0.9, beta2, **_ADAM),
-        Row("weight_decay", "weight_decay", default=decay),
-        Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
-        Row("sequence_length", _LENGTHS, _length, length),
-        convert.batch(
-            "per_device_train_batch_size per_gpu_train_batch_size",
-            "gradient_accumulation_steps",
-            default=micro,
-        ),
-        Row("max_steps", "max_steps", convert.positive),
-        convert.epochs("num_train_epochs", 3),
-        Row("schedule", "lr_scheduler_type", convert.schedule, falls),
-        _warmup,
-        Row("warmup_steps", "", default=0),
-        _shape,
-        Row("min_lr_ratio", "", default=0.0),
-        _deepspeed,
-        _precision,
-        Row("precision", "", default=precision),
-    )
+_DEEPSPEED = reader_of("deepspeed", vars(deepspeed))
 
 
 def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -154,7 +117,7 @@ def _deepspeed(draft: Draft) -> None:
             return
     draft.deepspeed = document
     other = Draft(document, draft.trainer, devices=draft.devices)
-    deepspeed.READER.read(other)
+    _DEEPSPEED.read(other)
     for field in other.finish().fields:
         if field.origin.kind in (OriginKind.FILE, OriginKind.COMPUTED) and field.name not in (
             "batch_size",
@@ -213,7 +176,7 @@ _OF_OBJECTIVES = {"num_generations max_completion_length": "grpo",
 def objective(draft: Draft) -> None:
     """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
-        convert.stated_objective(key)(draft)
+        convert.stated_objective(draft, key)
     names = [draft.text(key) for key in ("output_dir", "hub_model_id", "run_name")]
     if not draft.knows("objective"):
         for meaning, found, text in _signs(draft, [name for name in names if name is not None]):
@@ -266,23 +229,6 @@ def _peft_config(draft: Draft) -> None:
         return
 
 
-_TARGETS = "lora_target_modules target_modules"
-_ADAPTERS = (
-    _peft_config,
-    convert.lora(
-        "load_in_4bit",
-        rank="lora_r lora_rank",
-        alpha="lora_alpha",
-        targets="lora_target_modules lora_target target_modules",
-        kind="qlora",
-        default_rank=16,
-    ),
-    convert.lora(
-        "use_peft", rank="lora_r lora_rank", alpha="lora_alpha", targets=_TARGETS, default_rank=16
-    ),
-)
-
-
 def model(draft: Draft) -> None:
     """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
     base = draft.text(
@@ -310,13 +256,6 @@ _SHAPE = words(
     "vocab_size max_position_embeddings n_embd n_layer n_head n_positions d_model "
     "tie_word_embeddings initializer_range"
 )
-READER = reader("hugging-face", *_ADAPTERS, *arguments(), objective, model)
-
-
-def _trl_rate(draft: Draft) -> float:
-    """Return the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
-    rates = dict.fromkeys(("dpo", "kto", "orpo", "grpo", "ppo"), 1e-6) | {"reward": 1e-4}
-    return rates.get(str(draft.value("objective")), 2e-5)
 
 
 def _trl_alpha(draft: Draft) -> None:
@@ -332,17 +271,6 @@ def _completions(draft: Draft) -> None:
         limit = found.value if found is not None else "512 (the default)"
         why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
         draft.assume("sequence_length", f"{why}; give --sequence-length", found)
-
-
-TRL = reader(
-    "trl",
-    objective,
-    *_ADAPTERS,
-    _trl_alpha,
-    _completions,
-    *arguments(rate=_trl_rate, length=1024, precision="bf16"),
-    model,
-)
 
 
 def _factory(draft: Draft) -> None:
@@ -361,42 +289,6 @@ def _factory(draft: Draft) -> None:
         draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
 
 
-LLAMA_FACTORY_V1 = reader(
-    "llama-factory-v1",
-    convert.lora(
-        "peft_config.name=lora",
-        rank="peft_config.r",
-        alpha="peft_config.lora_alpha",
-        targets="peft_config.target_modules",
-        default_rank=8,
-    ),
-    Row("optimizer", "optim_config.name", convert.optimizer, "adamw"),
-    Row("learning_rate", "learning_rate", default=1e-4),
-    *adam(0.9, 0.999),
-    Row("weight_decay", "", default=0.01, text="of torch.optim.AdamW"),
-    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
-    Row("sequence_length", "cutoff_len", default=2048),
-    convert.batch("micro_batch_size", whole="global_batch_size", default=1),
-    Row("max_steps", "max_steps", convert.positive),
-    convert.epochs("num_train_epochs", 3),
-    Row("schedule", "lr_scheduler_config.name", convert.schedule, "constant"),
-    Row("warmup_steps", "lr_scheduler_config.num_warmup_steps", default=0),
-    Row("precision", "bf16", convert.meaning(false="fp32"), "bf16"),
-    convert.starts_from("model"),
-)
-LLAMA_FACTORY = reader(
-    "llama-factory",
-    _factory,
-    *arguments(length=2048),
-    # Switches replace `optim` (llamafactory/train/trainer_utils.py).
-    Row("optimizer", "use_muon", convert.meaning(true="muon")),
-    Row("optimizer", "use_adam_mini", convert.meaning(true="adam_mini")),
-    Row("optimizer", "use_apollo", convert.meaning(true="other")),
-    objective,
-    model,
-)
-
-
 def _swift_adapters(draft: Draft) -> None:
     """Set the adapters; LoRA is the default (swift/arguments/base_args/base_args.py)."""
     kind = draft.text("tuner_type", "train_type", "sft_type")
@@ -410,11 +302,6 @@ def _swift_adapters(draft: Draft) -> None:
     draft.put("peft", word, kind, bits, switch)
     convert.put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
     draft.default("lora_alpha", 32.0)
-
-
-def _swift_rate(draft: Draft) -> float:
-    """Return the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
-    return 1e-4 if draft.value("peft") != "none" else 1e-5
 
 
 def _swift_batch(draft: Draft) -> None:
@@ -449,25 +336,6 @@ def _swift_model(draft: Draft) -> None:
     model(draft)
     if draft.text("model") is not None:
         draft.starts_trained = True
-
-
-MS_SWIFT = reader(
-    "ms-swift",
-    _swift_adapters,
-    _swift_precision,
-    *arguments(rate=_swift_rate, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
-    _swift_objective,
-    objective,
-    _swift_batch,
-    _swift_model,
-)
-
-
-_LORA: dict[str, Any] = {
-    "rank": "lora_r",
-    "alpha": "lora_alpha",
-    "targets": "lora_target_modules",
-}
 
 
 def _axolotl_warmup(draft: Draft) -> None:
@@ -523,9 +391,9 @@ def _hatchery(draft: Draft) -> None:
 
 
 def _axolotl_objective(draft: Draft) -> None:
-    convert.stated_objective("rl", ebft="other")(draft)
+    convert.stated_objective(draft, "rl", ebft="other")
     losses = {"importance_sampling": "grpo", "cispo": "grpo", "dro": "grpo"}
-    convert.stated_objective("hatchery.loss_fn", cross_entropy="lm", **losses)(draft)
+    convert.stated_objective(draft, "hatchery.loss_fn", cross_entropy="lm", **losses)
     rewards = draft.true("reward_model", "process_reward_model")
     if rewards is not None:
         draft.put("objective", "reward", rewards)
@@ -541,31 +409,3 @@ def _axolotl_model(draft: Draft) -> None:
     else:
         draft.starts_trained = True
     draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)
-
-
-AXOLOTL = reader(
-    "axolotl",
-    convert.lora("load_in_4bit", "adapter=qlora", kind="qlora", **_LORA),
-    convert.lora("adapter=lora", **_LORA),
-    _hatchery,
-    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
-    # contribs/mit/muon/dist_muon.py
-    Row("muon_scale", "optim_args.adjust_lr", convert.meaning(rms_norm="match_rms_adamw")),
-    Row("learning_rate", "learning_rate"),
-    *adam(0.9, 0.999, **_ADAM),
-    Row("weight_decay", "weight_decay", default=0.0),
-    Row("max_grad_norm", "max_grad_norm", convert.clip, 1.0),
-    Row("sequence_length", "sequence_len", default=512),
-    convert.batch("micro_batch_size", "gradient_accumulation_steps", default=1),
-    Row("max_steps", "max_steps", convert.positive),
-    convert.epochs("num_epochs", 1),
-    Row("schedule", "lr_scheduler", convert.schedule, "cosine"),
-    _axolotl_warmup,
-    convert.warmup_share(0.03, most=100),
-    Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
-    _axolotl_fall,
-    _axolotl_precision,
-    Row("precision", "", default="fp32"),
-    _axolotl_objective,
-    _axolotl_model,
-)

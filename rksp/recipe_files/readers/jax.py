@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from rksp.ground.model import definite
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of, shape_of
-from rksp.recipe_files.table.reader import Row, adam, reader
 
 _COMPUTE = re.compile(r"(?:^|,)c(?:ompute)?=([a-z0-9]+)")
 _PARAMETERS = re.compile(r"(?:^|,)p(?:arams)?=([a-z0-9]+)")
@@ -48,11 +48,6 @@ def _batch(draft: Draft) -> None:
         ramp = tuple((max(0, int(part.get("start", 0))), int(part["value"])) for part in phases)
         draft.put("batch_ramp", ramp, found)
         draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
-
-
-def _weight_decay(draft: Draft) -> float:
-    """Return the default; only Adam's is not zero (optim/config.py, optim/muon.py)."""
-    return 0.1 if draft.value("optimizer") == "adamw" else 0.0
 
 
 def _steady(draft: Draft) -> None:
@@ -151,30 +146,6 @@ def _model(draft: Draft) -> None:
     draft.describe(kind, changes, "The vocabulary is the tokenizer's; the default is used.")
 
 
-LEVANTER = reader(
-    "levanter",
-    _adapters,
-    Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
-    # optim/muon.py
-    Row("muon_scale", "optimizer.use_kimi_scaling", convert.meaning(true="match_rms_adamw")),
-    Row("learning_rate", "optimizer.learning_rate", default=6e-4),
-    *adam(0.9, 0.95, each="optimizer.beta1 optimizer.beta2", eps="optimizer.epsilon"),
-    Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),
-    Row("max_grad_norm", "optimizer.max_grad_norm", convert.clip, 1.0),
-    Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
-    _length,
-    _batch,
-    Row("max_steps", "trainer.num_train_steps", default=400_000),
-    Row("schedule", "optimizer.lr_schedule", convert.schedule, "cosine"),
-    Row("warmup_steps", "optimizer.warmup_ratio optimizer.warmup", convert.warmup_by(int)),
-    _steady,
-    Row("min_lr_ratio", "optimizer.min_lr_ratio", default=0.1),
-    _precision,
-    Row("precision", "", default="fp32"),
-    _model,
-)
-
-
 _SIZES = {
     "hidden_size": "base_emb_dim",
     "num_attention_heads": "base_num_query_heads",
@@ -251,39 +222,6 @@ def _text_model(draft: Draft) -> None:
     draft.describe("llama", sizes | {"tie_word_embeddings": tied is not None})
 
 
-def _base(draft: Draft) -> None:
-    if draft.text("base_config") is not None:
-        draft.note(
-            "base_config: the file extends another one (base_config) and does not repeat its "
-            "values; the defaults shown are base.yml's."
-        )
-
-
-MAXTEXT = reader(
-    "maxtext",
-    _base,
-    Row("optimizer", "opt_type", convert.optimizer, "adamw"),
-    Row("learning_rate", "learning_rate", default=3e-5),
-    *adam(0.9, 0.95, each="adam_b1 adam_b2", eps="adam_eps"),
-    Row("weight_decay", "adam_weight_decay", default=0.1),
-    Row("max_grad_norm", "gradient_clipping_threshold", convert.clip, 1.0),
-    Row("sequence_length", "max_target_length", default=2048),
-    _text_batch,
-    Row("max_steps", "steps", convert.positive),
-    Row(
-        "max_steps",
-        "learning_rate_schedule_steps",
-        lambda d, n, k: None if d.knows(n) else convert.positive(d, n, k),
-        150_001,
-    ),
-    Row("schedule", "lr_schedule_type", convert.schedule, "cosine"),
-    _text_schedule,
-    Row(
-        "min_lr_ratio",
-        "cosine_learning_rate_final_fraction learning_rate_final_fraction",
-        default=0.1,
-    ),
-    _text_precision,
-    Row("precision", "", default="bf16"),
-    _text_model,
-)
+def _if_unknown(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    if not draft.knows(name):
+        convert.positive(draft, name, keys)

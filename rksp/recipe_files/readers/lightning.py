@@ -20,12 +20,10 @@ from rksp.recipe_files.parse.document import Document, Found, lines_below
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import shape_of
-from rksp.recipe_files.table.reader import Row, adam, reader
 
 _MODEL = ("model.init_args", "model")
 _OPTIMIZERS = ("optimizer", *(f"{part}.optimizer" for part in _MODEL))
 _SCHEDULERS = ("lr_scheduler", *(f"{part}.lr_scheduler" for part in _MODEL))
-_DATA = ("data.init_args", "data", *_MODEL)
 _EPOCHS = 1000  # Lightning's own, without max_epochs and max_steps
 _COMMANDS = ("fit", "validate", "test", "predict")
 
@@ -53,9 +51,7 @@ def _arguments(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
     return tuple(key for part in parts for key in _keys((f"{part}.init_args", part), *names))
 
 
-_RATE = (*_arguments(_OPTIMIZERS, "lr"), *_keys(_MODEL, "lr", "learning_rate"))
 _WARMUP = ("num_warmup_steps", "warmup_steps")
-_LENGTH = ("max_length", "max_seq_length", "max_seq_len", "seq_len", "sequence_length")
 
 
 def _devices(draft: Draft) -> None:
@@ -81,26 +77,25 @@ def _class(draft: Draft, parts: tuple[str, ...]) -> Found | None:
 
 
 def _optimizer(draft: Draft) -> None:
-    """Set the optimizer and torch's defaults for it; the model's code may decide it instead."""
+    """Set the optimizer; the model's code may decide it instead."""
     found = _class(draft, _OPTIMIZERS)
     if found is None:
         draft.assume("optimizer", "the model's code builds it; give --optimizer")
-        return
-    convert.put_optimizer(draft, found)
-    package, _, name = found.value.rpartition(".")
+    else:
+        convert.put_optimizer(draft, found)
+
+
+def _of_torch(draft: Draft) -> None:
+    """Set torch's defaults for what the file leaves out of its optimizer."""
+    found = _class(draft, _OPTIMIZERS)
+    package, _, name = found.value.rpartition(".") if found is not None else ("?", "", "")
     if package not in ("", "torch.optim"):
         return
     convert.number(draft, "momentum", _arguments(_OPTIMIZERS, "momentum"))
-    draft.default("momentum", 0.0)
-    if draft.number(*_RATE) is None:
-        draft.default("learning_rate", 1e-3)
-    if draft.number(*_arguments(_OPTIMIZERS, "weight_decay")) is None:
-        draft.default("weight_decay", 0.01 if name == "AdamW" else 0.0)
-    if draft.get(*_arguments(_OPTIMIZERS, "betas")) is None:
-        draft.default("adam_beta1", 0.9)
-        draft.default("adam_beta2", 0.999)
-    if draft.number(*_arguments(_OPTIMIZERS, "eps")) is None:
-        draft.default("adam_epsilon", 1e-8)
+    for field, usual in (("momentum", 0.0), ("learning_rate", 1e-3), ("adam_beta1", 0.9),
+                         ("adam_beta2", 0.999), ("adam_epsilon", 1e-8),
+                         ("weight_decay", 0.01 if name == "AdamW" else 0.0)):  # fmt: skip
+        draft.default(field, usual)
 
 
 def _clip(draft: Draft) -> None:
@@ -211,8 +206,6 @@ def _warmup(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     """Set the model from the Hub's name, where the class takes one."""
-    if draft.text("ckpt_path") is not None:
-        draft.note("ckpt_path: the run continues from a checkpoint, which rksp does not read.")
     found = draft.text_or("model", "model.class_path")
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names))
@@ -221,37 +214,6 @@ def _model(draft: Draft) -> None:
         draft.describe(named.value, {}, f"{named.key}: it starts from those weights.")
         return
     draft.no_target(f"{found.value} is the run's own class; name the same model as TARGET.")
-
-
-LIGHTNING = reader(
-    "lightning",
-    _devices,
-    _optimizer,
-    Row("learning_rate", " ".join(_RATE)),
-    convert.betas(*_arguments(_OPTIMIZERS, "betas")),
-    Row("adam_epsilon", " ".join(_arguments(_OPTIMIZERS, "eps"))),
-    Row(
-        "weight_decay",
-        " ".join((*_arguments(_OPTIMIZERS, "weight_decay"), *_keys(_MODEL, "weight_decay"))),
-    ),
-    _clip,
-    Row("sequence_length", " ".join(_keys(_DATA, *_LENGTH))),
-    convert.batch(
-        " ".join(_keys(_DATA, "batch_size", "train_batch_size")), "trainer.accumulate_grad_batches"
-    ),
-    _steps,
-    _schedule,
-    _warmup,
-    Row("precision", "trainer.precision", convert.precision, "fp32"),
-    _model,
-)
-
-
-def _gpt_optimizer(draft: Draft) -> None:
-    found = draft.text("optimizer") or draft.text("optimizer.class_path")
-    if found is not None:
-        convert.put_optimizer(draft, found)
-    draft.default("optimizer", "adamw")
 
 
 def _is_finetuning(draft: Draft) -> bool:
@@ -270,7 +232,7 @@ def _gpt_steps(draft: Draft) -> None:
         whole = round(3e12 / (size * length))
         draft.default("max_steps", whole, "3e12 tokens", ("batch_size", "sequence_length"))
     else:
-        convert.epochs("train.epochs", 5)(draft)
+        convert.epochs(draft, "train.epochs", 5)
 
 
 def _lowest(draft: Draft) -> None:
@@ -353,34 +315,9 @@ def _describe(draft: Draft, settings: Mapping[str, Any]) -> None:
     draft.describe(kind, common | {"tie_word_embeddings": tied is not None})
 
 
-LITGPT = reader(
-    "litgpt",
-    _lora,
-    convert.devices("devices", "num_nodes"),
-    _gpt_optimizer,
-    Row("learning_rate", "optimizer.init_args.lr train.learning_rate", default=1e-3),
-    *adam(
-        0.9,
-        0.999,
-        pair="optimizer.init_args.betas",
-        each="train.beta1 train.beta2",
-        eps="optimizer.init_args.eps",
-    ),
-    Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
-    Row("max_grad_norm", "train.max_norm", convert.clip, _gpt_clip),
-    Row("sequence_length", "train.max_seq_length"),
-    convert.batch("train.micro_batch_size", whole="train.global_batch_size"),
-    _gpt_steps,
-    _gpt_warmup,
-    Row("schedule", "", default="cosine"),
-    _lowest,
-    Row("precision", "precision", convert.precision, "bf16"),
-    _gpt_model,
-)
 _CYCLIC = ("cosine", "tanh", "poly")  # schedules that train on through `cooldown_epochs`
 _ROOTS = ("ada", "lamb")  # optimizers whose rate grows with the root of the batch
 _MILESTONES = (90, 180, 270)
-_EPSILONS = {"lamb": 1e-6}
 # Plain vision transformers: name -> width, depth, heads.
 _SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6),
           "base": (768, 12, 12), "large": (1024, 24, 16)}  # fmt: skip
@@ -404,6 +341,10 @@ def _timm_rate(draft: Draft) -> None:
 
 def _opt(draft: Draft) -> str:
     return draft.word("opt") or "sgd"
+
+
+def _timm_epsilon(draft: Draft) -> float:
+    return 1e-6 if _opt(draft) == "lamb" else 1e-8
 
 
 def _timm_clip(draft: Draft) -> None:
@@ -475,8 +416,6 @@ def _timm_model(draft: Draft) -> None:
     """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
         draft.starts_trained = True
-    if draft.text("resume") is not None:
-        draft.note("resume: the run continues from a checkpoint, which rksp does not read.")
     if draft.number("layer_decay") is not None:
         draft.note("layer_decay: early layers have lower rates; rksp judges the highest.")
     named = draft.text("model")
@@ -500,25 +439,3 @@ def _timm_model(draft: Draft) -> None:
         },
         f"timm's {named.value} is read as transformers' vit of the same size.",
     )
-
-
-TIMM = reader(
-    "timm",
-    convert.devices("world_size"),
-    Row("optimizer", "opt", convert.optimizer, "sgd"),
-    Row("momentum", "momentum", default=0.9),
-    *adam(
-        0.9, 0.999, lambda draft: _EPSILONS.get(_opt(draft), 1e-8), pair="opt_betas", eps="opt_eps"
-    ),
-    Row("weight_decay", "weight_decay", default=2e-5),
-    _timm_clip,
-    convert.batch("batch_size", "grad_accum_steps", default=128),
-    _timm_rate,
-    _length,
-    Row("schedule", "sched", convert.schedule, "cosine"),
-    _timm_schedule,
-    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
-    _timm_precision,
-    Row("objective", "", default="classification"),
-    _timm_model,
-)

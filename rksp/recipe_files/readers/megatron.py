@@ -19,11 +19,12 @@ from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
-from rksp.recipe_files.table.reader import Row, adam, reader
 
-_SHARED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-           "model_parallel.tensor_model_parallel_size", "model_parallel_size",
-           "model_parallel.pipeline_model_parallel_size")  # fmt: skip
+_SHARED = (
+    "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size "
+    "model_parallel.tensor_model_parallel_size model_parallel_size "
+    "model_parallel.pipeline_model_parallel_size"
+)
 _SPECTRAL = {"match_rms_adamw": 0.2, "spectral": 1.0}  # factor of √max(rows, columns) by scale
 _SHAPE = {
     "num_hidden_layers": "num_layers",
@@ -38,9 +39,9 @@ def _batch(draft: Draft) -> None:
     """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
-    convert.batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
+    convert.batch(draft, "micro_batch_size", whole="global_batch_size", shared=_SHARED)
     if whole is not None and micro is None and not draft.knows("batch_size"):
-        convert.batch("batch_size", shared=_SHARED)(draft)
+        convert.batch(draft, "batch_size", shared=_SHARED)
     ramp = draft.get("rampup_batch_size")
     if ramp is None or not isinstance(ramp.value, list) or len(ramp.value) != 3:
         return
@@ -149,6 +150,10 @@ def _model(draft: Draft) -> None:
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
     sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
+    weights = draft.text("hf_checkpoint")  # of slime and its kin, whose model stands in a file
+    if not sizes and weights is not None:
+        draft.starts_trained = True
+        draft.describe(str(weights.value), {})
     if not sizes:
         return
     if experts > 1:
@@ -167,8 +172,10 @@ def _model(draft: Draft) -> None:
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = "Megatron divides the output projections' std by √(2 × layers); transformers' "
     std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
+    is_gpt2 = "gpt2bpe" in draft.word("tokenizer_type")  # whose vocabulary Megatron pads
+    vocabulary = draft.count("vocab_size", "padded_vocab_size", default=50304 if is_gpt2 else None)
     sizes |= {
-        "vocab_size": _vocabulary(draft),
+        "vocab_size": vocabulary,
         "initializer_range": float(std),
         "tie_word_embeddings": draft.true("untie_embeddings_and_output_weights") is None,
     }
@@ -190,12 +197,6 @@ def _model(draft: Draft) -> None:
     draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}gpt2 does too.", *notes)
 
 
-def _vocabulary(draft: Draft) -> int | None:
-    """Return the vocabulary: as given, or GPT-2's tokenizer, padded as Megatron pads it."""
-    usual = 50304 if "gpt2bpe" in draft.word("tokenizer_type") else None
-    return draft.count("vocab_size", "padded_vocab_size", default=usual)
-
-
 def _muon(draft: Draft) -> None:
     """Set the scale of Muon's update from its mode and its factor (optimizer_config.py)."""
     mode = draft.text_or("spectral", "muon_scale_mode")
@@ -211,29 +212,6 @@ def _muon(draft: Draft) -> None:
         draft.put("muon_scale", scale, mode, factor, text=near)
 
 
-MEGATRON = reader(
-    "megatron",
-    Row("optimizer", "optimizer", convert.optimizer, "adamw"),
-    _muon,
-    Row("learning_rate", "lr"),
-    *adam(0.9, 0.999, each="adam_beta1 adam_beta2", eps="adam_eps"),
-    Row("weight_decay", "weight_decay", default=0.01),
-    Row("max_grad_norm", "clip_grad", convert.clip, 1.0),
-    Row("sequence_length", "seq_length encoder_seq_length"),
-    _batch,
-    _steps,
-    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
-    _warmup,
-    _fall,
-    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
-    convert.switches(
-        bf16="bf16", fp16="fp16", model_parallel__bf16="bf16", model_parallel__fp16="fp16"
-    ),
-    Row("precision", "", default="fp32"),
-    _model,
-)
-
-
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 _MULTIPLE = 256
 
@@ -246,7 +224,7 @@ def _neox_precision(draft: Draft) -> None:
     elif draft.true("fp16.enabled") is not None and kind is not None:
         convert.put_precision(draft, kind)
     else:
-        convert.switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
+        convert.switches(draft, {"bf16.enabled": "bf16", "fp16.enabled": "fp16"})
 
 
 def _neox_warmup(draft: Draft) -> None:
@@ -254,7 +232,7 @@ def _neox_warmup(draft: Draft) -> None:
     share, end = draft.number_or(0.01, "warmup"), draft.number("lr_decay_iters")
     if end is None or share.value >= 1:
         convert.warmup(draft, "warmup_steps", ["warmup"])
-        convert.warmup_share(0.01)(draft)
+        convert.warmup_share(draft, 0.01)
         return
     text = f"{share.value:g} of {end.value} steps of the schedule"
     draft.put("warmup_steps", round(share.value * end.value), end, share, text=text)
@@ -374,32 +352,6 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
     return float(draft.amount("init_method_std", default=0.02))
 
 
-GPT_NEOX = reader(
-    "gpt-neox",
-    Row("optimizer", "optimizer.type", convert.optimizer, "adamw"),
-    Row("learning_rate", "optimizer.params.lr lr"),
-    *adam(0.9, 0.999, pair="optimizer.params.betas", eps="optimizer.params.eps"),
-    Row("weight_decay", "weight_decay optimizer.params.weight_decay", default=0.1),
-    Row("max_grad_norm", "gradient_clipping", convert.clip, 1.0),
-    Row("sequence_length", "seq_length"),
-    convert.batch(
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps gas",
-        whole="train_batch_size",
-        shared=("pipe_parallel_size", "model_parallel_size"),
-    ),
-    Row("max_steps", "train_iters"),
-    Row("schedule", "lr_decay_style", convert.schedule, "linear"),
-    Row("min_lr_ratio", "min_lr", convert.lowest_rate, 0.0),
-    _neox_warmup,
-    _neox_decay,
-    _neox_precision,
-    Row("precision", "", default="fp32"),
-    convert.stated_objective("train_impl", reinforce="other"),
-    _neox_model,
-)
-
-
 _OPTIM = "model.optim"
 
 
@@ -483,41 +435,3 @@ def _nemo_model(draft: Draft) -> None:
     untied = draft.false("model.share_embeddings_and_output_weights")
     extra = {"num_key_value_heads": groups, "tie_word_embeddings": untied is None}
     draft.describe("llama", sizes | extra, f"{note}; transformers' llama does not.")
-
-
-NEMO = reader(
-    "nemo",
-    _adapters,
-    Row("optimizer", f"{_OPTIM}.name", convert.optimizer),
-    _rate,
-    *adam(0.9, 0.999, pair=f"{_OPTIM}.betas", eps=f"{_OPTIM}.eps"),
-    Row("weight_decay", f"{_OPTIM}.weight_decay", default=_nemo_decay),
-    Row("max_grad_norm", "trainer.gradient_clip_val", convert.clip, None),
-    Row(
-        "sequence_length",
-        "model.encoder_seq_length model.seq_length model.data.train_ds.max_seq_length "
-        "model.data.seq_length",
-    ),
-    convert.devices("trainer.devices", "trainer.num_nodes"),
-    convert.batch(
-        "model.micro_batch_size model.data.train_ds.micro_batch_size model.train_ds.batch_size",
-        "trainer.accumulate_grad_batches",
-        whole="model.global_batch_size model.data.train_ds.global_batch_size",
-        shared=("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size"),
-    ),
-    Row("max_steps", "trainer.max_steps", convert.positive),
-    convert.epochs("trainer.max_epochs"),
-    Row("schedule", f"{_OPTIM}.sched.name", convert.schedule, "constant"),
-    Row(
-        "warmup_steps",
-        f"{_OPTIM}.sched.warmup_steps {_OPTIM}.sched.warmup_ratio",
-        convert.warmup_by(int),
-        0,
-    ),
-    _nemo_fall,
-    Row("decay_power", f"{_OPTIM}.sched.power"),
-    Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", convert.lowest_rate, 0.0),
-    # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.
-    Row("precision", "trainer.precision", convert.precision, "fp32"),
-    _nemo_model,
-)

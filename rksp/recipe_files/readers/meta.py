@@ -21,16 +21,11 @@ from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import hub_id_of, shape_of
-from rksp.recipe_files.table.reader import NOTHING, Row, adam, reader
+from rksp.recipe_files.table.reader import NOTHING
 
 _CONVERTERS = (
     *("model.converters", "model_converters.converters", "model_spec.converters"),
     "training.converters",
-)
-_SHARED = (
-    "parallelism.tensor_parallel_degree",
-    "parallelism.pipeline_parallel_degree",
-    "parallelism.context_parallel_degree",
 )
 
 
@@ -141,40 +136,6 @@ def _titan_model(draft: Draft) -> None:
     )
 
 
-TORCHTITAN = reader(
-    "torchtitan",
-    _titan_optimizer,
-    Row("learning_rate", "optimizer.lr", default=8e-4),
-    *adam(
-        0.9,
-        0.95,
-        pair="optimizer.betas",
-        each="optimizer.beta1 optimizer.beta2",
-        eps="optimizer.eps",
-    ),
-    Row("weight_decay", "optimizer.weight_decay", default=0.1),
-    Row("max_grad_norm", "training.max_norm", convert.clip, 1.0),
-    Row("sequence_length", "training.seq_len", default=2048),
-    convert.devices(
-        "parallelism.data_parallel_shard_degree",
-        "parallelism.data_parallel_replicate_degree",
-        *_SHARED,
-    ),
-    convert.batch(
-        "training.local_batch_size training.batch_size",
-        whole="training.global_batch_size",
-        shared=_SHARED,
-        default=8,
-    ),
-    Row("max_steps", "training.steps", default=10_000),
-    Row("warmup_steps", "lr_scheduler.warmup_steps", default=200),
-    _titan_fall,
-    Row("min_lr_ratio", "lr_scheduler.min_lr_factor lr_scheduler.lr_min", default=0.0),
-    _titan_precision,
-    Row("precision", "", default="bf16"),
-    _titan_model,
-)
-
 # Switches of a builder that give adapters to more modules than `lora_attn_modules` names.
 _MORE_TARGETS = (
     ("apply_lora_to_mlp", ("gate_proj", "up_proj", "down_proj")),
@@ -206,17 +167,9 @@ def _tune_steps(draft: Draft) -> None:
         convert.put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
 
 
-def _own_defaults(draft: Draft) -> None:
-    """Set torch.optim's weight decay, and no schedule unless the file builds one."""
-    draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
-    draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
-
-
-def _tune_precision(draft: Draft) -> None:
-    """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
-    found = draft.text("dtype")
-    if found is not None:
-        convert.put_precision(draft, found, is_pure=True)
+def _tune_schedule(draft: Draft) -> str:
+    """Return the default schedule: none unless the file builds one."""
+    return "cosine" if draft.document.find("lr_scheduler") else "constant"
 
 
 def _tune_adapters(draft: Draft) -> None:
@@ -264,28 +217,6 @@ def _tune_model(draft: Draft) -> None:
         draft.no_target(f"{found.value} builds its own model; name the same model as TARGET.")
 
 
-TORCHTUNE = reader(
-    "torchtune",
-    _tune_adapters,
-    Row("optimizer", "optimizer._component_", convert.optimizer),
-    Row("learning_rate", "optimizer.lr"),
-    *adam(0.9, 0.999, pair="optimizer.betas", eps="optimizer.eps"),
-    Row("weight_decay", "optimizer.weight_decay"),
-    Row("max_grad_norm", "clip_grad_norm", convert.clip, None),
-    Row("sequence_length", "tokenizer.max_seq_len"),
-    convert.batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
-    _tune_steps,
-    Row("schedule", "lr_scheduler._component_", convert.schedule),
-    Row("warmup_steps", "lr_scheduler.num_warmup_steps", default=0),
-    _own_defaults,
-    Row("min_lr_ratio", "", default=0.0),
-    _tune_precision,
-    Row("precision", "", default="fp32"),
-    _tune_objective,
-    _tune_model,
-)
-
-
 def _lingua_fall(draft: Draft) -> None:
     """Set the decay; WSD decays over the last `decay_fraction`, a cosine of cycles restarts."""
     share = draft.number_or(0.1, "optim.decay_fraction")
@@ -321,26 +252,6 @@ def _lingua_model(draft: Draft) -> None:
     else:
         draft.describe("llama", sizes, note)
 
-
-LINGUA = reader(
-    "lingua",
-    Row("optimizer", "", default="adamw"),
-    Row("learning_rate", "optim.lr", default=3e-4),
-    *adam(0.9, 0.95, each="optim.beta1 optim.beta2", eps="optim.epsilon"),
-    Row("weight_decay", "optim.weight_decay", default=0.1),
-    Row("max_grad_norm", "optim.clip", convert.clip, 1.0),
-    Row("sequence_length", "data.seq_len", default=2048),
-    convert.devices("distributed.dp_shard", "distributed.dp_replicate"),
-    convert.batch("data.batch_size", "grad_acc_steps", shared=("distributed.tp_size",), default=2),
-    Row("max_steps", "steps", default=1000),
-    Row("schedule", "optim.scheduler", convert.schedule, "cosine"),
-    Row("warmup_steps", "optim.warmup", default=2000),
-    _lingua_fall,
-    Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
-    # FSDP keeps float32 weights (lingua/distributed.py).
-    Row("precision", "distributed.model_dtype", convert.precision, "bf16"),
-    _lingua_model,
-)
 
 _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")
 _END = ("lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update")
@@ -417,11 +328,6 @@ def _task(draft: Draft) -> Found | None:
     return found if found is not None and isinstance(found.value, str) else None
 
 
-def _fair_warmup(draft: Draft) -> int:
-    """Return the default warm-up; inverse_sqrt has 4000 steps of it, the others none."""
-    return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
-
-
 def _fair_length(draft: Draft) -> Any:
     """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
     task = _task(draft)
@@ -487,35 +393,3 @@ def _fair_model(draft: Draft) -> None:
         return
     name = f"{found.value!r}" if found is not None else "its model"
     draft.no_target(f"{name} is an architecture of fairseq; name the same model as TARGET.")
-
-
-_SWITCHES = {
-    "memory_efficient_bf16": "bf16-pure",
-    "bf16": "bf16",
-    "memory_efficient_fp16": "fp16-pure",
-    "fp16": "fp16",
-}
-FAIRSEQ = reader(
-    "fairseq",
-    Row("optimizer", "optimizer._name optimizer", convert.optimizer),
-    Row("learning_rate", "optimization.lr lr", default=0.25),
-    *adam(0.9, 0.999, pair="optimizer.adam_betas adam_betas", eps="optimizer.adam_eps adam_eps"),
-    Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
-    Row("max_grad_norm", "optimization.clip_norm clip_norm", convert.clip, None),
-    Row(
-        "sequence_length",
-        "task.tokens_per_sample tokens_per_sample max_source_positions",
-        default=_fair_length,
-    ),
-    convert.devices("distributed_training.distributed_world_size"),
-    convert.devices("distributed_world_size"),
-    _fair_batch,
-    Row("max_steps", "optimization.max_update max_update"),
-    _fair_schedule,
-    Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_fair_warmup),
-    _fair_fall,
-    convert.switches(**{f"common__{key}": ours for key, ours in _SWITCHES.items()}, **_SWITCHES),
-    Row("precision", "", default="fp32"),
-    _fair_objective,
-    _fair_model,
-)

@@ -11,7 +11,6 @@ from rksp.ground.text import words
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
-from rksp.recipe_files.table.reader import Row, adam, reader
 
 
 def _unit(draft: Draft) -> str:
@@ -118,31 +117,12 @@ def _olmo_model(draft: Draft) -> None:
     )
 
 
-OLMO = reader(
-    "olmo",
-    Row("optimizer", "optimizer.name", convert.optimizer, "lion"),
-    Row("learning_rate", "optimizer.learning_rate", default=1e-4),
-    *adam(0.9, 0.95, 1e-5, pair="optimizer.betas", eps="optimizer.eps"),
-    Row("weight_decay", "optimizer.weight_decay", default=0.01),
-    Row("max_grad_norm", "max_grad_norm", convert.clip, None),
-    Row("sequence_length", "model.max_sequence_length", default=1024),
-    Row("batch_size", "global_train_batch_size", default=512),
-    _olmo_steps,
-    Row("schedule", "scheduler.name", convert.schedule, "cosine"),
-    _olmo_warmup,
-    _olmo_fall,
-    Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
-    _z_loss,
-    Row("precision", "precision", convert.precision, "fp32"),
-    _olmo_start,
-    _olmo_model,
-)
 _BETA2 = {"decoupled_adamw": 0.95}  # composer/optim/decoupled_weight_decay.py
 
 
 def _betas(draft: Draft) -> None:
     """Set the defaults of `decoupled_*` (composer/optim, llmfoundry/optim), else torch's."""
-    convert.betas("optimizer.betas")(draft)
+    convert.betas(draft, "optimizer.betas")
     name = draft.text_or("", "optimizer.name").value
     draft.default("adam_beta1", 0.9)
     draft.default("adam_beta2", 0.99 if "lion" in name else _BETA2.get(name, 0.999))
@@ -248,31 +228,6 @@ def _hugging_face_model(draft: Draft) -> None:
         )
 
 
-_COMPOSER = (
-    Row("optimizer", "optimizer.name", convert.optimizer),
-    Row("learning_rate", "optimizer.lr"),
-    _betas,
-    Row("adam_epsilon", "optimizer.eps", default=1e-8),
-    _decay,
-    _clip,
-    Row("sequence_length", "max_seq_len model.max_seq_len"),
-    convert.batch("device_train_microbatch_size", whole="global_train_batch_size"),
-    Row("max_steps", "max_duration", convert.duration),
-    Row("schedule", "scheduler.name", convert.schedule, "constant"),
-    Row("warmup_steps", "scheduler.t_warmup", convert.duration, 0),
-    Row("min_lr_ratio", "scheduler.alpha_f", default=0.0),
-    Row("decay_power", "scheduler.power"),
-    _fall,
-    Row("decay_factor", "scheduler.gamma"),
-)
-LLM_FOUNDRY = reader(
-    "llm-foundry",
-    *_COMPOSER,
-    Row("precision", "precision", convert.precision, "bf16"),
-    _foundry_model,
-)
-
-
 def _composer_model(draft: Draft) -> None:
     name = draft.text("model.name")
     base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
@@ -292,12 +247,6 @@ def _composer_model(draft: Draft) -> None:
         draft.no_target(f"{name.value!r} builds its own model; name the same model as TARGET.")
 
 
-COMPOSER = reader(
-    "composer",
-    *_COMPOSER,
-    Row("precision", "precision", convert.precision, "fp16", "amp_fp16 on a GPU"),
-    _composer_model,
-)
 _NANOTRON = "optimizer.learning_rate_scheduler"
 _DENSE = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": None}
 _SETTINGS = words(
@@ -404,30 +353,3 @@ def _nanotron_model(draft: Draft) -> None:
             f"transformers' {kind} does not.",
         ]  # fmt: skip
         draft.describe(kind, wanted | {"initializer_range": deviation}, *notes)
-
-
-NANOTRON = reader(
-    "nanotron",
-    Row("optimizer", "optimizer.optimizer_factory.name", convert.optimizer, "adamw"),
-    Row("learning_rate", f"{_NANOTRON}.learning_rate"),
-    Row("adam_beta1", "optimizer.optimizer_factory.adam_beta1 optimizer.adam_beta1"),
-    Row("adam_beta2", "optimizer.optimizer_factory.adam_beta2 optimizer.adam_beta2"),
-    Row("adam_epsilon", "optimizer.optimizer_factory.adam_eps optimizer.adam_eps"),
-    Row("weight_decay", "optimizer.weight_decay"),
-    Row("max_grad_norm", "optimizer.clip_grad", convert.clip, None),
-    Row("sequence_length", "tokens.sequence_length"),
-    _nanotron_batch,
-    Row("max_steps", "tokens.train_steps"),
-    Row("warmup_steps", f"{_NANOTRON}.lr_warmup_steps", default=0),
-    _nanotron_style,
-    _nanotron_fall,
-    Row(
-        "min_lr_ratio",
-        f"{_NANOTRON}.min_decay_lr",
-        convert.lowest_rate,
-        default=1.0,
-        text="min_decay_lr is the peak unless set",
-    ),
-    _nanotron_precision,
-    _nanotron_model,
-)

@@ -7,9 +7,8 @@ import math
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.reader import Row, Step, adam, reader
 
-_ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+_ACTOR = "actor_rollout_ref.actor"
 _EPOCHS = "trainer.total_epochs"
 _ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
                "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
@@ -58,53 +57,13 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
             convert.put_warmup(draft, share, int)
 
 
-def _optim(home: str, rate: float) -> tuple[Step, ...]:
-    """Return the rows of verl's optimizer under a key (verl/trainer/config/optim/fsdp.yaml)."""
-    return (
-        Row("optimizer", f"{home}.optimizer", convert.optimizer, "adamw"),
-        Row("learning_rate", f"{home}.lr", default=rate),
-        *adam(0.9, 0.999, pair=f"{home}.betas"),
-        Row("weight_decay", f"{home}.weight_decay", default=0.01),
-        Row("max_grad_norm", f"{home}.clip_grad {_ACTOR}.grad_clip", convert.clip, 1.0),
-        Row("warmup_steps", "", default=0),
-        Row(
-            "schedule",
-            f"{home}.lr_scheduler_type {home}.lr_scheduler {home}.warmup_style",
-            convert.schedule,
-            "constant",
-        ),
-        Row("min_lr_ratio", f"{home}.min_lr_ratio", default=0.0),
-    )
+def _sft_length(draft: Draft) -> None:
+    """Set the steps of supervised training, whose batch is the whole rollout."""
+    _length(draft, 1, int(draft.value("batch_size")), 4, "")
 
 
-def _verl_lora(home: str) -> Step:
-    """Return the step of verl's adapters under the key of the model."""
-    rank = f"{home}.lora_rank"
-    return convert.lora(
-        rank, rank=rank, alpha=f"{home}.lora_alpha", targets=f"{home}.target_modules"
-    )
-
-
-VERL = reader(
-    "verl",
-    _rollouts,
-    *_optim(f"{_ACTOR}.optim", 1e-6),
-    convert.stated_objective("algorithm.adv_estimator", **_ESTIMATORS),
-    Row("objective", "", default="ppo"),
-    _verl_lora(_MODEL),
-    Row("precision", "", default="bf16"),
-    convert.starts_from(f"{_MODEL}.path"),
-)
-VERL_SFT = reader(
-    "verl-sft",
-    Row("batch_size", "data.train_batch_size", default=256),
-    lambda draft: _length(draft, 1, int(draft.value("batch_size")), 4, ""),
-    *_optim("optim", 1e-3),
-    Row("sequence_length", "data.max_length", default=1024),
-    _verl_lora("model"),
-    Row("precision", "", default="bf16"),
-    convert.starts_from("model.partial_pretrain", "model.path"),
-)
+def _estimator(draft: Draft) -> None:
+    convert.stated_objective(draft, "algorithm.adv_estimator", **_ESTIMATORS)
 
 
 def _kind(draft: Draft) -> str:
@@ -116,7 +75,7 @@ def _open_objective(draft: Draft) -> None:
     kind = _kind(draft)
     if kind.startswith("ppo"):
         for key in ("advantage_estimator", "algo.advantage.estimator"):
-            convert.stated_objective(key, **_ESTIMATORS)(draft)
+            convert.stated_objective(draft, key, **_ESTIMATORS)
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}
@@ -158,26 +117,3 @@ def _open_length(draft: Draft) -> None:
     convert.put_warmup(
         draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil
     )
-
-
-OPENRLHF = reader(
-    "openrlhf",
-    _open_objective,
-    Row("optimizer", "actor.optim optim", convert.optimizer, "adamw"),
-    _open_rate,
-    *adam(0.9, 0.95, pair="actor.adam.betas adam.betas adam_betas", eps="actor.adam.eps adam.eps"),
-    Row("weight_decay", "actor.adam.weight_decay adam.weight_decay l2", default=0.0),
-    Row("max_grad_norm", "actor.max_norm max_norm", convert.clip, 1.0),
-    _open_length,
-    Row("schedule", "actor.lr_scheduler lr_scheduler", convert.schedule, "cosine"),
-    Row("min_lr_ratio", "actor.min_lr_ratio min_lr_ratio", default=0.1),
-    convert.lora(
-        "ds.lora.rank",
-        "lora_rank",
-        rank="ds.lora.rank lora_rank",
-        alpha="ds.lora.alpha lora_alpha",
-        targets="ds.lora.target_modules target_modules",
-    ),
-    Row("precision", "ds.param_dtype param_dtype", convert.precision, "bf16"),
-    convert.starts_from("actor.model_name_or_path", "model.model_name_or_path", "pretrain"),
-)

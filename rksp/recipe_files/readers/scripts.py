@@ -74,7 +74,10 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
         document, syntax="script", data=words.data, lines=words.lines, program=first.short
     )
     more = f", the first of {len(found)}" if len(found) > 1 else ""
-    return read, (f"Read from the calls of a script, {first.short}{_at(first)}{more}.",)
+    notes = [f"Read from the calls of a script, {first.short}{_at(first)}{more}."]
+    if any(call.short.startswith("parse_") for call in calls):
+        notes.append("Its options count with their defaults.")
+    return read, tuple(notes)
 
 
 def _at(call: Call) -> str:

@@ -1,7 +1,8 @@
 """From a trainer's words and units to rksp's: each function sets fields of a draft.
 
 A converter takes the draft, the field and the keys to look under, and sets the field if one of
-them is there. A step takes the draft alone and sets what several keys decide together.
+them is there. A step takes the draft and its settings, of which keys are separated by blanks, and
+sets what several keys decide together.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec
+from functools import partial
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
@@ -17,9 +19,7 @@ from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
 
-Settings = ParamSpec("Settings")
 Converter = Callable[[Draft, str, Sequence[str]], None]
-Setter = Callable[[Draft], None]
 
 _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
 _NUMBERS = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?")
@@ -31,17 +31,6 @@ _GPT2 = {
     "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
 }
-
-
-def step(
-    function: Callable[Concatenate[Draft, Settings], None],
-) -> Callable[Settings, Setter]:
-    """Let a function take its settings first: `batch("batch_size")` is a step of a table."""
-
-    def settle(*given: Settings.args, **named: Settings.kwargs) -> Setter:
-        return lambda draft: function(draft, *given, **named)
-
-    return settle
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -110,7 +99,7 @@ def _named(put: Callable[[Draft, Found], None]) -> Converter:
     return convert
 
 
-def meaning(**meanings: str) -> Converter:
+def meaning(meanings: Mapping[str, str]) -> Converter:
     """Set a field from a word of the file; a switch that is on has the word `true`."""
 
     def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -123,6 +112,7 @@ def meaning(**meanings: str) -> Converter:
 
 # Set a field from its name in the file, to the nearest that rksp has.
 optimizer, schedule, precision = map(_named, (put_optimizer, put_schedule, put_precision))
+pure_precision = _named(partial(put_precision, is_pure=True))
 
 
 def put_decay_until(draft: Draft, end: int, found: Found | None) -> None:
@@ -131,24 +121,19 @@ def put_decay_until(draft: Draft, end: int, found: Found | None) -> None:
     draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
 
 
-@step
-def switches(draft: Draft, **precisions: str) -> None:
-    """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
-
-    Dots of a key are written as two underscores.
-    """
-    draft.asked.update(key.replace("__", ".") for key in precisions)
+def switches(draft: Draft, precisions: Mapping[str, str]) -> None:
+    """Set the precision from boolean keys, the first that is on: `{"bf16": "bf16"}`."""
+    draft.asked.update(precisions)
     for key, ours in precisions.items():
-        found = draft.true(key.replace("__", "."))
+        found = draft.true(key)
         if found is not None:
             draft.put("precision", ours, found)
             return
 
 
-@step
-def betas(draft: Draft, *keys: str) -> None:
+def betas(draft: Draft, keys: str) -> None:
     """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
-    found = draft.get(*keys)
+    found = draft.get(*keys.split())
     if found is None:
         return
     pair = found.value
@@ -204,10 +189,9 @@ def warmup_by(rounding: Callable[[float], int]) -> Converter:
     return convert
 
 
-warmup = warmup_by(round)
+warmup, warmup_cut = warmup_by(round), warmup_by(int)
 
 
-@step
 def warmup_share(draft: Draft, share: float, *, most: float = math.inf) -> None:
     """Set a trainer's default warm-up, a share of the run, which is at most so many steps."""
     total = int(draft.value("max_steps"))
@@ -244,10 +228,10 @@ def kind_of_adapters(draft: Draft, plain: str, *, home: str = "") -> tuple[str, 
     return plain, None
 
 
-@step
 def lora(
     draft: Draft,
-    *on: str,
+    on: str,
+    *,
     rank: str,
     alpha: str,
     targets: str,
@@ -266,7 +250,7 @@ def lora(
         kind: The kind of adapters to set.
         default_rank: The trainer's own rank.
     """
-    found = next((f for key in on if (f := _holds(draft, key, rank)) is not None), None)
+    found = next((f for key in on.split() if (f := _holds(draft, key, rank)) is not None), None)
     if draft.knows("peft"):
         return
     if found is None:
@@ -303,16 +287,25 @@ def _holds(draft: Draft, key: str, rank: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-@step
-def starts_from(draft: Draft, *keys: str) -> None:
+def starts_from(draft: Draft, keys: str) -> None:
     """Set the model whose weights one of these keys names."""
-    found = draft.text(*keys)
+    found = draft.text(*keys.split())
     if found is not None:
         draft.starts_trained = True
         draft.describe(found.value, {})
 
 
-@step
+def note(draft: Draft, keys: str, *, text: str) -> None:
+    """Add a note for the user where one of these keys has a value."""
+    if draft.text(*keys.split()) is not None:
+        draft.note(text)
+
+
+def no_target(draft: Draft, sentence: str) -> None:
+    """Record why no file of this trainer describes a model that rksp can build."""
+    draft.no_target(sentence)
+
+
 def stated_objective(draft: Draft, key: str, **more: str) -> None:
     """Set the objective from a key's word, one of `OBJECTIVES` or of `more`, else `other`."""
     found = draft.text(key)
@@ -321,10 +314,9 @@ def stated_objective(draft: Draft, key: str, **more: str) -> None:
         draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
 
-@step
-def devices(draft: Draft, *keys: str) -> None:
+def devices(draft: Draft, keys: str) -> None:
     """Set the number of devices: the user's, else the product of these keys."""
-    found = [draft.number(key) for key in keys]
+    found = [draft.number(key) for key in keys.split()]
     if found[0] is not None and found[0].value >= 1 and not draft.devices:
         draft.devices = _product(found)
         draft.devices_text = " × ".join(one.key for one in found if one is not None)
@@ -335,14 +327,13 @@ def _product(found: Sequence[Found | None]) -> int:
     return math.prod(max(1, int(one.value)) for one in found if one is not None)
 
 
-@step
 def batch(
     draft: Draft,
     micro: str,
     accumulation: str = "",
     *,
     whole: str = "",
-    shared: Sequence[str] = (),
+    shared: str = "",
     default: int | None = None,
 ) -> None:
     """Set the batch from the file's full batch, or from micro × accumulation × replicas.
@@ -360,7 +351,7 @@ def batch(
     total = draft.number(*whole.split())
     size = draft.number(*micro.split())
     steps = draft.number(*accumulation.split())
-    copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared]))
+    copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared.split()]))
     if total is None or total.value <= 0:
         if size is not None or default is not None:
             put_batch(draft, size, steps, copies, default or 1)
@@ -438,7 +429,6 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
         draft.assume(name, f"{found.key}: {unit!r} is not a unit of time that rksp knows", found)
 
 
-@step
 def epochs(draft: Draft, key: str, default: float | None = None) -> None:
     """Set `max_steps` from epochs, by default so many, if no number of steps is known."""
     found = draft.number(key)

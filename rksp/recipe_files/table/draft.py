@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -102,7 +103,7 @@ class Draft:
             return None
         self.seen.add(found.key)
         if isinstance(found.value, Unresolved):
-            self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
+            self.note(f"{found.key} is not known from this file: it is {found.value.text}.")
             return None
         return found
 
@@ -286,7 +287,8 @@ class Draft:
             if isinstance(value, _Watched):
                 value.take()
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
-        stem = PurePath(name).name
+        cached = _CACHED.search(name)  # a folder of the Hub's cache
+        stem = f"{cached[1]}/{cached[2]}" if cached else PurePath(name).name
         if stem != name and _is_absent(name):
             notes = (*notes, f"{name} is not on this machine; it is read as {stem}.")
             name = stem
@@ -324,6 +326,9 @@ class Draft:
     def _set(self, name: str, value: Any, origin: Origin) -> None:
         if name not in self._given:
             self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
+
+
+_CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)(?:/|$)")
 
 
 def _is_absent(name: str) -> bool:

@@ -1,30 +1,31 @@
-"""A reader of one trainer's files: a table of fields, with functions for special cases.
-
-`keys.toml` says what is known of each trainer beside it: its marks, and what is not read.
-"""
+"""A reader of one trainer's files: a table of `keys.toml`, with functions for special cases."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rksp.recipe import PREFERENCES, REINFORCED
+from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.said.origin import Unread
-from rksp.recipe_files.table.convert import Converter, Setter, betas, number, positive
+from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
 
 NOTHING = object()
 _Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
 _CLOSE = 0.8  # likeness of two keys, one of which is a misspelling of the other
+# Fields that are no plain numbers; `as` in a row names another converter.
+_CONVERTERS = {"optimizer": convert.optimizer, "schedule": convert.schedule,
+               "precision": convert.precision, "max_grad_norm": convert.clip}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +47,7 @@ class Row:
     text: str = ""
 
 
-Step = Row | Setter
-
-
-def adam(
-    beta1: object,
-    beta2: object,
-    epsilon: object = 1e-8,
-    *,
-    pair: str = "",
-    each: str = "",
-    eps: str = "",
-) -> tuple[Step, ...]:
-    """Return the rows of Adam's betas and epsilon.
-
-    Args:
-        beta1: The trainer's default.
-        beta2: The trainer's default.
-        epsilon: The trainer's default, or what finds it in the draft.
-        pair: Keys of both betas together.
-        each: The key of the first beta and that of the second.
-        eps: Keys of epsilon.
-    """
-    first, second = each.split() or ("", "")
-    return (
-        betas(*pair.split()),
-        Row("adam_beta1", first, default=beta1),
-        Row("adam_beta2", second, default=beta2),
-        Row("adam_epsilon", eps, default=epsilon),
-    )
+Step = Row | Callable[[Draft], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,16 +170,64 @@ def foreign_format(document: Document) -> tuple[str, str] | None:
     return None
 
 
-def reader(name: str, *steps: Step) -> Reader:
-    """Return the reader with these steps of the trainer that `keys.toml` knows by this name."""
-    about = _trainers()[name]
+def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
+    """Return the reader of a trainer.
+
+    Args:
+        name: Its table in `keys.toml`.
+        functions: What the table may name beside the functions of `convert`: those of a module.
+    """
+    about, known = _trainers()[name], {**vars(convert), **functions}
     return Reader(
         name=name,
         marks=tuple(Marks(**marks) for marks in about["marks"]),
-        steps=steps,
+        steps=tuple(_step(row, known) for row in _rows(about["steps"])),
         **{key: about[key] for key in ("title", "version", "source")},
         **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
     )
+
+
+def _rows(steps: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows of a table, those of another that it takes over with its own defaults."""
+    for row in steps:
+        if not isinstance(row, dict) or "like" not in row:
+            yield row
+            continue
+        defaults = row.get("defaults", {})
+        for other in _trainers()[row["like"]]["steps"]:
+            if isinstance(other, dict):
+                name, keys = next(iter(other.items()))
+                other = other | {name: keys.replace("{at}", row.get("at", ""))}
+                other |= defaults.get(name, {})
+            yield other
+
+
+def _step(row: Any, known: Mapping[str, Any]) -> Step:
+    """Return the step that a row stands for: a function, alone or with settings, or a field."""
+    if isinstance(row, str):
+        step: Step = known[row]
+        return step
+    (name, keys), *rest = row.items()
+    settings = dict(rest)
+    if name not in Recipe.model_fields:
+        function = known[name]
+        return lambda draft: function(draft, keys, **settings)
+    kind, default = settings.pop("as", ""), settings.pop("default", NOTHING)
+    if isinstance(default, str):
+        default = known[default[:-2]] if default.endswith("()") else default
+        default = None if default == "off" else default
+    if "by" in settings:
+        default = partial(_default_by, settings.pop("by"), settings.pop("where"), default)
+    if isinstance(kind, dict):
+        converter = convert.meaning(kind)
+    else:
+        converter = known[kind] if kind else _CONVERTERS.get(name, number)
+    return Row(name, keys, converter, default, **settings)
+
+
+def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
+    """Return the default that goes with what another field was read as."""
+    return where.get(str(draft.value(field)), rest)
 
 
 def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ...]:

@@ -8,23 +8,8 @@ from collections.abc import Iterable, Iterator
 from rksp.documents.score import ComparisonReport, RiskAssessment, ScoreReport, SeedReport
 from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import recipe_rows, shown
+from rksp.report import blocks as page
 from rksp.report import words
-from rksp.report.blocks import (
-    PERCENT,
-    Block,
-    Code,
-    Figure,
-    Notes,
-    Numbers,
-    Section,
-    Sentence,
-    Table,
-    Title,
-    Verdict,
-    Words,
-    likelihood,
-    provenance,
-)
 from rksp.report.diff import changed_blocks
 from rksp.report.gate import deciding, place
 from rksp.report.runs import history_blocks
@@ -32,7 +17,6 @@ from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
 from rksp.spectra.spectrum import VARIANTS
 
-_TONES = {"ok": "ok", "risk": "risk"}
 _SMALL = 0.05  # decades; a smaller reason is not listed
 _MOST_REASONS = 12
 _FAILED = "Failed means: the run diverges, or ends higher than at a lower learning rate."
@@ -50,14 +34,14 @@ _WHY = (
 )
 
 
-def blocks(report: ScoreReport) -> list[Block]:
+def blocks(report: ScoreReport) -> list[page.Block]:
     """Return the blocks of the page."""
     seed = deciding(report)
-    number = Numbers(report, f"seeds/{report.seeds.index(seed)}/")
-    runs = report.own_runs and history_blocks(report.own_runs, Numbers(report, "own_runs/"))
-    parts: list[Iterable[Block]] = [
+    number = page.Numbers(report, f"seeds/{report.seeds.index(seed)}/")
+    runs = report.own_runs and history_blocks(report.own_runs, page.Numbers(report, "own_runs/"))
+    parts: list[Iterable[page.Block]] = [
         [
-            Title(
+            page.Title(
                 eyebrow="rksp",
                 name=words.training(report, report.target.name),
                 about=f"{words.size_and_weights(report)}; {words.stream(report)}",
@@ -72,22 +56,21 @@ def blocks(report: ScoreReport) -> list[Block]:
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
         [_evidence(report, seed, number)],
-        [Section("Your own runs", runs, folds="summary")] if runs else [],
+        [page.Section("Your own runs", runs, folds="summary")] if runs else [],
         [_recipe(report), _provenance(report, seed, number)],
     ]
     return [block for part in parts for block in part]
 
 
-def _verdict(report: ScoreReport, seed: SeedReport, number: Numbers) -> Verdict:
+def _verdict(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Verdict:
     risk, gauge = seed.risk, None
-    odds: tuple[str, Words] | tuple[()] = ()
+    odds: tuple[str, page.Words] | tuple[()] = ()
     if risk is not None and risk.probability_failed is not None and not words.can_not_tell(risk):
-        odds = ("P(failed)", number("risk/probability_failed", PERCENT))
+        odds = ("P(failed)", number("risk/probability_failed", page.PERCENT))
         low, high = risk.probability_failed_low, risk.probability_failed_high
         gauge = figures.gauge(risk.probability_failed, low, high, risk.threshold)
-    return Verdict(
-        word=words.TITLES[report.verdict],
-        tone=_TONES.get(report.verdict, "doubtful"),
+    return page.Verdict(
+        verdict=report.verdict,
         headline=_headline(report, risk),
         odds=odds,
         gauge=gauge,
@@ -106,49 +89,51 @@ def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
     if said := words.published(report, risk):
         return words.sentence(said)
     if risk.probability_failed is not None:
-        return f"{likelihood(risk.probability_failed).capitalize()} to fail"
+        return f"{page.likelihood(risk.probability_failed).capitalize()} to fail"
     if risk.start_here is None:
         return "No learning rate trains this model"
     return f"Start at a learning rate of {words.rate(risk.start_here)}"
 
 
-def _answer(report: ScoreReport, seed: SeedReport, number: Numbers) -> Iterator[Block]:
+def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
     """Yield the chance to fail, the three rates and what moved them, or why there is no answer."""
     risk = seed.risk
     if risk is None or words.can_not_tell(risk):
         for reason in [definite(seed.risk_missing)] if risk is None else risk.reasons:
-            yield Sentence(f"{words.sentence(reason)}.")
+            yield page.Sentence(f"{words.sentence(reason)}.")
         if said := words.open_gate(report):
-            yield Sentence(f"{words.sentence(said)}.", "advice")
+            yield page.Sentence(f"{words.sentence(said)}.", "advice")
         return
     if risk.probability_failed is not None:
-        yield Sentence(_odds(risk, number))
+        yield page.Sentence(_odds(risk, number))
     head = ("Learning rate", "Value", "Meaning")
-    yield Table(head, list(_rates(report, risk, number)), look="figures")
+    yield page.Table(head, list(_rates(report, risk, number)), look="figures")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
-        yield Sentence(sentence, "advice")
+        yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
     for said in filter(None, (*hints, *risk.measuring_adds, words.applied(risk))):
-        yield Sentence(f"{words.sentence(said)}.", "hint")
-    yield Sentence(_FAILED, "hint")
+        yield page.Sentence(f"{words.sentence(said)}.", "hint")
+    yield page.Sentence(_FAILED, "hint")
 
 
-def _odds(risk: RiskAssessment, number: Numbers) -> Words:
-    ends = [number(f"risk/probability_failed_{end}", PERCENT) for end in ("low", "high")]
+def _odds(risk: RiskAssessment, number: page.Numbers) -> page.Words:
+    ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
     between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
     diverging = risk.probability_diverged
-    told = ("; P(diverged) ", number("risk/probability_diverged", PERCENT))
+    told = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
     return (
-        *("P(failed) ", number("risk/probability_failed", PERCENT), *between),
+        *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
         *(() if diverging is None else told),
-        *("; at learning rate ", Numbers(number.document)("recipe/learning_rate", digits=6)),
+        *("; at learning rate ", page.Numbers(number.document)("recipe/learning_rate", digits=6)),
         *(", over ", number("risk/horizon_steps"), " steps; the bar is "),
         *(number("risk/threshold", ".0%"), "."),
     )
 
 
-def _rates(report: ScoreReport, risk: RiskAssessment, number: Numbers) -> Iterator[list[Words]]:
-    recipe, own = report.recipe, Numbers(report)
+def _rates(
+    report: ScoreReport, risk: RiskAssessment, number: page.Numbers
+) -> Iterator[list[page.Words]]:
+    recipe, own = report.recipe, page.Numbers(report)
     given = own("recipe/learning_rate", digits=6) if recipe.learning_rate else "none given"
     steps = own("recipe/max_steps", ",d")
     yield ["Recipe", given, (f"{recipe.optimizer}, {recipe.schedule}, ", steps, " steps")]
@@ -159,31 +144,37 @@ def _rates(report: ScoreReport, risk: RiskAssessment, number: Numbers) -> Iterat
         yield ["Start here", start, "the middle of the published runs"]
         return
     else:
-        excess: Words = ("expected loss +", number("risk/start_excess", ".2f"), " nats, ")
+        excess: page.Words = ("expected loss +", number("risk/start_excess", ".2f"), " nats, ")
         excess = () if risk.start_excess is None else excess
-        failed = ("P(failed) ", number("risk/start_failed", PERCENT))
+        failed = ("P(failed) ", number("risk/start_failed", page.PERCENT))
         yield ["Start here", start, (*excess, *failed)]
     yield ["Likely edge", number("risk/likely_edge", digits=2), "P(failed) is one half"]
     most, share = number("risk/do_not_exceed", digits=2), number("risk/risk", ".0%")
     yield ["Do not exceed", most, (share, " of the edges are lower")]
 
 
-def _around(report: ScoreReport, seed: SeedReport) -> Iterator[Block]:
+def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
     """Yield what failed the gate, which settings were not read, and what was assumed."""
     if report.gate and report.gate.failed:
-        keys = (part for key in report.gate.issues for part in (", ", Code(key)))
-        yield Sentence(
-            ("Failed by ", Code(f"--fail-on {report.gate.fail_on}"), ": ", *list(keys)[1:], ".")
+        keys = (part for key in report.gate.issues for part in (", ", page.Code(key)))
+        yield page.Sentence(
+            (
+                "Failed by ",
+                page.Code(f"--fail-on {report.gate.fail_on}"),
+                ": ",
+                *list(keys)[1:],
+                ".",
+            )
         )
     for line in (words.unread(report), words.decisive(report, seed), report.assumed):
         if line:
-            yield Sentence(f"{words.sentence(line)}.", "hint")
+            yield page.Sentence(f"{words.sentence(line)}.", "hint")
 
 
-def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Block]:
+def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[page.Block]:
     if risk is None or not risk.curve or words.can_not_tell(risk):
         return
-    yield Figure(
+    yield page.Figure(
         title="Risk against the learning rate",
         hint="P(failed) with its interval, for this recipe at other learning rates."
         + _DOTS * (risk.learned is not None),
@@ -192,33 +183,35 @@ def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Block]:
     )
 
 
-def _findings(report: ScoreReport) -> Iterator[Block]:
-    rows: list[list[Words]] = []
+def _findings(report: ScoreReport) -> Iterator[page.Block]:
+    rows: page.Rows = []
     for one in words.ordered(report):
         stands = place(report, one)
         where = [one.layer, "{}:{}".format(*stands) if stands else ""]
-        small: list[str] = [part for name in filter(None, where) for part in (Code(name), " · ")]
+        small: list[str] = [
+            part for name in filter(None, where) for part in (page.Code(name), " · ")
+        ]
         small.append(f"{one.healthy}; source: {one.source}")
         rows.append([one.level.value, one.code, one.message, one.fix, small])
     if rows:
         head = ("Level", "Check", "Message", "Fix", "Healthy")
-        yield Section("Findings", [Table(head, rows, look="items")])
+        yield page.Section("Findings", [page.Table(head, rows, look="items")])
     else:
-        yield Section("Findings", [Sentence("No check found anything.", "hint")])
+        yield page.Section("Findings", [page.Sentence("No check found anything.", "hint")])
 
 
-def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[Block]:
+def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[page.Block]:
     if changed is not None:
         counts = words.states(Counter(one.state for one in changed.changes))
-        said = Sentence(f"Compared with the baseline: {counts}.")
-        blocks = [said, *changed_blocks(changed, Numbers(report, "baseline/"))]
-        yield Section("Since the baseline", blocks)
+        said = page.Sentence(f"Compared with the baseline: {counts}.")
+        blocks = [said, *changed_blocks(changed, page.Numbers(report, "baseline/"))]
+        yield page.Section("Since the baseline", blocks)
 
 
-def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
+def _levers(risk: RiskAssessment | None, number: page.Numbers) -> Iterator[page.Block]:
     if risk is None or not risk.levers or words.can_not_tell(risk):
         return
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for i, one in enumerate(risk.levers):
         at = f"risk/levers/{i}"
         between = (number(f"{at}/low", digits=2), "× to ", number(f"{at}/high", digits=2), "×")
@@ -226,10 +219,12 @@ def _levers(risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
         size = (number(f"{at}/factor", digits=2), "×")
         rows.append([f"{one.title} {one.change}", size, between, loss, cost])
     head = ("Would raise the edge", "By", "Interval", "Final loss", "Time a step")
-    yield Section("Levers", [Table(head, rows)], hint=_LEVERS)
+    yield page.Section("Levers", [page.Table(head, rows)], hint=_LEVERS)
 
 
-def _reasons(report: ScoreReport, risk: RiskAssessment | None, number: Numbers) -> Iterator[Block]:
+def _reasons(
+    report: ScoreReport, risk: RiskAssessment | None, number: page.Numbers
+) -> Iterator[page.Block]:
     if risk is None or words.can_not_tell(risk) or report.recipe.learning_rate is None:
         return
     rows = [
@@ -238,11 +233,11 @@ def _reasons(report: ScoreReport, risk: RiskAssessment | None, number: Numbers) 
         if abs(one.decades) >= _SMALL
     ]
     if rows:
-        bars = Table(("Reason", "Decades"), rows[:_MOST_REASONS], look="bars")
-        yield Section("Why", [bars], hint=_WHY, folds="summary")
+        bars = page.Table(("Reason", "Decades"), rows[:_MOST_REASONS], look="bars")
+        yield page.Section("Why", [bars], hint=_WHY, folds="summary")
 
 
-def _spectra(seed: SeedReport, number: Numbers) -> Iterator[Block]:
+def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
     layers, variant = seed.spectra.layers, VARIANTS.get(seed.spectra.variant)
     if not layers:
         return
@@ -251,53 +246,57 @@ def _spectra(seed: SeedReport, number: Numbers) -> Iterator[Block]:
         f" The drawings show the part of the plane where all eigenvalues are, from "
         f"{frame.middle - frame.reach:.2f} to {frame.middle + frame.reach:.2f} on the real axis."
     )
-    yield Figure(
+    yield page.Figure(
         title="Eigenvalues of every block",
         hint=("The fitted linear map of each residual block.", part * frame.is_part),
         drawing=figures.small_multiples(layers, frame, variant, number),
     )
-    rows: list[list[Words]] = []
+    rows: page.Rows = []
     for i, layer in enumerate(layers):
         cells = (number(f"spectra/layers/{i}/{column.field}", column.form) for column in COLUMNS)
         status = layer.status.replace("_", " ")
-        rows.append([Code(layer.name), *cells, "" if status == "ok" else status])
+        rows.append([page.Code(layer.name), *cells, "" if status == "ok" else status])
     rows.append(["usual", *map(usual, COLUMNS), ""])
     head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
-    table = Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
+    table = page.Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
     coverage = number("spectra/coverage", ".0%")
-    about = Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
-    yield Section("All numbers of all blocks", [about, table], folds="page")
+    about = page.Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
+    yield page.Section("All numbers of all blocks", [about, table], folds="page")
 
 
-def _evidence(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
+def _evidence(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
     rows = [
-        [words.sentence(one.word), number(one.path, one.form), one.healthy, one.note]
+        [words.sentence(one.word), number(one.path), one.healthy, one.note]
         for one in measured(seed)
     ]
     if seed.response is not None:
         rows.append(
             ["Cost of the response", number("response/forward_passes"), "", "forward passes"]
         )
-    table = Table(("Measured", "Value", "Healthy", ""), rows, look="cards")
+    table = page.Table(("Measured", "Value", "Healthy", ""), rows, look="cards")
     notes = words.notes(report, seed)
-    numbers: list[Block] = [table, Sentence(RANGE_NOTE, "hint")] if rows else []
-    return Section("Evidence", [*numbers, *([Notes(notes)] if notes else [])], folds="summary")
+    numbers: list[page.Block] = [table, page.Sentence(RANGE_NOTE, "hint")] if rows else []
+    return page.Section(
+        "Evidence", [*numbers, *([page.Notes(notes)] if notes else [])], folds="summary"
+    )
 
 
-def _recipe(report: ScoreReport) -> Section:
+def _recipe(report: ScoreReport) -> page.Section:
     values = dict(report.recipe)
-    places = {name: (" ", Code(f"{at[0]}:{at[1]}")) for name, at in report.recipe_places.items()}
+    places = {
+        name: (" ", page.Code(f"{at[0]}:{at[1]}")) for name, at in report.recipe_places.items()
+    }
     rows = [
         (name, value, (said, *places.get(name, ())))
         for name, value, said in recipe_rows(values, report.recipe_origins)
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
-    return Section("Recipe", [Table(("Field", "Value", "From"), rows)], folds="page")
+    return page.Section("Recipe", [page.Table(("Field", "Value", "From"), rows)], folds="page")
 
 
-def _provenance(report: ScoreReport, seed: SeedReport, number: Numbers) -> Section:
-    more: list[list[Words]] = [["seed", number("seed"), "", ""]]
+def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
+    more: page.Rows = [["seed", number("seed"), "", ""]]
     digests = {"configuration": report.target.config_hash}
     digests["classifier’s data"] = None if seed.risk is None else seed.risk.classifier_data
-    more += [[name, Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
-    return provenance(report, Numbers(report), *more)
+    more += [[name, page.Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
+    return page.provenance(report, page.Numbers(report), *more)

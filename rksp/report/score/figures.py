@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -13,8 +14,7 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
 from rksp.report.blocks import Numbers
-from rksp.spectra.spectrum import Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import NEAR_UNIT, Status, Variant
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
@@ -59,22 +59,25 @@ def sparkline(curve: Sequence[CurvePoint]) -> str:
     return f"P(failed) at rates from {' to '.join(ends)}: {bars}"
 
 
-def panel(*drawn: tuple[str, Markup]) -> Markup:
-    """Return the box of a drawing that is made once for a `wide` screen and once for a `narrow`.
+def panel(draw: Callable[..., Markup], wide: int, narrow: int) -> Markup:
+    """Return the box of a drawing that is made for wide and for narrow screens.
 
     So text does not shrink with the screen.
+
+    Args:
+        draw: Draws it, given `width` and `height` in pixels.
+        wide: The height on a wide screen.
+        narrow: The height on a narrow one.
     """
-    inner = Markup().join(Markup('<div class="{}">{}</div>').format(*one) for one in drawn)
+    made = (("wide", draw(width=920, height=wide)), ("narrow", draw(width=350, height=narrow)))
+    inner = Markup().join(Markup('<div class="{}">{}</div>').format(*one) for one in made)
     return Markup('<div class="panel">{}</div>').format(inner)
 
 
 def risk_panel(report: ScoreReport, risk: RiskAssessment) -> Markup:
     """Draw P(failed) by learning rate with the team's own runs, for both screens."""
     rate, past = report.recipe.learning_rate, _past(report, risk)
-    return panel(
-        ("wide", risk_curve(risk, rate, width=920, height=360, past=past)),
-        ("narrow", risk_curve(risk, rate, width=350, height=320, past=past)),
-    )
+    return panel(partial(risk_curve, risk, rate, past=past), 360, 320)
 
 
 def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]:
@@ -200,7 +203,7 @@ def small_multiples(
         variant: Says which moduli count as near-unit, drawn as a ring.
         number: Writes numbers of the seed.
     """
-    near_unit = None if variant is None else variant.near_unit
+    near_unit = None if variant is None else NEAR_UNIT
     drawn = [
         Markup("<figure>{}<figcaption>{}<br>ρ {}{}</figcaption></figure>").format(
             circle(layer, within, near_unit),

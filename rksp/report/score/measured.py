@@ -35,15 +35,11 @@ class Measured:
     Attributes:
         word: Its name, which `rksp explain` knows.
         path: Its place in the report of a seed.
-        value: The number.
-        form: How it is written; empty for three digits.
         note: Where in the model, or what to compare it with; may be empty.
     """
 
     word: str
     path: str
-    value: float
-    form: str = ""
     note: str = ""
 
     @property
@@ -119,8 +115,7 @@ def measured(seed: SeedReport) -> list[Measured]:
         value = getattr(getattr(seed, part), field)
         if value is not None:
             notes = filter(None, (note, _beyond(word, value)))
-            one = Measured(word=word, path=path, value=value, note="; ".join(notes))
-            found.append(one)
+            found.append(Measured(word=word, path=path, note="; ".join(notes)))
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
@@ -66,29 +66,17 @@ def _continued(line: Text, width: int) -> Iterator[Text]:
     yield Text(shown, style=line.style, no_wrap=True, overflow="ignore")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The lines of a page; each takes one line of the terminal."""
-
-    lines: Sequence[Line]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Line]:
-        """Yield the lines."""
-        yield from self.lines
-
-
-def render(report: ScoreReport) -> Page:
+def render(report: ScoreReport) -> Group:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(report, seed))
     forms = [words.learned(seed), words.learned(seed, is_brief=True)]
     own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if forms[0] else []
-    changed = (_line(Text(f"  {said}", style="dim")) for said in (change(seed),) if said)
-    lines = [*_verdict(report, seed), *_rates(report, seed.risk), *own, *trained, *changed]
+    more = _notes(*words.trained(report, seed), change(seed))
+    lines = [*_verdict(report, seed), *_rates(report, seed.risk), *own, *more]
     rest = list(_rest(report, seed))
     if len(lines) + len(rest) > _MOST:
         rest = list(_rest(report, seed, is_brief=True))
-    return Page([*lines, *rest])
+    return Group(*lines, *rest)
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
@@ -96,20 +84,19 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
     style = STYLES.get(report.verdict, DOUBTFUL)
-    title = (words.TITLES[report.verdict], style)
+    title = (report.verdict.upper(), style)
     because = f"  {leading}" if leading else ""
     if risk is None or words.can_not_tell(risk):
         first, *others = [seed.risk_missing] if risk is None else risk.reasons
         left = len(others) - 1
         more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
-        of_risk = f"{words.TITLES[report.risk_verdict].lower()}: {first}"
+        of_risk = f"{report.risk_verdict}: {first}"
         whole = words.training(report, f"{target.name}{size}")
         said = f"{because} for {whole}; otherwise {of_risk}"
         yield _line(Text.assemble(title, said if because else f"  {whole}: {first}"))
         if others:
             yield _line(f"  {others[0]}{more}")
-        if said := words.open_gate(report):
-            yield _line(Text(f"  {said}", style="yellow"))
+        yield from _notes(words.open_gate(report), style="yellow")
         return
     name = target.name
     names = (f"{name}{size}", name, name.rpartition("/")[2])  # without its organization, at last
@@ -156,10 +143,7 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
         f"  S {start} · E {edge} · X {most}",
     )
     yield _line(*(_scale(report, risk, length) for length in _SCALES))
-    if crossed := words.crossed(risk):
-        yield _line(Text(f"  {crossed}", style="dim"))
-    if said := words.applied(risk):
-        yield _line(Text(f"  {said}", style="dim"))
+    yield from _notes(words.crossed(risk), words.applied(risk))
     yield from _levers(report, risk)
 
 
@@ -194,16 +178,9 @@ def _scale(report: ScoreReport, risk: RiskAssessment, length: int) -> Text:
 def _rest(report: ScoreReport, seed: SeedReport, *, is_brief: bool = False) -> Iterator[Line]:
     """Yield the main finding, the assumptions or just those that decide, and what to do next."""
     yield from _finding(report)
-    if noise := words.noise(report):
-        yield _line(Text(f"  {noise}", style="yellow"))
-    if report.unread:
-        yield _line(Text(f"  {words.unread(report)}", style="yellow"))
-    if report.assumed:
-        decisive = words.decisive(report, seed)
-        if decisive:
-            yield _line(Text(f"  {decisive}", style="yellow"))
-        if not (decisive and is_brief):
-            yield _line(Text(f"  {report.assumed}", style="dim"))
+    decisive = words.decisive(report, seed) if report.assumed else ""
+    yield from _notes(words.noise(report), words.unread(report), decisive, style="yellow")
+    yield from _notes("" if decisive and is_brief else report.assumed)
     if report.baseline is None:
         yield from _next(report)
     else:
@@ -231,6 +208,11 @@ def _next(report: ScoreReport) -> Iterator[Line]:
     command = report.next_command or "the same command with -v"
     forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     yield Line([Text(form, style="dim") for form in forms], is_whole=True)
+
+
+def _notes(*said: str, style: str = "dim") -> Iterator[Line]:
+    """Yield a line of each that is not empty."""
+    return (_line(Text(f"  {one}", style=style)) for one in said if one)
 
 
 def _line(*forms: Text | str) -> Line:

@@ -5,32 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
+from rksp.documents import score as documents
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
-from rksp.documents.score import (
-    ForwardReport,
-    ResponseReport,
-    RiskAssessment,
-    ScoredTarget,
-    ScoreReport,
-    ScoreVerdict,
-    SpectraReport,
-    SummaryReport,
-)
 from rksp.ground.text import short
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
 from rksp.report.gate import deciding
-from rksp.report.html import framed
+from rksp.report.html import render
 
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
-    ("risk", RiskAssessment),
-    ("response", ResponseReport),
-    ("forward", ForwardReport),
-    ("spectra", SpectraReport),
-    ("target", ScoredTarget),
+    ("risk", documents.RiskAssessment),
+    ("response", documents.ResponseReport),
+    ("forward", documents.ForwardReport),
+    ("spectra", documents.SpectraReport),
+    ("target", documents.ScoredTarget),
 )
 _RATES = ("start_here", "likely_edge", "do_not_exceed")
 _MOST_FINDINGS = 3
@@ -49,15 +42,15 @@ class Result:
         report: The document that `rksp score` writes.
     """
 
-    report: ScoreReport
+    report: documents.ScoreReport
 
     @property
-    def verdict(self) -> ScoreVerdict:
+    def verdict(self) -> documents.ScoreVerdict:
         """The answer in a word."""
         return self.report.verdict
 
     @property
-    def summary(self) -> SummaryReport | None:
+    def summary(self) -> documents.SummaryReport | None:
         """May the run be launched, why, at which rate, and what to change."""
         return self.report.summary
 
@@ -96,7 +89,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name; `report.to_json()` is the document."""
         seed = deciding(self.report)
-        fields = {name: getattr(self.report, name) for name in ScoreReport.model_fields}
+        fields = {name: getattr(self.report, name) for name in documents.ScoreReport.model_fields}
         for where, kind in _PARTS:
             part = self.report.target if where == "target" else getattr(seed, where)
             for name in kind.model_fields:
@@ -113,7 +106,7 @@ class Result:
 
     def __repr__(self) -> str:
         seed = deciding(self.report)
-        lines = [f"{self.report.target.name}: {words.TITLES[self.report.verdict]}"]
+        lines = [f"{self.report.target.name}: {self.report.verdict.upper()}"]
         if seed.risk is None:
             lines.append(f"  {seed.risk_missing}")
         else:
@@ -136,7 +129,11 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return framed(self.report, self.report.target.name)
+        """Return the page in a frame for notebooks: its styles stay inside, and no script runs."""
+        return Markup(
+            '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
+            'style="width: 100%; height: 680px; border: 0"></iframe>'
+        ).format(self.report.target.name, render(self.report))
 
 
 def _in_python(assumed: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import (
@@ -23,6 +25,8 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 
 _ROWS = 256  # rows of a product that are compared, evenly spaced
+_Before = Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]
+_After = Callable[[nn.Module, tuple[Any, ...], object], object]
 _EPS = torch.finfo(torch.float32).eps
 _ALLOWED = 10.0  # times the rounding of single products, as a root of the mean square
 
@@ -67,6 +71,27 @@ def audited(model: nn.Module, step: Callable[[], Tensor | None]) -> list[Defect]
     return audit.found
 
 
+class _Use(NamedTuple):
+    """A call of a module: its inputs `[tokens, inputs]` and the gradient `[tokens, outputs]`.
+
+    Those of an embedding are words `[tokens]`, which stand for rows of zeros with a one each.
+    """
+
+    path: str
+    module: nn.Module
+    inputs: Tensor
+    grads: Tensor
+
+    def factors(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what gives these rows of the weight's gradient, `[tokens, rows]` and the rest."""
+        if self.inputs.is_floating_point():
+            return self.grads[:, which], self.inputs
+        is_one = self.inputs[:, None] == which
+        if self.module.padding_idx is not None:
+            is_one &= which != self.module.padding_idx
+        return is_one.to(self.grads), self.grads
+
+
 class _Audit:
     """The hooks of one audit."""
 
@@ -78,8 +103,12 @@ class _Audit:
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 owners.setdefault(parameter, []).append(module)
-        self._linear = {p for p, of in owners.items() if p.dim() == 2 and all(map(is_linear, of))}
-        self._uses: dict[nn.Parameter, list[tuple[str, Tensor, Tensor]]] = {}
+        self._owners = {
+            p: set(of)
+            for p, of in owners.items()
+            if any(map(is_linear, of)) and all(is_linear(one) or _is_table(one) for one in of)
+        }
+        self._uses: dict[nn.Parameter, list[_Use]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -94,46 +123,52 @@ class _Audit:
             yield
 
     def end(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
-        """Compare the gradient of a weight with the products of its uses."""
+        """Compare the gradient of a weight with the sum of the products of its uses."""
         uses = self._uses.get(parameter, [])
-        if grad is None or not uses:
-            return
-        module = self.model.get_submodule(uses[0][0])
-        left, right = (torch.cat(parts) for parts in zip(*[one[1:] for one in uses], strict=True))
-        whole = grad if isinstance(module, nn.Linear) else grad.mT
-        self._compare(uses[0][0], "weight gradient", whole, left.mT, right, left.dtype)
+        if grad is None or {one.module for one in uses} != self._owners.get(parameter):
+            return  # as where a fused loss reads the weight of a head that is tied
+        whole = grad.mT if type(uses[0].module).__name__ == "Conv1D" else grad
+        which = torch.arange(0, len(whole), -(-len(whole) // _ROWS), device=whole.device)
+        factors = zip(*[one.factors(which) for one in uses], strict=True)
+        left, right = (torch.cat(parts) for parts in factors)
+        kind = _worst(one.grads for one in uses)
+        self._compare(uses[0].path, "weight gradient", whole[which], left.mT, right, kind)
 
-    def _enter(self, path: str) -> Callable[[nn.Module, tuple], tuple | None]:
-        def before(module: nn.Module, args: tuple) -> tuple | None:
+    def _enter(self, path: str) -> _Before:
+        def before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             factors: list[Tensor] = []  # of this call: its input, later its output's gradient
             self._inside.append((path, factors))
+            if _is_table(module) and args:
+                factors.append(args[0])
             if not (is_linear(module) and args and isinstance(args[0], Tensor)):
                 return None
             x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
             factors.append(x.detach())
             if x.requires_grad:
-                x.register_hook(lambda grad: self._input_gradient(path, module, factors, grad))
+                _hook(x, lambda grad: self._input_gradient(path, module, factors, grad))
             return (x, *args[1:])
 
         return before
 
-    def _leave(self, path: str) -> Callable[[nn.Module, tuple, object], object]:
-        def after(module: nn.Module, args: tuple, output: object) -> object:
+    def _leave(self, path: str) -> _After:
+        def after(module: nn.Module, args: tuple[Any, ...], output: object) -> object:
             _, factors = self._inside.pop()
             y = first_tensor(output)
             if y is None or any(module.children()):
                 return None
-            if not factors or not isinstance(output, Tensor):
-                if not bool(y.detach().isfinite().all()):
-                    self._add(path, "output", math.inf, y.dtype == torch.float16)
-                return None
-            bias = getattr(module, "bias", None)
-            product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
-            self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
-            if not y.requires_grad:
+            if factors and is_linear(module):
+                bias = getattr(module, "bias", None)
+                product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
+                self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
+            elif not bool(y.detach().isfinite().all()):
+                is_half, limit = y.dtype == torch.float16, torch.finfo(y.dtype).max
+                limit = limit if is_half else math.sqrt(limit)  # norms square
+                if _largest([*tree_leaves(args), *module.parameters()]) <= limit:
+                    self._add(path, "output", math.inf, is_half)
+            if not (factors and y is output and y.requires_grad):
                 return None
             y = y.view_as(y)
-            y.register_hook(lambda grad: self._output_gradient(path, module, factors, grad))
+            _hook(y, lambda grad: self._output_gradient(path, module, factors, grad))
             return y
 
         return after
@@ -142,9 +177,10 @@ class _Audit:
         rows = grad.detach().reshape(-1, grad.shape[-1])
         factors.append(rows)
         if not bool(rows.isfinite().all()):
-            self._add(path, "output gradient", math.inf, grad.dtype == torch.float16)
-        elif module.weight in self._linear:
-            use = (path, rows, factors[0].reshape(-1, factors[0].shape[-1]))
+            if grad.dtype == torch.float16:
+                self._add(path, "output gradient", math.inf, overflows=True)
+        elif module.weight in self._owners:
+            use = _Use(path, module, factors[0].flatten(0, grad.dim() - 2), rows)
             self._uses.setdefault(module.weight, []).append(use)
 
     def _input_gradient(
@@ -163,20 +199,20 @@ class _Audit:
         with torch.autocast(output.device.type, enabled=False):
             exact = _Attention(call)
             known = exact.output()
-        kind = max((one.dtype for one in (*own, output)), key=lambda kind: torch.finfo(kind).eps)
+        kind = _worst((*own, output))
         self._judge(path, "attention", _first(output.detach()), *known, kind)
         if not output.requires_grad:
             return output
         expected: list[tuple[Tensor, Tensor]] = []
         output = output.view_as(output)
-        output.register_hook(lambda grad: expected.extend(exact.gradients(_first(grad))))
+        _hook(output, lambda grad: expected.extend(exact.gradients(_first(grad))))
+
+        def judge(place: int, grad: Tensor) -> None:
+            self._judge(path, "attention", _first(grad), *expected[place], kind)
+
         for place, tensor in enumerate(own):
             if tensor.requires_grad:
-                tensor.register_hook(
-                    lambda grad, place=place: self._judge(
-                        path, "attention", _first(grad), *expected[place], kind
-                    )
-                )
+                _hook(tensor, functools.partial(judge, place))
         return output
 
     def _compare(
@@ -208,8 +244,10 @@ class _Audit:
     ) -> None:
         """Add a defect if the root mean square over a row or a column of the error is too large."""
         if not bool(seen.isfinite().all()):
-            self._add(path, what, math.inf, bool(exact.abs().max() > torch.finfo(kind).max))
-            return
+            largest, limit = float(exact.abs().max()), torch.finfo(kind).max
+            if largest <= limit or (kind == torch.float16 and math.isfinite(largest)):
+                self._add(path, what, math.inf, largest > limit)
+            return  # what exceeds float32 is large because of the weights
         unit = _rounding(kind, seen.device) if rounding is None else rounding
         subnormal = torch.finfo(kind).tiny * torch.finfo(kind).eps
         error, size = (seen - exact).square(), (unit * size + subnormal).square()
@@ -262,13 +300,36 @@ class _Attention:
         ]
 
     def _folded(self, gradient: Tensor) -> Tensor:
-        return gradient.unflatten(-3, (-1, self.groups)).sum(-3)
+        heads = gradient.shape[-3] // self.groups
+        return gradient.reshape(-1, heads, self.groups, *gradient.shape[-2:]).sum(-3)
 
 
 def matrix_of(module: nn.Module) -> Tensor:
     """Return the matrix of a linear module, `[outputs, inputs]`."""
-    weight = definite(getattr(module, "weight", None)).detach()
+    weight: Tensor = definite(getattr(module, "weight", None)).detach()
     return weight if isinstance(module, nn.Linear) else weight.mT
+
+
+def _is_table(module: nn.Module) -> bool:
+    """Tell whether a module is an embedding whose gradient is a plain sum."""
+    return type(module) is nn.Embedding and not (module.sparse or module.scale_grad_by_freq)
+
+
+def _largest(values: Iterable[object]) -> float:
+    """Return the largest size of a number; NaN if one is."""
+    floats = (v.detach() for v in values if isinstance(v, Tensor) and v.is_floating_point())
+    sizes = [one.abs().max().double() for one in floats if one.numel()]
+    return float(torch.stack(sizes).max()) if sizes else 0.0
+
+
+def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
+    """Return the type that rounds most."""
+    return max((one.dtype for one in tensors), key=lambda kind: torch.finfo(kind).eps)
+
+
+def _hook(tensor: Tensor, call: Callable[[Tensor], None]) -> None:
+    """Call with the gradient of a tensor, which stays as it is."""
+    tensor.register_hook(call)  # type: ignore[no-untyped-call, unused-ignore]  # torch's own
 
 
 def _first(tensor: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -22,12 +22,12 @@ from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.beside import Beside
-from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.registry import make_monitors
+from rksp.watch.run_state import Checkpoints
+from rksp.watch.training.loop import Beside
 
 _KEEP = 10_000  # readings in memory; the log has all of them
 
@@ -48,9 +48,8 @@ class Ranks:
         is_group = group.is_available() and group.is_initialized()
         self.count = group.get_world_size() if is_group else 1
         self.rank = group.get_rank() if is_group else int(os.environ.get("RANK", "0"))
-        parallel = next(
-            (m for m in _modules(called) if isinstance(m, DistributedDataParallel)), None
-        )
+        modules = () if called is None else called.modules()
+        parallel = next((m for m in modules if isinstance(m, DistributedDataParallel)), None)
         sharded = [p for p in model.parameters() if isinstance(p, DTensor)]
         if parallel is not None:
             is_joint = parallel.process_group.size() == self.count
@@ -117,7 +116,6 @@ def optimizer_of(optimizers: Sequence[Optimizer]) -> Any:
     return SimpleNamespace(
         parts=optimizers,
         param_groups=[group for one in optimizers for group in one.param_groups],
-        state=ChainMap(*(one.state for one in optimizers)),
     )
 
 
@@ -142,11 +140,16 @@ class _ClipFromAlarm(StepClip):
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Return the module inside of the wrappers of torch.compile and of DDP."""
-    inner: Any = model
-    while isinstance(inner, DistributedDataParallel) or hasattr(inner, "_orig_mod"):
-        inner = inner.module if isinstance(inner, DistributedDataParallel) else inner._orig_mod
-    return inner
+    """Return the module inside of the wrappers of torch.compile, DDP and FSDP."""
+    if isinstance(model, DistributedDataParallel | FullyShardedDataParallel):
+        return bare(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return model if inner is None else bare(inner)
+
+
+def name_of(model: nn.Module) -> str:
+    """Return the name of a model's class, without what `fully_shard` puts before it."""
+    return type(model).__name__.removeprefix("FSDP" if isinstance(model, FSDPModule) else "")
 
 
 def has_compiled_part(module: nn.Module) -> bool:
@@ -154,7 +157,3 @@ def has_compiled_part(module: nn.Module) -> bool:
     return any(
         hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in module.modules()
     )
-
-
-def _modules(module: nn.Module | None) -> Iterator[nn.Module]:
-    return iter(()) if module is None else module.modules()

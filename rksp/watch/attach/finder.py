@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,11 @@ from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 
-from rksp.watch.attach.living import owner_of
-
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+_Call = Callable[..., Any]
 _MOST_PASSES = 10_000  # backward passes without a step of an optimizer
 
 
@@ -138,7 +138,9 @@ class Finder:
         if self.session is not None:  # its own hook comes too late for this pass
             self._before_entry(module, args, {})
 
-    def _before_entry(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _before_entry(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
             return
         if module.training or not self._has_mode:
@@ -147,28 +149,28 @@ class Finder:
             self._guarded(self._begin, args, kwargs)
             self._guarded(_run_new, module, known, args, kwargs)
 
-    def _around_backward(self, backward: Callable[..., Any], tensors: Any, *args, **kwargs) -> Any:
+    def _around_backward(self, backward: _Call, tensors: Any, *args: Any, **kw: Any) -> Any:
         if not self._depth and self.session is not None and isinstance(tensors, Tensor):
             self._guarded(self.session.begin_backward, tensors)
         self._depth += 1
         try:
-            done = backward(tensors, *args, **kwargs)
+            done = backward(tensors, *args, **kw)
         finally:
             self._depth -= 1
         if not self._depth:
             self._guarded(self._after_backward, tensors)
         return done
 
-    def _around_clip(self, clip: Callable[..., Any], *args, **kwargs) -> Any:
+    def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
-        self._guarded(self._read, 1.0, limit if clip.__name__ == "clip_grad_norm_" else None)
+        self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
         return clip(*args, **kwargs)
 
-    def _around_making(self, make: Callable[..., Any], optimizer: Optimizer, *args, **kw) -> Any:
+    def _around_making(self, make: _Call, optimizer: Any, *args: Any, **kw: Any) -> Any:
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
-    def _around_scale(self, scale: Callable[..., Any], scaler: Any, *args, **kwargs) -> Any:
+    def _around_scale(self, scale: _Call, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         scaled = scale(scaler, *args, **kwargs)
         outputs = kwargs.get("outputs", args[0] if args else None)
         if isinstance(outputs, Tensor):
@@ -177,14 +179,18 @@ class Finder:
             self.session.scaler = scaler
         return scaled
 
-    def _around_scaled_step(self, step: Callable, scaler: Any, optimizer: Any, *args, **kw) -> Any:
+    def _around_scaled_step(
+        self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
+    ) -> Any:
         before = set(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
         if self._phase is not _Phase.BETWEEN and self._stepped == before:
             self._guarded(self._skip, optimizer)
         return done
 
-    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if torch.compiler.is_compiling():
             return None
         if self._depth:
@@ -202,7 +208,9 @@ class Finder:
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
 
-    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _after_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if not torch.compiler.is_compiling():
             self._guarded(self._after_update, optimizer)
 
@@ -227,7 +235,8 @@ class Finder:
         raise RuntimeError(why)
 
     def _optimizers(self) -> list[Optimizer]:
-        return [one for ref in self._made if (one := ref()) is not None and one.param_groups]
+        made = [one for ref in self._made if (one := ref()) is not None and one.param_groups]
+        return [one for one in made if not _holds_others(one)]
 
     def _meet(self, module: nn.Module | None, stepping: Optimizer | None = None) -> None:
         """Take a module that is called first, or an optimizer that steps, for what is trained."""
@@ -242,16 +251,19 @@ class Finder:
         if root is None:
             raise LookupError("no module holds what the optimizer trains")
         self._handles.pop(0).remove()
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
         from rksp.watch.attach.session import Session
 
         self._expected = set(met)
         self.session = Session(root, module, met, self.options)
+        self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
         if module is not None:
             self._entry = module
             hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
             self._handles.insert(0, hook)
 
-    def _begin(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with the first of its forward passes."""
         if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
             self._finish()
@@ -275,6 +287,8 @@ class Finder:
             self.session.end_micro_batch()
 
     def _before_update(self, optimizer: Optimizer) -> None:
+        if not self._losses and not any(float(g.get("lr", 1)) for g in optimizer.param_groups):
+            return  # such a step fills the state of an optimizer before a checkpoint is loaded
         if self.session is None:
             self._meet(None, optimizer)
         if self._takes_part(optimizer):
@@ -321,13 +335,16 @@ class Finder:
             return False
         if optimizer not in self._known:
             own = {id(p) for p in self.session.model.parameters()}
-            self._known[optimizer] = not own.isdisjoint(_ids(optimizer))
+            is_one = not _holds_others(optimizer)
+            self._known[optimizer] = is_one and not own.isdisjoint(_ids(optimizer))
             if self._known[optimizer] and optimizer not in self.session.optimizers:
                 self.session.optimizers.append(optimizer)
         return self._known[optimizer]
 
 
-def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, Any]) -> None:
+def _run_new(
+    module: nn.Module, known: set[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Run the hooks that another hook of the same call registered, since torch would not."""
     for key, hook in list(module._forward_pre_hooks.items()):
         if key not in known:
@@ -335,5 +352,22 @@ def _run_new(module: nn.Module, known: set[int], args: tuple, kwargs: dict[str, 
             hook(module, args, *more)
 
 
+def living(*kinds: type) -> Iterator[Any]:
+    """Yield the objects of these kinds in this process."""
+    return (found for found in gc.get_objects() if issubclass(type(found), kinds))
+
+
+def owner_of(trained: set[int]) -> nn.Module | None:
+    """Return the smallest module that holds all of these parameters."""
+    holders = [m for m in living(nn.Module) if trained <= {id(p) for p in m.parameters()}]
+    return min(holders, key=lambda m: sum(1 for _ in m.modules()), default=None)
+
+
 def _ids(optimizer: Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _holds_others(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer is a container of others, which take its steps."""
+    held = (one if isinstance(one, list) else [one] for one in vars(optimizer).values())
+    return any(isinstance(one, Optimizer) for part in held for one in part)

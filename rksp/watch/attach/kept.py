@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from rksp.watch.groups import local
 
 BATCHES = 12  # newest steps whose inputs are kept
-_SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
+SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
 _FARTHEST = 32  # nodes of the graph between a loss and its cross-entropy
 
 
@@ -35,13 +36,18 @@ class Pass:
         targets: What cross-entropy compared the logits with, and the index that it ignores.
     """
 
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     versions: tuple[int, ...]
     size: int
     random: tuple[Tensor, ...]
     low: torch.dtype | None
     targets: tuple[Tensor, int] | None = None
+
+    @property
+    def words(self) -> int:
+        """How many targets count; 0 where they are unknown."""
+        return 0 if self.targets is None else int((self.targets[0] != self.targets[1]).sum())
 
     @property
     def is_whole(self) -> bool:
@@ -82,12 +88,11 @@ class Step:
     passes: list[Pass] = field(default_factory=list)
     loss: float | None = None
 
-    def repeated(self, module: nn.Module) -> float:
-        """Return the mean loss of the passes with the present weights; NaN if it is unknown."""
+    def repeated(self, module: nn.Module) -> list[float]:
+        """Return the mean loss of every pass with the present weights; NaN where it is unknown."""
         with torch.no_grad():
             losses = [one.run(module)[0] if one.is_whole else None for one in self.passes]
-        known = [float(loss) for loss in losses if loss is not None]
-        return sum(known) / len(known) if known and len(known) == len(losses) else math.nan
+        return [math.nan if loss is None else float(loss) for loss in losses]
 
 
 class Kept:
@@ -117,7 +122,7 @@ class Kept:
         self.steps.append(Step(step))
         if step < self._next:
             return
-        self._next = step + min(max(step // 8, 1), _SPARSEST)
+        self._next = step + min(max(step // 8, 1), SPARSEST)
         if len(self._copies) < 2:
             copy = {n: local(p).to("cpu", copy=True) for n, p in self.parameters.items()}
         else:
@@ -126,7 +131,7 @@ class Kept:
                 kept.copy_(local(self.parameters[name]))
         self._copies.append(copy)
 
-    def add(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Keep the inputs of a forward pass that begins."""
         device = next(self.model.parameters()).device
         random = [torch.get_rng_state()]
@@ -145,11 +150,9 @@ class Kept:
                 low=low,
             )
         )
-        while len(self.steps) > 1 and self._size() > self.memory:
-            self.steps.popleft()
-
-    def _size(self) -> int:
-        return sum(one.size for step in self.steps for one in step.passes)
+        size = sum(one.size for step in self.steps for one in step.passes)
+        while len(self.steps) > 1 and size > self.memory:
+            size -= sum(one.size for one in self.steps.popleft().passes)
 
     def add_targets(self, loss: Tensor) -> None:
         """Keep what cross-entropy compares logits with, on the way from the loss to them."""
@@ -197,38 +200,52 @@ class Kept:
                     local(p).copy_(present[name])
 
 
-def losses_of(steps: list[Step], module: nn.Module) -> list[float]:
+def losses_of(steps: Sequence[Step], module: nn.Module) -> list[float]:
     """Return the losses of steps with the present weights, in the unit of the script's own.
 
-    Gradient accumulation may add up what a repetition averages; the factor that fits the losses
-    that the script had is 1 or the number of passes.
+    A script calls backward on the mean of a step's passes, on their sum, or on the sum over their
+    words, which it divides by later; the one that fits the losses that it had is its unit.
     """
-    means = [step.repeated(module) for step in steps]
-    most = max((len(step.passes) for step in steps), default=1)
-    known = [
-        math.log(abs(step.loss) / abs(mean))
-        for step, mean in zip(steps, means, strict=True)
-        if step.loss and math.isfinite(step.loss) and mean and math.isfinite(mean)
+    repeated = [step.repeated(module) for step in steps]
+    weights = [
+        [[1.0 / len(step.passes)] * len(step.passes) for step in steps],
+        [[1.0] * len(step.passes) for step in steps],
+        [[float(one.words) for one in step.passes] for step in steps],
     ]
-    is_sum = bool(known) and most > 1 and statistics.median(known) > 0.5 * math.log(most)
-    return [mean * (most if is_sum else 1) for mean in means]
+    units = [
+        [sum(map(operator.mul, *pair)) for pair in zip(repeated, of, strict=True)] for of in weights
+    ]
+    return min(units, key=lambda losses: _distance(steps, losses))
 
 
-def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
+    """Return how far losses are from the script's own, as the logarithm of a factor."""
+    factors = [
+        math.log(abs(step.loss / loss))
+        for step, loss in zip(steps, losses, strict=True)
+        if step.loss and math.isfinite(step.loss) and loss and math.isfinite(loss)
+    ]
+    return abs(statistics.median(factors)) if factors else math.inf
+
+
+def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]
 
 
 def _targets(loss: Tensor) -> tuple[Tensor, int] | None:
-    """Return the targets of the first cross-entropy that a loss comes from, and the ignored one."""
+    """Return the targets of the one cross-entropy of a loss, and the ignored one."""
     nodes: deque[Any] = deque([loss.grad_fn])
+    found = []
     for _ in range(_FARTHEST):
         node = nodes.popleft() if nodes else None
         if node is None:
-            return None
+            break
         if node.name().startswith("NllLoss"):
-            ignored = node._saved_ignore_index
-            # Autograd keeps the index, which may be negative, as an unsigned number.
-            return node._saved_target.detach().flatten(), (ignored + 2**63) % 2**64 - 2**63
+            found.append(node)
         nodes += [parent for parent, _ in node.next_functions if parent is not None]
-    return None
+    if len(found) != 1:
+        return None  # of several, nothing tells which part of the logits is whose
+    ignored = found[0]._saved_ignore_index
+    # Autograd keeps the index, which may be negative, as an unsigned number.
+    return found[0]._saved_target.detach().flatten(), (ignored + 2**63) % 2**64 - 2**63

@@ -22,16 +22,23 @@ from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
 from rksp.watch.attach.cause import diagnose
-from rksp.watch.attach.companion import Ranks, bare, companion, has_compiled_part, optimizer_of
+from rksp.watch.attach.companion import (
+    Ranks,
+    bare,
+    companion,
+    has_compiled_part,
+    name_of,
+    optimizer_of,
+)
 from rksp.watch.attach.kept import Kept
 from rksp.watch.attach.log import Voice
 from rksp.watch.attach.recipe import found_recipe, sizes_of
+from rksp.watch.groups import mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.plain import unscaled
-from rksp.watch.training.loop import mean_over_ranks
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses, and one more for each `_PER_DIAGNOSIS` steps: a twentieth of the time
@@ -85,7 +92,7 @@ class Session:
             self._kept = Kept(self.model, memory, is_compiled=self._is_compiled)
         self.voice.note(
             "run",
-            model=type(self.model).__name__,
+            model=name_of(self.model),
             parameters=sum(p.numel() for p in self.model.parameters()),
             optimizer=type(self.optimizers[0]).__name__,
             ranks=self.ranks.count,
@@ -98,8 +105,7 @@ class Session:
         self.voice.leave("log", str(self.voice.log.path))
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
-            name = type(self.model).__name__
-            self.voice.say(f"only {name} is watched of what the optimizer trains")
+            self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
 
     @property
     def watch(self) -> Watch:
@@ -113,7 +119,7 @@ class Session:
 
     # Moments of a step
 
-    def begin(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Begin a step; its first forward pass has these inputs."""
         self.step += 1
         if self.step == 1:
@@ -124,7 +130,7 @@ class Session:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
-    def begin_pass(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Begin a forward pass with these inputs."""
         if self._kept is not None:
             self._kept.add(args, kwargs)
@@ -219,7 +225,7 @@ class Session:
             words, loss = getattr(config, "vocab_size", None), self._loss
             is_trained = bool(words and loss is not None and loss < math.log(words) - LEARNED)
             asked = {"config": config.to_dict(), "recipe": recipe, "is_trained": is_trained}
-            asked |= {"model": type(described).__name__, "log": str(self.voice.log.path)}
+            asked |= {"model": name_of(described), "log": str(self.voice.log.path)}
             self.voice.leave("forecast", json.dumps(asked, default=str))
         if self.options["record"]:
             self._recorded = Recorded(self.options["record"], described, self.optimizers[0], recipe)

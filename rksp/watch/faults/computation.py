@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -40,15 +40,25 @@ class _Struck(Fault, ABC):
         where: `activations`, `gradients` or `weights`.
         part: Part of the path of the module or parameter.
         path: The path that was found.
+        steps: The steps at which it strikes.
     """
 
     where: str
     part: str
     path: str = ""
+    steps: range
+    _draws: Sequence[float] = ()
 
-    @abstractmethod
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the place, and two more numbers in [0, 1) for what is struck there."""
+        generator = torch.Generator().manual_seed(seed)
+        self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+        found = self.places(model)
+        self.path = found[int(self._draws[0] * len(found))]
+
     def _is_on(self, step: int) -> bool:
         """Return whether the fault strikes at a step."""
+        return step in self.steps
 
     @abstractmethod
     def _changed(self, tensor: Tensor) -> Tensor:
@@ -83,7 +93,7 @@ class _Struck(Fault, ABC):
         module = moment.model.get_submodule(self.path)
         return [module.register_forward_hook(self._after)]
 
-    def _after(self, module: nn.Module, args: tuple, output: object) -> object:
+    def _after(self, module: nn.Module, args: object, output: object) -> object:
         found = first_tensor(output)
         if found is None:
             return None
@@ -139,14 +149,6 @@ class BitFlip(_Struck):
     ) -> None:
         self.step, self.where, self.bit, self.part, self.element = step, where, bit, name, element
         self.struck = ""
-        self._draws: list[float] = []
-
-    def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the tensor, the element and the bit."""
-        generator = torch.Generator().manual_seed(seed)
-        self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-        found = self.places(model)
-        self.path = found[int(self._draws[0] * len(found))]
 
     def _is_on(self, step: int) -> bool:
         return step == self.step and not self.struck
@@ -223,27 +225,19 @@ class MatmulCorruption(_Struck):
         self.product, self.bit, self.part = product, bit, name
         known = {"output": "activations", "weight_gradient": "gradients"}
         self.where = known.get(product, "inputs")
-        self._draw = 0.0
 
-    def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Draw the layer and the column."""
+    def places(self, model: nn.Module) -> list[str]:
+        """Return the paths of linear layers, or of their weights, that contain the part."""
         layers = (path for path, m in model.named_modules() if isinstance(m, nn.Linear))
-        found = self._containing(layers, "linear layer")
-        generator = torch.Generator().manual_seed(seed)
-        which, self._draw = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        self.path = found[int(which * len(found))]
-        if self.where == "gradients":
-            self.path += ".weight"
-
-    def _is_on(self, step: int) -> bool:
-        return step in self.steps
+        suffix = ".weight" if self.where == "gradients" else ""
+        return [path + suffix for path in self._containing(layers, "linear layer")]
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return a hook on the layer's output or on the gradient of its input."""
         if self.where != "inputs" or not self._is_on(moment.step):
             return super().arm(moment)
 
-        def enter(module: nn.Module, args: tuple) -> tuple | None:
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
                 return None
             x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
@@ -258,7 +252,7 @@ class MatmulCorruption(_Struck):
         mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
         bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)
         mask = 1 << bit if bit < bits - 1 else -(1 << bit)
-        column = int(self._draw * tensor.shape[-1])
+        column = int(self._draws[1] * tensor.shape[-1])
         part = tensor.detach()[..., column : column + 1].contiguous()
         flipped = part.view(INTEGERS[tensor.element_size()]).bitwise_xor(mask)
         change = torch.zeros_like(tensor)
@@ -312,7 +306,7 @@ class ReplicaCorruption(_Struck):
         self.path = self.places(model)[0]
 
     def _is_on(self, step: int) -> bool:
-        return self._is_faulty and step in self.steps
+        return self._is_faulty and super()._is_on(step)
 
     def _changed(self, tensor: Tensor) -> Tensor:
         noise = torch.randn(tensor.shape, generator=self._generator)
@@ -386,7 +380,8 @@ class LowPrecisionAttention(Fault):
                 "Fault 'low_precision_attention' recomputes attention and cannot repeat its "
                 f"dropout of {call.dropout}; set attention dropout to 0."
             )
-        return _Attention.apply(call.query, call.key, call.value, call, self)
+        attend: Callable[..., Tensor] = _Attention.apply
+        return attend(call.query, call.key, call.value, call, self)
 
     def spoil(self, tensor: Tensor) -> Tensor:
         """Return the tensor in float32 without its low bits."""
@@ -404,14 +399,16 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, call, fault):
-        output = fused_attention(replace(call, query=query, key=key, value=value))
-        ctx.save_for_backward(query, key, value, call.mask, output)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall, fault: LowPrecisionAttention
+    ) -> Tensor:
+        output = fused_attention(replace(call, query=q, key=k, value=v))
+        ctx.save_for_backward(q, k, v, call.mask, output)
         ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
         return output
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, mask, output = ctx.saved_tensors
         q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]
@@ -428,7 +425,8 @@ class _Attention(torch.autograd.Function):
         dv = p.mT @ g
         ds = p * (g @ v.mT - delta) * call.factor
         dq, dk = ds @ k, ds.mT @ q
-        dk, dv = (_fold(part, groups) for part in (dk, dv))
+        # Query heads that share a key head add up in it.
+        dk, dv = (torch.unflatten(part, -3, (-1, groups)).sum(-3) for part in (dk, dv))
         return dq.to(query), dk.to(key), dv.to(value), None, None
 
 
@@ -436,8 +434,3 @@ def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     total = weights.sum(-1, keepdim=True)
     return (weights.bfloat16() @ v.bfloat16()).to(scores) / total
-
-
-def _fold(gradient: Tensor, groups: int) -> Tensor:
-    """Sum the gradients of query heads that share a key head."""
-    return gradient if groups == 1 else gradient.unflatten(-3, (-1, groups)).sum(-3)

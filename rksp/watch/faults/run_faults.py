@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from rksp.datasets.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
-from rksp.ground.model import definite
 from rksp.ground.text import words
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
@@ -144,28 +143,21 @@ class BadBatches(Fault):
         return [*batches[:start], *bad, *batches[stop:]]
 
 
-def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
-    counts = batch.labels != IGNORED
-    held = definite(batch.labels)[counts]
-    order = torch.randperm(len(held), generator=generator).to(held.device)
-    labels = definite(batch.labels).clone()
-    labels[counts] = held[order]
-    return replace(batch, labels=labels)
-
-
-def _repeated(batch: Batch) -> Batch:
-    inputs: Any = batch.inputs
-    token = inputs.flatten()[0]
-    labels = definite(batch.labels)
-    labels = labels.where(labels == IGNORED, token)
-    return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
-
-
 def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
-    is_known = isinstance(batch.labels, Tensor) and isinstance(batch.inputs, Tensor)
-    if not is_known or (kind == "repeated" and cast(Tensor, batch.inputs).is_floating_point()):
-        raise NotCovered(
-            "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold "
-            "others; choose another fault."
-        )
-    return _permuted(batch, generator) if kind == "labels" else _repeated(batch)
+    inputs, labels = batch.inputs, batch.labels
+    error = NotCovered(
+        "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold others; "
+        "choose another fault."
+    )
+    if not isinstance(labels, Tensor) or not isinstance(inputs, Tensor):
+        raise error
+    if kind == "repeated":
+        if inputs.is_floating_point():
+            raise error
+        token = inputs.flatten()[0]
+        labels = labels.where(labels == IGNORED, token)
+        return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
+    counts, labels = labels != IGNORED, labels.clone()
+    held = labels[counts]
+    labels[counts] = held[torch.randperm(len(held), generator=generator).to(held.device)]
+    return replace(batch, labels=labels)

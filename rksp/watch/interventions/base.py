@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,14 +73,6 @@ class Intervention(Options, ABC):
                 moved_weights=moved_weights,
             )
         )
-
-    def record_means(
-        self, moment: Moment, what: str, noted: Sequence[Mapping[str, Tensor | float]]
-    ) -> None:
-        """Append an action with the means of the micro-batches' numbers, if there are any."""
-        if noted:
-            means = {k: math.fsum(float(n[k]) for n in noted) / len(noted) for k in noted[0]}
-            self.record(moment, what, moved_weights=False, **means)
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the parts of the model to act on.

@@ -7,7 +7,9 @@ Theorem 1. These functions take a batch of layers and return a value for each la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -98,7 +100,8 @@ def _above_rounding(covariance: Tensor, x: Tensor) -> Tensor:
     count = max(x.shape[-2:])
     # numpy's pinv tolerance for singular values, but not below the accuracy of their squares.
     least = max((count * torch.finfo(x.dtype).eps) ** 2, count * torch.finfo(torch.float64).eps)
-    return vectors * (variances > least * variances[:, -1:]).unsqueeze(-2) @ vectors.mT
+    kept: Tensor = vectors * (variances > least * variances[:, -1:]).unsqueeze(-2) @ vectors.mT
+    return kept
 
 
 @torch.no_grad()
@@ -110,7 +113,8 @@ def refine_basis(x: Tensor, basis: Tensor) -> Tensor:
         basis: `[layers, width, rank]`, from the last call.
     """
     x = x - x.mean(-2, keepdim=True)
-    return torch.linalg.qr(x.mT @ (x @ basis)).Q
+    basis, _ = torch.linalg.qr(x.mT @ (x @ basis))
+    return basis
 
 
 def energy_gain(operator: Tensor) -> Tensor:
@@ -158,14 +162,15 @@ def eigenvalue_moduli(operator: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Moduli `[layers, rank]`, and a bool `[layers]` that says whether the gradient can be used.
     """
-    return _Moduli.apply(operator)
+    apply: Callable[[Tensor], tuple[Tensor, Tensor]] = _Moduli.apply
+    return apply(operator)
 
 
 class _Moduli(torch.autograd.Function):
     """The moduli of the eigenvalues and their bounded gradient; see `eigenvalue_moduli`."""
 
     @staticmethod
-    def forward(ctx, operator: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, operator: Tensor) -> tuple[Tensor, Tensor]:
         dense = operator.detach().to("cpu", torch.float64)
         finite = dense.isfinite().all(-1).all(-1)
         dense = torch.where(finite[:, None, None], dense, torch.zeros_like(dense))
@@ -179,7 +184,7 @@ class _Moduli(torch.autograd.Function):
         return moduli.to(operator), usable
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Tensor:
         values, vectors, moduli, usable = ctx.saved_tensors
         sensitivity = grad.to("cpu", torch.float64) * values / moduli
         unit = torch.eye(vectors.shape[-1], dtype=vectors.dtype).expand_as(vectors)
@@ -188,7 +193,8 @@ class _Moduli(torch.autograd.Function):
         bound = _AMPLIFICATION * sensitivity.abs().square().sum(-1).sqrt()
         size = full.square().sum((-2, -1)).sqrt()
         factor = torch.where(usable, (bound / size.clamp(min=1e-300)).clamp(max=1.0), 0.0)
-        return (full * factor[:, None, None]).to(grad)
+        bounded: Tensor = full * factor[:, None, None]
+        return bounded.to(grad)
 
 
 _FEWEST = 8  # token states that a penalty needs
@@ -202,12 +208,42 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "energy": {"weight": 3.0, "every": 1, "rank": 256, "share": 1.0},
     "published": {"weight": 0.15, "every": 10, "rank": 32, "share": 0.5, "tokens": 2048},
 }
-_DEFAULTS["random"] = _DEFAULTS["energy"]
 _PER_DIRECTION = 4  # token states, where their number is not given
 
 
+class _Penalty(Intervention):
+    """Adds to the loss of a micro-batch what was captured in its forward pass."""
+
+    what: str  # it did in a step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._noted: list[Mapping[str, Tensor | float]] = []  # of every micro-batch of a step
+        self._clear()
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget what was captured."""
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Capture what the next forward passes show."""
+        self._noted.clear()
+        self._clear()
+        # Activation checkpointing runs the blocks again in the backward pass. States captured
+        # there must not reach the next micro-batch.
+        return [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
+
+    def before_update(self, moment: Moment) -> None:
+        """Record the means over micro-batches, now that the backward pass has waited for them."""
+        if self._noted:
+            count, names = len(self._noted), self._noted[0]
+            means = {k: math.fsum(float(n[k]) for n in self._noted) / count for k in names}
+            self.record(moment, self.what, moved_weights=False, **means)
+        self._noted.clear()
+
+
 @dataclass(eq=False)
-class KSS(Intervention):
+class KSS(_Penalty):
     """Adds `weight` times the mean over the chosen blocks of a penalty on their operator A.
 
     A is fitted on a sub-sample of tokens of the step's own forward pass: the states that enter a
@@ -222,17 +258,15 @@ class KSS(Intervention):
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. It needs no
             decomposition.
         published: That paper's penalty on the eigenvalues of A (`shaping_loss`), with A
-            whitened exactly as in the paper; the other forms add 1e-5 of the mean variance. Layers
+            whitened exactly as in the paper; `energy` adds 1e-5 of the mean variance. Layers
             whose eigenvalue gradients cannot be trusted are left out of a step.
-        random: The negative control, with the states, the operator, the cost and the gradient size
-            on A of `energy`, but in a random direction.
 
-    If an energy or random form acts every n steps, its penalty is multiplied by n, so that `weight`
-    is per step. The published weight is not multiplied. The caller divides the penalty by the
+    If the energy form acts every n steps, its penalty is multiplied by n, so that `weight` is per
+    step. The published weight is not multiplied. The caller divides the penalty by the
     number of micro-batches together with the loss.
 
     Args:
-        form: `energy`, `published` or `random`.
+        form: `energy` or `published`.
         weight: α.
         every: Steps between two penalties.
         tokens: Token states per block and micro-batch; None means four per direction, or 2,048 for
@@ -242,11 +276,11 @@ class KSS(Intervention):
         share: Share of the blocks, drawn anew each time.
         target: γ of the published form, the share of eigenvalues near the unit circle. The paper
             gives 0.3 to 0.5, which depends on rank and model.
-        seed: Seed of the choice of blocks and of the random form.
+        seed: Seed of the choice of blocks.
     """
 
     name = "kss"
-    form: Literal["energy", "published", "random"] = "energy"
+    form: Literal["energy", "published"] = "energy"
     weight: NonNegativeFloat | None = None
     every: PositiveInt | None = None
     tokens: Annotated[int, Field(ge=_FEWEST)] | None = None
@@ -262,9 +296,8 @@ class KSS(Intervention):
                 setattr(self, option, usual)
         self._generator = torch.Generator().manual_seed(self.seed)
         self._blocks: list[nn.Module] = []
-        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
         self._bases: dict[int, Tensor] = {}
-        self._noted: list[Mapping[str, Tensor | float]] = []
+        self.what = f"added the {self.form} penalty to the loss"
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the model's blocks."""
@@ -276,29 +309,21 @@ class KSS(Intervention):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Capture the states of the chosen blocks, at every `every`-th step."""
-        self._forget()
+        hooks = [*super().arm(moment)]
         if moment.step % definite(self.every):
-            return ()
+            return hooks
         count = max(1, round(definite(self.share) * len(self._blocks)))
         chosen = torch.randperm(len(self._blocks), generator=self._generator)[:count].tolist()
-        # Activation checkpointing runs the blocks again in the backward pass. States captured
-        # there must not reach the next micro-batch.
-        fresh = moment.model.register_forward_pre_hook(lambda *_: self._pairs.clear())
-        hooks = {index: partial(self._capture, index, moment.step) for index in sorted(chosen)}
-        return [
-            fresh,
-            *(
-                self._blocks[index].register_forward_hook(hook, with_kwargs=True)
-                for index, hook in hooks.items()
-            ),
-        ]
+        for index in sorted(chosen):
+            hook = partial(self._capture, index, moment.step)
+            hooks.append(self._blocks[index].register_forward_hook(hook, with_kwargs=True))
+        return hooks
 
-    def _forget(self) -> None:
-        self._pairs.clear()
-        self._noted.clear()
+    def _clear(self) -> None:
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _capture(
-        self, index: int, step: int, module: nn.Module, args: tuple, kwargs: dict, output: object
+        self, index: int, step: int, module: nn.Module, args: object, kwargs: object, output: object
     ) -> None:
         x, y = first_tensor((args, kwargs)), first_tensor(output)
         if torch.is_grad_enabled() and x is not None and y is not None and x.shape == y.shape:
@@ -330,7 +355,11 @@ class KSS(Intervention):
             operator, usable = reduced_operator(
                 x, y, basis=self._basis(x.detach(), layers), is_exact=self.form == "published"
             )
-            values, usable = self._values(operator, usable)
+            if self.form == "energy":
+                values = excess_energy(operator)
+            else:
+                moduli, steady = eigenvalue_moduli(operator)
+                values, usable = shaping_loss(moduli, target=self.target), usable & steady
         count = usable.sum().clamp(min=1)
         mean = torch.where(usable, values, torch.zeros_like(values)).sum() / count
         scale = definite(self.weight) * (1 if self.form == "published" else definite(self.every))
@@ -357,29 +386,9 @@ class KSS(Intervention):
         self._bases.update(zip(layers, basis.unbind(), strict=True))
         return basis
 
-    def _values(self, operator: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the form's penalty of every layer, and which layers count."""
-        if self.form == "energy":
-            return excess_energy(operator), usable
-        if self.form == "published":
-            moduli, steady = eigenvalue_moduli(operator)
-            return shaping_loss(moduli, target=self.target), usable & steady
-        with torch.no_grad():
-            pull = torch.randn(operator.shape, generator=self._generator).to(operator)
-            pull /= pull.square().sum((-2, -1), keepdim=True).sqrt()
-            strength = 2 / operator.shape[-1] * operator.square().sum((-2, -1)).sqrt()
-            strength = torch.where(excess_energy(operator) > 0, strength, 0.0)
-        return strength * (pull * operator).sum((-2, -1)), usable
-
-    def before_update(self, moment: Moment) -> None:
-        """Record the step's action, now that the backward pass has waited for the numbers."""
-        what = f"added the {self.form} penalty to the loss"
-        self.record_means(moment, what, self._noted)
-        self._forget()
-
 
 @dataclass(eq=False)
-class ZLoss(Intervention):
+class ZLoss(_Penalty):
     """Adds `output` · mean(log Z²) of the output logits and `router` times that of each router.
 
     Sources: output, 1e-4, PaLM (Chowdhery et al., 2022, §5); routers, 1e-3, ST-MoE (Zoph et al.,
@@ -395,15 +404,13 @@ class ZLoss(Intervention):
         router: Coefficient of the routers; 0 leaves them out.
     """
 
-    name = "z_loss"
+    name, what = "z_loss", "added a penalty on log Z to the loss"
     output: NonNegativeFloat = 1e-4
     router: NonNegativeFloat = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._routers: list[Router] = []
-        self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
-        self._noted: list[dict[str, Tensor | float]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Find the routers."""
@@ -417,10 +424,7 @@ class ZLoss(Intervention):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Capture log Z of the output and of the routers."""
-        self._noted.clear()
-        # Activation checkpointing runs the blocks again in the backward pass. States captured
-        # there must not reach the next micro-batch.
-        hooks = [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
+        hooks = [*super().arm(moment)]
         for router in self._routers:
             hook = partial(self._of_router, moment.model.get_submodule(router.path))
             hooks.append(router.block.register_forward_pre_hook(hook, with_kwargs=True))
@@ -428,13 +432,13 @@ class ZLoss(Intervention):
             hooks.append(moment.model.register_forward_hook(self._of_output))
         return hooks
 
-    def _of_output(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _of_output(self, module: nn.Module, args: object, output: object) -> None:
         logits = getattr(output, "logits", None)
         logits = first_tensor(output) if logits is None else logits
         if torch.is_grad_enabled() and logits is not None:
             self._terms["output"].append(_mean_square_log_z(logits))
 
-    def _of_router(self, router: Any, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _of_router(self, router: Any, module: nn.Module, args: object, kwargs: object) -> None:
         x = first_tensor((args, kwargs))
         if not torch.is_grad_enabled() or x is None:
             return
@@ -454,14 +458,8 @@ class ZLoss(Intervention):
         self._noted.append({f"{name}_log_z_square": term.detach() for name, term in sums.items()})
         return torch.stack([weights[name] * term for name, term in sums.items()]).sum()
 
-    def before_update(self, moment: Moment) -> None:
-        """Record the step's action, now that the backward pass has waited for the numbers."""
-        self.record_means(moment, "added a penalty on log Z to the loss", self._noted)
-        self._noted.clear()
-
     def _clear(self) -> None:
-        for terms in self._terms.values():
-            terms.clear()
+        self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
 
 
 def _mean_square_log_z(logits: Tensor) -> Tensor:

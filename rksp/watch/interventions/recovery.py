@@ -138,7 +138,7 @@ class RepeatStep(Intervention):
     def before_update(self, moment: Moment) -> None:
         """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
-        norm = float(_norm([definite(p.grad) for p in params]))
+        norm = _norm([definite(p.grad) for p in params])
         usual = statistics.median(self._norms) if len(self._norms) >= MIN_SAMPLES else math.inf
         if moment.repeat is None or norm <= self.ratio * usual:
             self._norms.append(norm)
@@ -157,15 +157,15 @@ class RepeatStep(Intervention):
         self.record(moment, what, ratio=norm / usual, distance=distance, rank=float(rank))
 
 
-def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    return torch.stack([local(g).double().norm() for g in gradients]).norm()
+def _norm(gradients: Sequence[Tensor]) -> float:
+    return float(torch.stack([local(g).double().norm() for g in gradients]).norm())
 
 
 def _distance(gradients: Sequence[Tensor], other: Repeat) -> float:
     """Return the norm of the difference over the norm of the other; infinite if not finite."""
     pairs = zip(gradients, other.gradients, strict=True)
-    apart = float(_norm([local(g).double() - local(o).double() for g, o in pairs]))
-    ratio = apart / max(float(_norm(other.gradients)), 1e-30)
+    apart = _norm([local(g).double() - local(o).double() for g, o in pairs])
+    ratio = apart / max(_norm(other.gradients), 1e-30)
     return ratio if math.isfinite(ratio) else math.inf
 
 

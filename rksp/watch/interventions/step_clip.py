@@ -186,8 +186,9 @@ class StepClip(Intervention):
         own = self._own_shares()
         parts = [*rows.items(), *own.items()]
         host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
+        lengths = [len(part) for _, part in parts]
         factors: dict[nn.Parameter, Tensor] = {}
-        for (parameter, _), part in zip(parts, host.split([len(x) for _, x in parts]), strict=True):
+        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
             known = part[part.isfinite()]
             if len(known):
                 part = torch.where(part.isfinite(), part, known.max())

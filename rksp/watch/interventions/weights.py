@@ -27,6 +27,7 @@ from rksp.watch.groups import block_matrices, world_size
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm
+from rksp.watch.run_state import optimizer_parts
 
 _QUERIES = 512  # query positions multiplied at a time
 
@@ -92,11 +93,14 @@ class QKClip(Intervention):
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._running = None
 
+    @torch.no_grad()
     def _look(self, call: AttentionCall) -> None:
         layer, query = self._running, definite(call.query)
         if layer is None or query.dim() != 4 or query.shape[1] != layer.heads:
             return
-        found = largest_logits(call)
+        positions = torch.arange(query.shape[-2], device=query.device)
+        parts = (visible_logits(call, rows)[0] for rows in torch.split(positions, _QUERIES))
+        found = torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
         before = self._largest.get(layer.path)
         self._largest[layer.path] = found if before is None else torch.maximum(before, found)
 
@@ -113,7 +117,8 @@ class QKClip(Intervention):
         heads = int((found > self.tau).sum())
         if not heads or not bool(found.isfinite().all()):
             return
-        for layer, largest in zip(layers, found.split([n.heads for n in layers]), strict=True):
+        parts = torch.split(found, [layer.heads for layer in layers])
+        for layer, largest in zip(layers, parts, strict=True):
             if bool((largest > self.tau).any()):
                 self._clip(layer, largest)
         self.record(
@@ -131,15 +136,6 @@ class QKClip(Intervention):
         layer.query.scale_heads((gamma / group.sqrt()).flatten())
         if layer.query_rotary is not None:  # all heads share its key, which stays
             layer.query_rotary.scale_heads(gamma.flatten())
-
-
-@torch.no_grad()
-def largest_logits(call: AttentionCall) -> Tensor:
-    """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
-    query = definite(call.query)
-    positions = torch.arange(query.shape[-2], device=query.device)
-    parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
-    return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)
 
 
 @dataclass(eq=False)
@@ -187,8 +183,11 @@ class QKNorm(Intervention):
         for layer in layers:
             for matrix, name in ((layer.query, "q_norm_gain"), (layer.key, "k_norm_gain")):
                 gains.append(self._insert(owners[id(matrix.parameter)], matrix, name))
-        if optimizer is not None:
-            _add(optimizer, gains)
+        if optimizer is not None:  # that of the vectors, at the common rate and without decay
+            part = optimizer_parts(optimizer)[-1]
+            part.add_param_group({"params": gains, "weight_decay": 0.0})
+            if part is not optimizer:  # the optimizer is a pair that steps as one
+                optimizer.param_groups.append(part.param_groups[-1])
         moment, count = Moment(step=0, model=model), float(len(layers))
         self.record(moment, "put norms on queries and keys", layers=count)
 
@@ -198,24 +197,16 @@ class QKNorm(Intervention):
         module.register_parameter(name, gain)
         start, stop = matrix.start, matrix.stop
 
-        def normalize(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-            groups = output.unflatten(-1, (matrix.groups, -1))
-            heads = groups[..., start:stop].flatten(-2).unflatten(-1, (matrix.heads, width))
+        def normalize(module: nn.Module, args: object, output: Tensor) -> Tensor:
+            groups = torch.unflatten(output, -1, (matrix.groups, -1))
+            heads = torch.unflatten(groups[..., start:stop].flatten(-2), -1, (matrix.heads, width))
             scale = getattr(module, name).to(output.dtype)
             normed = F.rms_norm(heads, (width,), scale, self.epsilon)
-            part = normed.flatten(-2).unflatten(-1, (matrix.groups, -1))
+            part = torch.unflatten(normed.flatten(-2), -1, (matrix.groups, -1))
             return torch.cat([groups[..., :start], part, groups[..., stop:]], -1).flatten(-2)
 
         module.register_forward_hook(normalize)
         return gain
-
-
-def _add(optimizer: Optimizer, gains: list[nn.Parameter]) -> None:
-    """Add the gains to the optimizer of the vectors, at the common rate and without decay."""
-    part = getattr(optimizer, "parts", (optimizer,))[-1]
-    part.add_param_group({"params": gains, "weight_decay": 0.0})
-    if part is not optimizer:  # the optimizer is a pair that steps as one
-        optimizer.param_groups.append(part.param_groups[-1])
 
 
 _LARGEST_SVD = 1024  # smaller side up to which a decomposition is cheap beside 20 steps
@@ -306,7 +297,7 @@ class MSign(_OnWeights):
         largest = weights.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo().tiny)
         unit = weights / largest  # squares of extreme weights would leave the range of float32
         target = self._sign(unit)
-        mixed = torch.lerp(unit / _norm(unit), target / _norm(target), self.strength)
+        mixed: Tensor = torch.lerp(unit / _norm(unit), target / _norm(target), self.strength)
         return mixed / _norm(mixed) * _norm(unit) * largest
 
     def _sign(self, unit: Tensor) -> Tensor:
@@ -314,11 +305,13 @@ class MSign(_OnWeights):
             return polar_factor(unit, self.steps)
         u, sigma, vh = torch.linalg.svd(unit, full_matrices=False)
         kept = sigma > torch.finfo(unit.dtype).eps * max(unit.shape[-2:]) * sigma[..., :1]
-        return u * kept.unsqueeze(-2) @ vh
+        sign: Tensor = u * kept.unsqueeze(-2) @ vh
+        return sign
 
 
 def _norm(weights: Tensor) -> Tensor:
-    return weights.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo().tiny)
+    norms: Tensor = weights.norm(dim=(-2, -1), keepdim=True)
+    return norms.clamp(min=torch.finfo().tiny)
 
 
 @dataclass(eq=False)

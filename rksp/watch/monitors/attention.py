@@ -28,8 +28,7 @@ from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.spectra.dmd import fit
-from rksp.spectra.spectrum import LayerSpectrum
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import LayerSpectrum, Status
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
@@ -56,7 +55,6 @@ class AttentionWatcher(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Watch the attention calls of the next forward pass."""
-        self.forget()
         handles = [
             model.get_submodule(path).register_forward_pre_hook(partial(self._enter_layer, path))
             for path in self._places
@@ -75,6 +73,7 @@ class AttentionWatcher(Monitor):
 
     def forget(self) -> None:
         """Forget the last sampled pass."""
+        super().forget()
         self._layer, self._is_done, self._calls_seen = "", False, 0
         self._open: ExitStack | None = None
 
@@ -109,15 +108,15 @@ class AttentionWatcher(Monitor):
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of a pass in which attention was seen."""
 
-    def _enter_layer(self, path: str, module: nn.Module, args: tuple) -> None:
+    def _enter_layer(self, path: str, module: nn.Module, args: object) -> None:
         self._layer = path
 
-    def _enter(self, module: nn.Module, args: tuple) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         if self._open is None and not self._is_done:
             self._open = ExitStack()
             self._open.enter_context(watching_attention(module, self._look))
 
-    def _leave(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self._open is not None:
             opened, self._open, self._is_done = self._open, None, True
             opened.close()
@@ -133,7 +132,6 @@ class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
     _calls: list[tuple[str, AttentionCall]]
-    _measured: dict[str, Mapping[str, Tensor]]
 
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
@@ -143,19 +141,18 @@ class LogitMonitor(AttentionWatcher):
         """Measure the first usable call of each layer."""
         with torch.no_grad():
             for layer, call in self._calls:
-                if layer in self._measured:
+                if layer in self.seen:
                     continue
                 logits, visible = visible_logits(call, _late_rows(call))
                 if bool((visible.sum(-1) > 1).any()):
-                    self._measured[layer] = self.measure(logits, visible)
+                    self.seen[layer] = self.measure(logits, visible)
         self._calls = []
 
     def readings(self, moment: Moment) -> list[Reading]:
         """Return the readings of all layers."""
-        measured, self._measured = self._measured, {}
         return [
             reading
-            for layer, by_head in measured.items()
+            for layer, by_head in self.seen.items()
             for reading in self.readings_of(layer, by_head, moment.step)
         ]
 
@@ -177,7 +174,6 @@ class LogitMonitor(AttentionWatcher):
         """Forget the last sampled pass."""
         super().forget()
         self._calls = []
-        self._measured = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:
@@ -236,10 +232,6 @@ class AttentionEntropy(LogitMonitor):
     }
     source = "arXiv 2303.06296"
 
-    def reset(self) -> None:
-        """Forget which heads had collapsed at the first reading."""
-        self._first: dict[str, Tensor] = {}
-
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
@@ -252,7 +244,7 @@ class AttentionEntropy(LogitMonitor):
         if not bool(torch.isfinite(values).all()):
             return []
         collapsed = (values < _COLLAPSED).cpu()
-        first = self._first.setdefault(layer, collapsed)
+        first = self.past.setdefault(layer, collapsed)  # which had at the first reading
         lowest, head = values.min(0)
         detail = {
             "mean": float(values.mean()),
@@ -318,7 +310,6 @@ class NearUnitMass(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the blocks."""
-        self.forget()
         handles = []
         for path in self.found:
             block = model.get_submodule(path)
@@ -346,7 +337,6 @@ class NearUnitMass(Monitor):
             for layer, value in {"": mean, **values}.items():
                 detail = {"blocks": float(len(spectra))} if not layer else {}
                 readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
-        self.forget()
         return readings
 
     def forget(self) -> None:
@@ -354,10 +344,10 @@ class NearUnitMass(Monitor):
         self._entering: Tensor | None = None
         self._spectra: list[LayerSpectrum] = []
 
-    def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before(self, module: nn.Module, args: object, kwargs: object) -> None:
         self._entering = self._rows((args, kwargs))
 
-    def _after(self, path: str, module: nn.Module, args: tuple, output: object) -> None:
+    def _after(self, path: str, module: nn.Module, args: object, output: object) -> None:
         x, y, self._entering = self._entering, self._rows(output), None
         if x is not None and y is not None and x.shape == y.shape:
             self._spectra.append(fit(x, y, rank=min(self.rank, x.shape[1]), name=path))
@@ -397,25 +387,19 @@ class KeyNullSum(AttentionWatcher):
     }
     source = "rksp, for the fault of arXiv 2510.04212"
 
-    _sums: dict[str, tuple[Tensor, Tensor]]
-
-    def reset(self) -> None:
-        """Forget the signed sums."""
-        self._drift: dict[str, tuple[Tensor, Tensor]] = {}
-
     def look(self, layer: str, call: AttentionCall) -> None:
         """Watch the gradient of the call's keys."""
         if call.key is None or call.softcap:
             return
         self._is_covered = True
         if call.key.requires_grad:
-            sums = self._sums
+            sums = self.seen
 
             def after(gradient: Tensor) -> None:
                 whole = at_least_float(gradient.detach())
                 sums.setdefault(layer, (whole.sum(-2), whole.square().sum((-2, -1))))
 
-            call.key.register_hook(after)
+            call.key.register_hook(after)  # type: ignore[no-untyped-call]  # torch's own
 
     @torch.no_grad()
     def readings(self, moment: Moment) -> list[Reading]:
@@ -428,9 +412,8 @@ class KeyNullSum(AttentionWatcher):
             raise NotCovered(
                 "the model's attention caps its logits, or it shows only its logits, not its keys"
             )
-        seen, self._sums = self._sums, {}
         readings = []
-        for layer, (total, energy) in seen.items():
+        for layer, (total, energy) in self.seen.items():
             total = total.reshape(-1, *total.shape[-2:])
             energy = energy.reshape(-1, energy.shape[-1])
             if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):
@@ -443,13 +426,13 @@ class KeyNullSum(AttentionWatcher):
 
     def _drifted(self, layer: str, signed: Tensor) -> Tensor:
         zeros = torch.zeros_like(signed), torch.zeros_like(signed[..., 0])
-        total, energy = self._drift.get(layer, zeros)
+        total, energy = self.past.get(layer, zeros)
         total, energy = total + signed, energy + signed.square().sum(-1)
-        self._drift[layer] = (total, energy)
-        return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+        self.past[layer] = (total, energy)
+        drift: Tensor = total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+        return drift
 
     def forget(self) -> None:
         """Forget the last sampled pass."""
         super().forget()
         self._is_covered = False
-        self._sums = {}

@@ -167,8 +167,9 @@ class Monitor(Options, ABC):
     """Observes a run and never changes it: a watched run is bitwise equal to an unwatched one.
 
     The watch calls `bind` once. At every sampled step it calls `arm` before the first micro-batch's
-    forward pass and `read` in `phase`; hooks are removed after that pass's backward. A monitor
-    draws no random numbers from the global generators and keeps no tensor of the graph alive.
+    forward pass and `read` in `phase`, and `forget` before the one and after the other; hooks are
+    removed after that pass's backward. A monitor draws no random numbers from the global generators
+    and keeps no tensor of the graph alive.
 
     Its options are its fields.
 
@@ -183,6 +184,8 @@ class Monitor(Options, ABC):
         find: Returns the parts of a model that are measured, kept as `found`.
         missing: Why a model without such parts cannot be measured.
         every: Steps between two readings.
+        seen: What the hooks of the sampled step saw, by place.
+        past: What is kept between readings, by place.
     """
 
     name: ClassVar[str]
@@ -208,9 +211,11 @@ class Monitor(Options, ABC):
 
     def forget(self) -> None:
         """Forget what the hooks of the last sampled step saw."""
+        self.seen: dict[Any, Any] = {}
 
     def reset(self) -> None:
         """Forget earlier weights and values, after something else has moved the weights."""
+        self.past: dict[Any, Any] = {}
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Register the hooks of one sampled step; none by default."""

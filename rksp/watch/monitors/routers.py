@@ -32,13 +32,8 @@ class RouterMonitor(Monitor):
 
     find, missing = _routers, "the model has no router"
 
-    def forget(self) -> None:
-        """Forget what was measured at the last sampled step."""
-        self._seen: dict[str, Any] = {}
-
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs of the layers of experts."""
-        self.forget()
         return [
             router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
             for router in self.found
@@ -46,12 +41,11 @@ class RouterMonitor(Monitor):
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the readings of all routers that ran."""
-        seen, self._seen = self._seen, {}
         return [
             reading
             for router in self.found
-            if router.path in seen
-            for reading in self.readings_of(router, seen[router.path], moment.step)
+            if router.path in self.seen
+            for reading in self.readings_of(router, self.seen[router.path], moment.step)
         ]
 
     @abstractmethod
@@ -62,12 +56,12 @@ class RouterMonitor(Monitor):
     def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
         """Return the readings of one router."""
 
-    def _before(self, router: Router, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before(self, router: Router, module: nn.Module, args: object, kwargs: object) -> None:
         states = first_tensor((args, kwargs))
-        if states is None or router.path in self._seen:
+        if states is None or router.path in self.seen:
             return  # a second pass: another micro-batch, or a recomputed one
         with torch.no_grad():
-            self._seen[router.path] = self.measure(router, router.logits(states))
+            self.seen[router.path] = self.measure(router, router.logits(states))
 
 
 _TOKENS = 8192  # evenly chosen of the first micro-batch
@@ -131,11 +125,6 @@ class RouterLoad(RouterMonitor):
     }
     source = "arXiv 2408.15664"
 
-    def reset(self) -> None:
-        """Forget the counts of all windows."""
-        self._counts: dict[str, Tensor] = {}
-        self._windows: dict[str, list[Tensor]] = {}
-
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         """Return the number of tokens of each expert."""
         scores = logits
@@ -160,13 +149,13 @@ class RouterLoad(RouterMonitor):
         ]
 
     def _dead(self, path: str, load: Tensor) -> int | None:
-        counts = self._counts.get(path, 0) + load
-        windows = self._windows.setdefault(path, [])
+        counts, windows = self.past.get(path, (0, []))
+        counts = counts + load
         if float(counts.sum()) >= _TOKENS_PER_EXPERT * len(load):
             windows.append(counts < _DEAD_SHARE * counts.mean())
             del windows[:-_DEAD_WINDOWS]
             counts = torch.zeros_like(load)
-        self._counts[path] = counts
+        self.past[path] = counts, windows
         if len(windows) < _DEAD_WINDOWS:
             return None
         return int(torch.stack(windows).all(0).sum())
@@ -222,7 +211,8 @@ def mean_cosine(rows: Tensor) -> Tensor:
     """Return the mean cosine over pairs of different rows of `[rows, width]`, a scalar."""
     count = len(rows)
     units = rows / rows.norm(dim=-1, keepdim=True)
-    return (count * units.mean(0).square().sum() - 1) / (count - 1)
+    square: Tensor = units.mean(0).square().sum()
+    return (count * square - 1) / (count - 1)
 
 
 class RouterConditioning(RowMonitor):

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from rksp.ground.model import definite
 from rksp.watch.monitors.base import Alarm, Reading, Rule, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
+from rksp.watch.registry import RULES, rule_of
 
 _LAST_RESORT = "backoff"
 TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations
@@ -148,20 +148,13 @@ class Baseline:
         both = (self.recent, self.end + self.slope * ahead)
         return max(both) if direction == "up" else min(both)
 
-    def z(self, x: float, direction: str, ahead: int = 1) -> float:
-        """Return the distance to the bad side in units of the spread."""
-        return self._distance(x, direction, ahead) / self.scale
-
-    def leaps(self, x: float, direction: str, ahead: int = 1) -> float:
-        """Return the distance to the bad side in units of the jumps between neighbors."""
-        return self._distance(x, direction, ahead) / self.jump
-
     def jump_of(self, x: float, last: float, direction: str) -> float:
         """Return the jump from the last sample to the bad side, in units of the usual jumps."""
         leap = (x - last - self.slope) / self.jump
         return {"up": leap, "down": -leap, "both": abs(leap)}[direction]
 
-    def _distance(self, x: float, direction: str, ahead: int) -> float:
+    def distance(self, x: float, direction: str, ahead: int = 1) -> float:
+        """Return the distance from the reference to the bad side."""
         up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
         return {"up": up, "down": down, "both": max(up, down)}[direction]
 
@@ -364,7 +357,8 @@ class _Series:
             return
         x, direction = rule.transformed(reading.value), definite(rule.direction)
         ahead = self.count - self.fitted_to
-        z = baseline.z(x, direction, ahead)
+        distance = baseline.distance(x, direction, ahead)
+        z = distance / baseline.scale
         side = ("up" if x > baseline.end else "down") if direction == "both" else direction
         reference = rule.restored(baseline.reference(side, ahead))
         self.run = self.run + 1 if z >= baseline.run_z else 0
@@ -379,7 +373,7 @@ class _Series:
             yield _Verdict(reading, z / baseline.run_z, text, reference, severity)
         leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, direction)
         # A return from a low sample is not an alarm: it must also be far from the expected value.
-        far = max(z / rules.run_z, baseline.leaps(x, direction, ahead) / baseline.jump_z)
+        far = max(z / rules.run_z, distance / baseline.jump / baseline.jump_z)
         if leap >= baseline.jump_z and far >= 1:
             severity = rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z)
             text = f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples"

@@ -124,30 +124,25 @@ class OutputLogZ(Monitor):
 
     positions: PositiveInt = 512
 
-    def forget(self) -> None:
-        """Forget the log Z of the last sampled step."""
-        self._log_z: Tensor | None = None
-
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put a hook on the model's output."""
-        self.forget()
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the mean of log Z."""
-        log_z, self._log_z = self._log_z, None
+        log_z = self.seen.get("")
         if log_z is None:
             return []
         mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
         return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
-    def _after(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _after(self, module: nn.Module, args: object, output: object) -> None:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.dim() < 2:
             raise NotCovered("the model returns no logits (as with a fused loss)")
         rows = logits.detach().flatten(0, -2)
         stride = -(-len(rows) // self.positions)
-        self._log_z = rows[::stride].float().logsumexp(-1)
+        self.seen[""] = rows[::stride].float().logsumexp(-1)
 
 
 class ActivationRange(Monitor):
@@ -171,7 +166,6 @@ class ActivationRange(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the blocks and their linear layers."""
-        self.forget()
         return [
             module.register_forward_hook(partial(self._after, path, module is block))
             for path in self.found
@@ -183,7 +177,7 @@ class ActivationRange(Monitor):
     def read(self, moment: Moment) -> list[Reading]:
         """Return the magnitudes of every block and the growth of the whole model."""
         readings, step = [], moment.step
-        for path, seen in self._seen.items():
+        for path, seen in self.seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
             share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
             readings.append(self.reading("activation_max", step, max(values), layer=path))
@@ -193,16 +187,15 @@ class ActivationRange(Monitor):
             if min(energies) > 0 and math.isfinite(max(energies)):
                 growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
                 readings.append(self.reading("activation_growth", step, growth))
-        self.forget()
         return readings
 
     def forget(self) -> None:
         """Forget the activations of the last sampled step."""
-        self._seen: dict[str, list[tuple[Tensor, float]]] = {}
+        super().forget()
         self._energies: list[Tensor] = []
 
     def _after(
-        self, path: str, is_block: bool, module: nn.Module, args: tuple, output: object
+        self, path: str, is_block: bool, module: nn.Module, args: object, output: object
     ) -> None:
         for place, (_, tensor) in enumerate(float_tensors(output)):
             tensor = tensor.detach()
@@ -210,7 +203,7 @@ class ActivationRange(Monitor):
                 continue  # a block's later outputs are caches and attention weights
             low, high = torch.aminmax(tensor)
             extreme = torch.maximum(low.abs(), high.abs())
-            self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
+            self.seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
             if is_block:
                 self._energies.append(tensor.square().mean(dtype=torch.float32))
 
@@ -259,7 +252,6 @@ class NonFinite(Monitor):
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the outputs of modules without children and of blocks."""
-        self.forget()
         return [
             *(
                 leaf.register_forward_hook(partial(self._after_leaf, name, is_inner))
@@ -288,7 +280,6 @@ class NonFinite(Monitor):
         if moment.loss is not None:
             loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
             readings.insert(0, loss)
-        self.forget()
         return readings
 
     def forget(self) -> None:
@@ -299,7 +290,7 @@ class NonFinite(Monitor):
         self._is_half = False
 
     def _after_leaf(
-        self, name: str, is_inner: bool, module: nn.Module, args: tuple, output: object
+        self, name: str, is_inner: bool, module: nn.Module, args: object, output: object
     ) -> None:
         tensor = first_tensor(output)
         if tensor is not None:
@@ -309,7 +300,7 @@ class NonFinite(Monitor):
             if not is_inner and not isinstance(tensor, Unmade):
                 self._flush(tensor.detach())
 
-    def _after_block(self, module: nn.Module, args: tuple, output: object) -> None:
+    def _after_block(self, module: nn.Module, args: object, output: object) -> None:
         self._flush(first_tensor(output))
 
     def _flush(self, result: Tensor | None) -> None:

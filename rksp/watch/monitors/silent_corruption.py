@@ -73,16 +73,11 @@ class SilentCorruption(Monitor):
 
     def reset(self) -> None:
         """Forget the history of the gains."""
-        self._history: dict[str, list[deque[float]]] = {}
+        super().reset()
         self._samples = 0
-
-    def forget(self) -> None:
-        """Forget the gains of the last sampled step."""
-        self._gains: dict[str, list[Tensor]] = {}
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Put hooks on the inputs and outputs of the chosen blocks."""
-        self.forget()
         handles = []
         for path in self._blocks:
             block, before = model.get_submodule(path), partial(self._before, path)
@@ -104,25 +99,24 @@ class SilentCorruption(Monitor):
         self._samples += 1
         return readings
 
-    def _before(self, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        self._gains[path] = _log_rms((args, kwargs))
+    def _before(self, path: str, module: nn.Module, args: object, kwargs: object) -> None:
+        self.seen[path] = _log_rms((args, kwargs))
 
-    def _after(self, path: str, module: nn.Module, args: tuple, output: Any) -> None:
-        self._gains[path] += _log_rms(output)
+    def _after(self, path: str, module: nn.Module, args: object, output: Any) -> None:
+        self.seen[path] += _log_rms(output)
 
     def _gathered_gains(self) -> list[list[float]]:
         """Return ln of every block's gain on every rank; NaN if a block did not run."""
-        pairs = [self._gains.get(path, ()) for path in self._blocks]
+        pairs = [self.seen.get(path, ()) for path in self._blocks]
         missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
         own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
-        self.forget()
         return of_all_ranks(own).T.tolist()
 
     def _outlier(self, path: str, gains: list[float]) -> tuple[float, int] | None:
         """Return (value, rank) of one block; None while the history is too short."""
         if len(gains) < MIN_RANKS:
             return None
-        history = self._history.setdefault(path, [deque(maxlen=WINDOW) for _ in gains])
+        history = self.past.setdefault(path, [deque(maxlen=WINDOW) for _ in gains])
         errors, scores = [], []
         for rank, past in enumerate(history):
             error = gains[rank] - statistics.median(gains[:rank] + gains[rank + 1 :])

@@ -7,17 +7,18 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
 from rksp.watch.monitors.base import Alarm, Reading, Severity
-from rksp.watch.monitors.registry import RULES, rule_of
+from rksp.watch.registry import RULES, rule_of
 
+T = TypeVar("T")
 _DETAIL = "detail."
 
 
@@ -90,21 +91,31 @@ class JsonLines(Sink):
             atomic_write(self.path, kept)
 
 
-def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
-    """Return the readings and alarms that `JsonLines` wrote, equal to those of the run.
+def read_lines(path: Path, record: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Yield the record of every line of a log; a last line that is cut off is left out.
 
     Raises:
+        InputError: The file cannot be read.
         ArtifactError: A line is not a record of such a log.
     """
-    records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            records.append(record_of(json.loads(line)))
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ArtifactError(
-                f"Line {number} of {path} is not a record of a monitor log ({error}); "
-                "the file was changed, or another program wrote it."
-            ) from error
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    if line.endswith("\n"):
+                        yield record(json.loads(line))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    raise ArtifactError(
+                        f"Line {number} of {path} is not a record of a monitor log ({error}); "
+                        "the file was changed, or another program wrote it."
+                    ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
+    """Return the readings and alarms that `JsonLines` wrote; raises as `read_lines`."""
+    records = list(read_lines(Path(path), record_of))
     readings = [record for record in records if isinstance(record, Reading)]
     return readings, [record for record in records if isinstance(record, Alarm)]
 
@@ -116,10 +127,15 @@ def record_of(line: dict[str, Any]) -> Reading | Alarm:
         ValueError, TypeError, LookupError: It is neither.
     """
     known = {name: value for name, value in line.items() if name != "kind"}
+    for name in ("value", "baseline"):
+        if known.get(name) is not None:
+            known[name] = float(known[name])  # "nan" is one
     if line["kind"] == "reading":
-        return _reading(known)
+        detail = {name: known.pop(name) for name in list(known) if name.startswith(_DETAIL)}
+        rest = {name.removeprefix(_DETAIL): float(value) for name, value in detail.items()}
+        return Reading(**known, detail=rest)
     known["severity"] = Severity(known["severity"])
-    return Alarm(**{name: _number(name, value) for name, value in known.items()})
+    return Alarm(**known)
 
 
 def _line(kind: str, record: Reading | Alarm) -> str:
@@ -131,18 +147,6 @@ def _line(kind: str, record: Reading | Alarm) -> str:
         for name, value in entries.items()
     }
     return json.dumps(safe, allow_nan=False) + "\n"
-
-
-def _reading(record: dict) -> Reading:
-    detail = {name: record.pop(name) for name in list(record) if name.startswith(_DETAIL)}
-    return Reading(
-        **{name: _number(name, value) for name, value in record.items()},
-        detail={name.removeprefix(_DETAIL): float(value) for name, value in detail.items()},
-    )
-
-
-def _number(name: str, value: Any) -> Any:
-    return float(value) if name in ("value", "baseline") and value is not None else value
 
 
 class TensorBoard(Sink):
@@ -181,7 +185,7 @@ class WeightsAndBiases(Sink):
         self._run.define_metric("rksp/*", step_metric="rksp/step")
         levels = wandb.AlertLevel
         self._levels = {Severity.WARN: levels.WARN, Severity.CRITICAL: levels.ERROR}
-        self._seen: set[tuple] = set()
+        self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and the alarms, and send the alerts."""
@@ -207,7 +211,7 @@ class MLflow(Sink):
         self._mlflow = _needed("mlflow")
         if self._mlflow.active_run() is None:
             raise InputError("No MLflow run is active; call mlflow.start_run() first.")
-        self._seen: set[tuple] = set()
+        self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Log the values and set the tags."""
@@ -235,7 +239,7 @@ class Trackio(Sink):
             self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
 
 
-def _first(alarms: Sequence[Alarm], seen: set[tuple]) -> Iterator[Alarm]:
+def _first(alarms: Sequence[Alarm], seen: set[tuple[str, str, str]]) -> Iterator[Alarm]:
     """Yield the first alarm of every quantity and severity, and note it as seen."""
     for alarm in alarms:
         key = (alarm.monitor, alarm.quantity, alarm.severity)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -68,7 +68,6 @@ class Watch:
         alarms: All alarms in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
-        resets: (step, reason) of every `reset`.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Watch:
         self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
-        self.resets: list[tuple[int, str]] = []
         self._sinks, self._keep, self._clock = tuple(sinks), keep, clock
         self._judge = Judge(self.rules)
         self._model: nn.Module | None = None
@@ -131,13 +129,15 @@ class Watch:
 
     def begin_step(self, step: int) -> None:
         """Arm the monitors that sample this step; call it before the first forward pass."""
-        model = self._bound()
+        model = self._model
+        if model is None:
+            raise InputError("The watch has no model; call bind(model) before the first step.")
         self.end_forward_backward()
         self._step, self._is_live, self._is_spent = step, True, False
         armed = False
         for monitor in self._sampled(step):
-            handles = self._guard(monitor, partial(monitor.arm, model)) or ()
-            for handle in handles:
+            monitor.forget()
+            for handle in self._guard(monitor, partial(monitor.arm, model)) or ():
                 self._handles.append(handle)
                 self._wrap(monitor, handle)
                 armed = True
@@ -166,9 +166,8 @@ class Watch:
         """Read the monitors of weights, after the optimizer's step."""
         return self._read(moment, Phase.UPDATE)
 
-    def reset(self, reason: str) -> None:
+    def reset(self) -> None:
         """Tell the monitors that a rollback or an intervention moved the weights."""
-        self.resets.append((self._step, reason))
         for monitor in self._active():
             self._guard(monitor, monitor.reset)
 
@@ -177,11 +176,6 @@ class Watch:
         self.end_forward_backward()
         for sink in self._sinks:
             sink.close()
-
-    def _bound(self) -> nn.Module:
-        if self._model is None:
-            raise InputError("The watch has no model; call bind(model) before the first step.")
-        return self._model
 
     def _active(self) -> Iterator[Monitor]:
         return (monitor for monitor in self.monitors if monitor.name not in self.silent)
@@ -199,6 +193,7 @@ class Watch:
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, partial(monitor.read, moment)) or []
+                monitor.forget()
         moment.shared.clear()
         alarms = self._judge.feed(found)
         self.readings += found
@@ -240,7 +235,7 @@ class Watch:
 
         hooks[handle.id] = guarded
 
-    def _without_autocast(self) -> AbstractContextManager:
+    def _without_autocast(self) -> AbstractContextManager[Any]:
         if torch.is_autocast_enabled(self._kind):
             return torch.autocast(self._kind, enabled=False)
         return nullcontext()

@@ -60,17 +60,13 @@ class StableRank(Monitor):
         self._early = {matrix.name for layer in early for matrix in layer.matrices()}
         return super().bind(model)
 
-    def reset(self) -> None:
-        """Forget the singular vectors of the last reading."""
-        self._state: tuple[Tensor, ...] | None = None
-
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the stable rank of every matrix, and the mean of the early layers."""
         weights = [matrix.read() for matrix in self.found]
-        passes = None if self._state is None else _PASSES
-        top = top_singular(weights, self._state, iterations=passes)
-        self._state = top.state
+        state = self.past.get("vectors")
+        top = top_singular(weights, state, iterations=None if state is None else _PASSES)
+        self.past["vectors"] = top.state
         norms = torch.stack([weight.float().square().sum() for weight in weights])
         ranks, sigmas = (norms / top.sigma.square()).tolist(), top.sigma.tolist()
         residuals = top.residual.tolist()
@@ -148,32 +144,28 @@ class QKSpectralEntropy(Monitor):
         super().__post_init__()
         self.windows = self.windows or (definite(self.every), 10 * definite(self.every))
 
-    def reset(self) -> None:
-        """Forget the starts of the windows."""
-        self._starts: dict[int, tuple[int, list[tuple[Tensor, Tensor]]]] = {}  # step and factors
-
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         """Return the readings of the windows that end at this step."""
         due = [
             window
             for window in self.windows
-            if window not in self._starts or moment.step - self._starts[window][0] >= window
+            if window not in self.past or moment.step - self.past[window][0] >= window
         ]
         if not due:
             return []
         factors = [self._factors(layer) for layer in self.found]
         readings: list[Reading] = []
         for window in due:
-            if window in self._starts:
-                start = self._starts[window][1]
+            if window in self.past:
+                start: list[tuple[Tensor, Tensor]] = self.past[window][1]
                 for layer, now, then in zip(self.found, factors, start, strict=True):
                     readings += [
                         self._of_heads(f"{quantity}_{window}", moment.step, layer, ranks, size)
                         for quantity, (ranks, size) in change_ranks(*then, *now).items()
                         if bool((ranks != 0).any())
                     ]
-            self._starts[window] = (moment.step, factors)
+            self.past[window] = (moment.step, factors)
         return readings
 
     def _factors(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
@@ -349,7 +341,7 @@ class UpdateRMS(Monitor):
         return [*readings, self.reading("starved_share", moment.step, min(shares))]
 
     def _measure(
-        self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
+        self, tensors: Sequence[tuple[nn.Parameter, dict[str, Any], tuple[float, float, float]]]
     ) -> dict[str, list[float]]:
         """Return `rms_t`, `update_rms` and shares of every tensor, in one pass over all samples.
 
@@ -436,63 +428,54 @@ class SpectralAlignment(Monitor):
             path = matrix.name.partition(":")[0]
             if matrix.expert is None and path in modules:
                 self._groups.setdefault(path, []).append(matrix)
-        self._seen: dict[str, RowCosine] = {}
-        self.reset()
+        super().bind(model)
         return None if self._groups else StableRank.missing
-
-    def reset(self) -> None:
-        """Forget the singular vectors of the last reading."""
-        self._state: tuple[Tensor, ...] | None = None
 
     @torch.no_grad()
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Compute the singular vectors, and put hooks on the matrices' inputs."""
-        self._seen = {}
         matrices = [matrix for group in self._groups.values() for matrix in group]
         weights = [matrix.read() for matrix in matrices]
-        passes = None if self._state is None else _ALIGNMENT_PASSES
-        top = top_singular(weights, self._state, iterations=passes)
+        state = self.past.get("vectors")
+        top = top_singular(weights, state, iterations=None if state is None else _ALIGNMENT_PASSES)
         for _ in range(_ROUNDS):
             if not bool((top.residual > _RESIDUAL).any()):  # NaN is not
                 break
             top = top_singular(weights, top.state, iterations=_ALIGNMENT_PASSES)
-        self._state = top.state
-        self._residual = dict(zip((m.name for m in matrices), top.residual.tolist(), strict=True))
-        self._gap = {m.name: gap for m, gap in zip(matrices, top.gap.tolist(), strict=True)}
-        triplets = zip(matrices, top.v, top.is_finite.tolist(), strict=True)
-        vectors = {m.name: v for m, v, is_finite in triplets if is_finite}
-        self._armed = {
-            path: [m for m in group if m.name in vectors] for path, group in self._groups.items()
-        }
-        return [
-            model.get_submodule(path).register_forward_pre_hook(
-                partial(self._before, path, torch.stack([vectors[m.name] for m in group])),
-                with_kwargs=True,
-            )
-            for path, group in self._armed.items()
-            if group
-        ]
+        self.past["vectors"] = top.state
+        names = [matrix.name for matrix in matrices]
+        self._residual = dict(zip(names, top.residual.tolist(), strict=True))
+        self._gap = dict(zip(names, top.gap.tolist(), strict=True))
+        triplets = zip(names, top.v, top.is_finite.tolist(), strict=True)
+        vectors = {name: v for name, v, is_finite in triplets if is_finite}
+        self._armed, handles = {}, []
+        for path, group in self._groups.items():
+            self._armed[path] = [m for m in group if m.name in vectors]
+            if self._armed[path]:
+                leading = torch.stack([vectors[m.name] for m in self._armed[path]])
+                before, module = partial(self._before, path, leading), model.get_submodule(path)
+                handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        return handles
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the reading of every matrix that ran."""
-        seen, self._seen = self._seen, {}
         return [
             reading
-            for path, found in seen.items()
+            for path, found in self.seen.items()
             for index, matrix in enumerate(self._armed[path])
             if (reading := self._of_matrix(moment.step, matrix, found, index)) is not None
         ]
 
     def _before(
-        self, path: str, vectors: Tensor, module: nn.Module, args: tuple, kwargs: dict
+        self, path: str, vectors: Tensor, module: nn.Module, args: object, kwargs: object
     ) -> None:
         x = first_tensor((args, kwargs))
-        if x is None or path in self._seen:
+        if x is None or path in self.seen:
             return
         x = x.detach()
         x = x[:, 1:] if x.dim() == 3 and x.shape[1] > 2 else x
         rows = x.flatten(0, -2)
-        self._seen[path] = row_cosine(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
+        self.seen[path] = row_cosine(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
 
     def _of_matrix(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
         rows = int(found.rows[index])

@@ -1,27 +1,40 @@
-"""The training loop. It records raw losses and unclipped gradient norms."""
+"""The training loop, what is called in its steps, and the monitored run with its record."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.own_runs.outcome import Curves
+from rksp.own_runs.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.groups import mean_over_ranks
+from rksp.watch.faults.base import Fault
+from rksp.watch.groups import mean_over_ranks, world_size
+from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.moment import Moment, Repeat
-from rksp.watch.training.beside import Beside
+from rksp.watch.monitors.base import Alarm, Reading, Severity
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.run_state import Checkpoints
 
+_LOG = logging.getLogger("rksp")
 Stop = Callable[[list[float], list[float]], bool]
+Progress = Callable[[int, float], None]  # (step, loss)
 
 
 def hopeless(losses: list[float], norms: list[float]) -> bool:
@@ -111,6 +124,169 @@ def train(
         )
 
 
+class Beside:
+    """Calls faults, monitors and interventions at their moments, in that order.
+
+    Without any of them it does nothing.
+
+    Under `torch.distributed` the interventions of every rank receive the alarms of all ranks, so
+    that all ranks take the same decisions.
+
+    Args:
+        watch, interventions, faults, checkpoints: As for `rksp.watch.training.run`.
+        must_agree: Share alarms between ranks even without interventions.
+        keep: How many of each intervention's newest actions and of the newest step times stay in
+            memory at least; None keeps all.
+    """
+
+    def __init__(
+        self,
+        watch: Watch | None = None,
+        interventions: Sequence[Intervention] = (),
+        faults: Sequence[Fault] = (),
+        checkpoints: Checkpoints | None = None,
+        *,
+        must_agree: bool = False,
+        keep: int | None = None,
+    ) -> None:
+        self.watch = watch or Watch([])
+        self.interventions, self.faults, self.checkpoints = interventions, faults, checkpoints
+        self.keep = keep
+        self.must_agree = must_agree or bool(self.interventions)
+        self.undone: list[tuple[int, int]] = []
+        self.was_rolled_back = False  # in the current step
+        self.step_seconds: list[float] = []
+        self.action_seconds = 0.0  # host time of the interventions
+        self.heard: list[Alarm] = []  # in the last phase, on any rank
+        self._started = 0.0
+        self._alarms: list[Alarm] = []
+        self._heeded = [0] * len(self.interventions)  # number of known actions of each
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def rate_scale(self) -> float:
+        """The product of the interventions' factors on the learning rate."""
+        return math.prod(intervention.rate_scale for intervention in self.interventions)
+
+    def bind(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Bind the interventions and the monitors to the model."""
+        for intervention in self.interventions:
+            intervention.bind(model, definite(optimizer))
+        self.watch.bind(model)
+        self.watch.leave_out_of_advice(i.name for i in self.interventions)
+
+    def begin(self, moment: Moment) -> None:
+        """Keep a state if it is time, arm faults and interventions, and start the step."""
+        self._started = time.perf_counter()
+        self.was_rolled_back = False
+        if self.checkpoints is not None:
+            self.checkpoints.keep(moment.step, moment.model, definite(moment.optimizer))
+        self._arm(moment)
+        self.watch.begin_step(moment.step)
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        """Return the sum of the interventions' penalties, or None."""
+        with self._timed():
+            found = [i.penalty(moment) for i in self.interventions]
+        terms = [term for term in found if term is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def after_backward(self, moment: Moment) -> None:
+        """Remove the hooks, let the faults act, and read the gradients."""
+        self._disarm()
+        for fault in self.faults:
+            fault.after_backward(moment)
+        self._alarms = self.heard = self._agreed(self.watch.after_backward(moment))
+
+    @contextmanager
+    def repeating(self, moment: Moment) -> Iterator[None]:
+        """Hang the hooks of the step again for a repetition of its passes."""
+        self._arm(moment)
+        yield
+        self._disarm()
+        for fault in self.faults:  # one that strikes for long strikes again
+            fault.after_backward(moment)
+
+    def before_update(self, moment: Moment) -> bool:
+        """Let the interventions change the gradients; return whether there are any."""
+        with self._timed():
+            for intervention in self.interventions:
+                intervention.before_update(moment)
+        return bool(self.interventions)
+
+    def after_update(self, moment: Moment) -> None:
+        """Let faults and interventions act on the weights, read them, and pass the alarms on."""
+        for fault in self.faults:
+            fault.after_update(moment)
+        with self._timed():
+            for intervention in self.interventions:
+                intervention.after_update(moment)
+        self._heed(moment)  # before monitors compare weights with those of earlier steps
+        self.heard = self._agreed(self.watch.after_update(moment))
+        for alarm in [*self._alarms, *self.heard]:
+            if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
+                self.checkpoints.write(alarm.step, moment.model)
+            with self._timed():
+                for intervention in self.interventions:
+                    intervention.on_alarm(alarm, moment)
+        self._heed(moment)
+        self.step_seconds.append(time.perf_counter() - self._started)
+        _trim(self.step_seconds, self.keep)
+
+    def close(self) -> None:
+        """Remove the hooks, close the monitors, and let the interventions say what they did."""
+        self._disarm()
+        self.watch.close()
+        for said in filter(None, (intervention.closing() for intervention in self.interventions)):
+            _LOG.warning(said)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the host time of the interventions, without work that a device has queued."""
+        started = time.perf_counter()
+        yield
+        self.action_seconds += time.perf_counter() - started
+
+    def _arm(self, moment: Moment) -> None:
+        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
+        for part in parts:
+            self._handles += part.arm(moment)
+
+    def _heed(self, moment: Moment) -> None:
+        """Apply the consequences of the interventions' actions since the last call."""
+        for place, intervention in enumerate(self.interventions):
+            for action in intervention.actions[self._heeded[place] :]:
+                if action.moved_weights:
+                    self.watch.reset()
+                undone = int(action.detail.get("undone", 0))
+                if undone:
+                    self.undone.append((moment.step + 1 - undone, moment.step + 1))
+                    self.was_rolled_back = True
+            _trim(intervention.actions, self.keep)
+            self._heeded[place] = len(intervention.actions)
+
+    def _agreed(self, alarms: list[Alarm]) -> list[Alarm]:
+        """Return the alarms of all ranks in rank order, each once, if something may act on them."""
+        # In nearly every step there is nothing to gather.
+        is_alone = not self.must_agree or world_size() == 1
+        if is_alone or not mean_over_ranks(float(len(alarms))):
+            return alarms
+        parts: list[list[Alarm]] = [[] for _ in range(world_size())]
+        torch.distributed.all_gather_object(parts, alarms)
+        return list(dict.fromkeys(alarm for part in parts for alarm in part))
+
+    def _disarm(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _trim(entries: list[Any], keep: int | None) -> None:
+    """Drop the oldest entries of a list once it is twice as long as `keep`."""
+    if keep is not None and len(entries) > 2 * keep:
+        del entries[:-keep]
+
+
 class _Passes:
     """The forward and backward passes of one step, as often as they are asked for."""
 
@@ -119,7 +295,7 @@ class _Passes:
         moment: Moment,
         micro_batches: Sequence[Batch],
         beside: Beside,
-        cast: AbstractContextManager,
+        cast: AbstractContextManager[Any],
         scaler: torch.amp.GradScaler,
     ) -> None:
         self.moment, self.micro_batches, self.beside = moment, micro_batches, beside
@@ -135,7 +311,7 @@ class _Passes:
                 part = task_loss(self.moment.model, batch) / count
                 penalty = self.beside.penalty(self.moment)
             whole = part if penalty is None else part + penalty / count
-            self.scaler.scale(whole).backward()
+            torch.autograd.backward(self.scaler.scale(whole))
             loss += part.item()
         self._loss = loss
         return loss
@@ -187,3 +363,140 @@ def _overflowed(scaler: torch.amp.GradScaler, params: Sequence[Tensor]) -> bool:
     if not scaler.is_enabled() or scaler.get_scale() <= 1.0:
         return False
     return not math.isfinite(gradient_norm(params))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """The record of a monitored run.
+
+    Attributes:
+        curves: Raw losses and gradient norms of every step, including undone ones.
+        outcome: `judge_alone` of the steps that were not undone.
+        readings: The monitors' readings, in order.
+        alarms: The alarms, in order.
+        actions: The actions of every intervention, in order.
+        silent: Monitors that did not measure, with the reason.
+        undone: The ranges (first step, step after the last) that rollbacks undid.
+        monitor_seconds: Host time of every monitor.
+        action_seconds: Host time of the interventions, without their hooks.
+        seconds: Wall time of the run.
+        step_seconds: Wall time of the median step, including monitors and interventions.
+        checkpoint: The file with a state from before the trouble, if one was written.
+    """
+
+    curves: Curves
+    outcome: Outcome
+    readings: tuple[Reading, ...]
+    alarms: tuple[Alarm, ...]
+    silent: Mapping[str, str]
+    actions: tuple[Action, ...] = ()
+    undone: tuple[tuple[int, int], ...] = ()
+    monitor_seconds: Mapping[str, float] = field(default_factory=dict)
+    action_seconds: float = 0.0
+    seconds: float
+    step_seconds: float
+    checkpoint: str | None = None
+
+
+def run(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    recipe: Recipe,
+    *,
+    watch: Watch | None = None,
+    interventions: Sequence[Intervention] = (),
+    faults: Sequence[Fault] = (),
+    seed: int = 0,
+    stop: Stop = hopeless,
+    policy: OutcomePolicy | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress = lambda step, loss: None,
+) -> RunRecord:
+    """Train `model` in place as `train` does, with monitors, interventions and faults.
+
+    With monitors alone the result is bitwise equal to that of `train`. A run ends when its loss is
+    not finite, unless an intervention rolled it back at that step.
+
+    Args:
+        model: A model in training mode.
+        batches: As for `train`.
+        recipe: As for `train`; the faults may change it first.
+        watch: Monitors and rules; its alarms reach the interventions.
+        interventions: Interventions in the order in which they act.
+        faults: Faults in the order in which they strike.
+        seed: Seed of dropout and of the faults; the global generators are restored.
+        stop: As for `train`.
+        policy: The policy that labels the run.
+        checkpoints: Writes a state from before the first critical alarm or, if the run was stopped
+            without one, from before that step.
+        progress: Called after every step.
+
+    Raises:
+        NotCovered: A fault or an intervention finds nothing to act on in this model.
+    """
+    for fault in faults:
+        recipe = fault.recipe(recipe)
+        per_step = recipe.gradient_accumulation_steps
+        batches = fault.batches(batches, per_step=per_step, seed=seed)
+    for fault in faults:
+        fault.bind(model, seed=seed)
+    beside = Beside(watch, interventions, faults, checkpoints)
+
+    def ends(losses: list[float], norms: list[float]) -> bool:
+        step = len(losses) - 1
+        progress(step, losses[-1])
+        is_over = stop(losses, norms) and not beside.was_rolled_back
+        if is_over and checkpoints is not None:
+            checkpoints.write(step, model)
+        return is_over
+
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    started = time.perf_counter()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            curves = train(model, batches, recipe, stop=ends, companion=beside)
+    finally:
+        beside.close()
+    return RunRecord(
+        curves=curves,
+        outcome=judge_alone(without(curves, beside.undone), policy or OutcomePolicy()),
+        readings=tuple(beside.watch.readings),
+        alarms=tuple(beside.watch.alarms),
+        actions=tuple(a for i in interventions for a in i.actions),
+        silent=dict(beside.watch.silent),
+        undone=tuple(beside.undone),
+        monitor_seconds=dict(beside.watch.seconds),
+        action_seconds=beside.action_seconds,
+        seconds=time.perf_counter() - started,
+        step_seconds=statistics.median(beside.step_seconds),
+        checkpoint=str(checkpoints.written) if checkpoints and checkpoints.written else None,
+    )
+
+
+def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
+    """Label a run by its own curve, without a ladder.
+
+    The label is *diverged* as published; *failed* if a spike never came back, or if the final loss
+    is above the first by the margin or was never reached; else spiked or healthy. A plateau alone
+    is not a failure, since slow runs show it too. Only a ladder can tell that a run is worse than
+    another.
+    """
+    if policy.has_diverged(curves):
+        return Outcome.DIVERGED
+    spiked, lost = policy.spike(curves)
+    if lost or policy.final_loss(curves) > curves.loss[0] + policy.margin:
+        return Outcome.FAILED_PLATEAU
+    return Outcome.SPIKED if spiked else Outcome.HEALTHY
+
+
+def without(curves: Curves, undone: Sequence[tuple[int, int]]) -> Curves:
+    """Return the curves of the steps that still count, with as many planned steps fewer."""
+    keep = np.ones(len(curves.loss), dtype=bool)
+    for start, stop in undone:
+        keep[start:stop] = False
+    return Curves(
+        loss=curves.loss[keep],
+        grad_norm=curves.grad_norm[keep],
+        planned_steps=curves.planned_steps - int((~keep).sum()),
+    )

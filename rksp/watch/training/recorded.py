@@ -65,7 +65,9 @@ class Recorded:
         planned = max(said, steps) if isinstance(said, int) else steps
         curves = Curves(loss=loss, grad_norm=np.zeros(1, np.float32), planned_steps=planned)
         has_diverged = policy.has_diverged(curves)
-        recipe = self._recipe(planned)
+        fields: dict[str, object] = {"learning_rate": self._peak}
+        shown = {} if self._optimizer is None else fields_of(self._optimizer)
+        recipe = Recipe.parse(shown | fields | self._fields | {"max_steps": planned})
         shape = shape_of(getattr(self._model, "config", None), None, recipe)
         if shape is not None and loss[0] < math.log(shape.vocabulary) - LEARNED:
             shape = replace(shape, is_trained=True)
@@ -81,8 +83,3 @@ class Recorded:
                 seed=None,
             ),
         )
-
-    def _recipe(self, planned: int) -> Recipe:
-        fields: dict[str, object] = {"learning_rate": self._peak, "max_steps": planned}
-        shown = {} if self._optimizer is None else fields_of(self._optimizer)
-        return Recipe.parse(shown | fields | self._fields | {"max_steps": planned})

@@ -1,11 +1,11 @@
-"""Two ranks under DDP or FSDP2; the losses of each go to a file."""
+"""Two ranks under DDP, FSDP2 or FSDP; the losses of each go to a file."""
 
 import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from transformers import GPT2Config, GPT2LMHeadModel
 
 dist.init_process_group("gloo")
@@ -17,6 +17,10 @@ if sys.argv[1] == "fsdp":
     for block in model.transformer.h:
         fully_shard(block)
     fully_shard(model)
+elif sys.argv[1].startswith("flat"):
+    model = FullyShardedDataParallel(
+        model, device_id=torch.device("cpu"), use_orig_params=sys.argv[1] == "flat-named"
+    )
 else:
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -26,7 +30,10 @@ for _ in range(12):
     tokens = torch.randint(64, (4, 16), generator=generator)
     loss = model(tokens, labels=tokens).loss
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if isinstance(model, FullyShardedDataParallel):
+        model.clip_grad_norm_(1.0)
+    else:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item())

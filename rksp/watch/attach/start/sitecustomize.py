@@ -11,12 +11,13 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).absolute().parent  # not that of a linked file
 _FOLDER = json.loads(os.environ.get("RKSP_WATCH") or "{}").get("folder", "")
 
 
-def _note(event):
+def _note(event: str) -> None:
     """Leave a file that tells `rksp watch` what this process came to."""
     with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
         Path(_FOLDER, f"{os.getpid()}.{event}").touch()
@@ -27,7 +28,7 @@ class _Torch:
 
     is_asking = False
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """Return the spec of torch, to whoever only asks for it too; None for other modules."""
         if name != "torch" or self.is_asking:
             return None
@@ -36,11 +37,11 @@ class _Torch:
             spec = importlib.util.find_spec(name)
         finally:
             self.is_asking = False
-        loader = None if spec is None else spec.loader
+        loader: Any = None if spec is None else spec.loader
         if hasattr(loader, "exec_module"):
             run = loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: object) -> None:
                 run(module)
                 del loader.exec_module
                 sys.meta_path.remove(self)
@@ -50,7 +51,7 @@ class _Torch:
         return spec
 
 
-def _attach():
+def _attach() -> None:
     _note("torch")
     try:
         from rksp.watch.attach.finder import Finder
@@ -62,7 +63,7 @@ def _attach():
             print(f"rksp watch: {said}, so nothing is watched", file=sys.stderr, flush=True)
 
 
-def _load_own():
+def _load_own() -> None:
     """Load the `sitecustomize` that Python would have loaded without this folder."""
     sys.path[:] = [place for place in sys.path if Path(place).absolute() != _HERE]
     spec = PathFinder.find_spec("sitecustomize")

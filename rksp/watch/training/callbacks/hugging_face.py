@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
 from rksp.watch.training.known_faults import facts_of_arguments
 
@@ -49,49 +48,36 @@ class WatchCallback(OfTrainer, TrainerCallback):
     """
 
     begin = "trainer.train()"
-
-    def __init__(
-        self,
-        *,
-        rules: Rules | None = None,
-        sinks: Iterable[Sink] = (),
-        log: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(sinks, log=log, **options)
-        self._rules = rules
-        self._trainer: Trainer | None = None
+    _trainer: Trainer | None = None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: TrainingArguments, state: TrainerState, control: object, **given: Any
     ) -> None:
         """Build the monitored loop and wrap the Trainer's methods."""
         self._trainer = trainer = _caller()
-        rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
+        rules = Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
         if self._options.get("record") is not None:
             self._options["recipe"] = recipe_of(args, state) | dict(
                 self._options.get("recipe") or {}
             )
         self._start(
-            kwargs["model"],
-            kwargs["optimizer"],
+            given["model"],
+            given["optimizer"],
             is_main=state.is_world_process_zero,
-            rules=rules,
+            rules=self._options.get("rules") or rules,
             facts=facts_of_arguments(args),
         )
         self._replace(trainer, "training_step", self._watched)
         share = lambda: 1 / trainer.current_gradient_accumulation_steps
         self._replace(trainer.accelerator, "backward", self._penalized(share))
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, *_: object, **__: object) -> None:
         """Start a step."""
         self._losses = []
         self.running.begin_step(state.global_step)
 
     def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: object, state: object, control: TrainerControl, **_: object
     ) -> None:
         """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
         was_skipped = definite(self._trainer).accelerator.optimizer_step_was_skipped
@@ -100,16 +86,14 @@ class WatchCallback(OfTrainer, TrainerCallback):
         control.should_training_stop |= self.running.should_stop
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+        self, args: object, state: object, control: TrainerControl, **_: object
     ) -> None:
         """Log the latest values at a logging step."""
         if control.should_log and self._latest and self._latest.values:
             definite(self._trainer).log(dict(self._latest.values))
             control.should_log = True  # the call above cleared it before the Trainer's own log
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         """Restore the Trainer's methods and close the loop."""
         self._finish()
 

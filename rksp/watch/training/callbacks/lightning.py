@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
-from rksp.watch.monitors.sinks import Sink
 from rksp.watch.training.callbacks.plain import OfTrainer, loss_scale
 from rksp.watch.training.known_faults import stated
 
@@ -48,11 +47,9 @@ class WatchCallback(OfTrainer, Callback):
         self,
         *,
         model: Callable[[LightningModule], nn.Module] | None = None,
-        sinks: Iterable[Sink] = (),
-        log: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(sinks, log=log, **options)
+        super().__init__(**options)
         self._find = model or _only_child
         self._is_updated = False
 
@@ -84,9 +81,7 @@ class WatchCallback(OfTrainer, Callback):
         share = lambda: loss_scale(trainer) / trainer.accumulate_grad_batches
         self._replace(module, "backward", self._penalized(share))
 
-    def on_train_batch_start(
-        self, trainer: Trainer, module: LightningModule, batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Start a step at its first micro-batch."""
         if self.running.step != trainer.global_step:
             self._losses, self._is_updated = [], False
@@ -97,7 +92,7 @@ class WatchCallback(OfTrainer, Callback):
         share = float(loss.detach()) / loss_scale(trainer)  # of the step's mean
         self._losses.append(share)
 
-    def on_after_backward(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_after_backward(self, *_: object) -> None:
         """End the micro-batch's backward pass."""
         self.running.end_micro_batch()
 
@@ -108,9 +103,7 @@ class WatchCallback(OfTrainer, Callback):
         self.running.after_backward(sum(self._losses))
         self._is_updated = True
 
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs, batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: object) -> None:
         """Read the weights after an update and log; stop the run if an alarm asks for it."""
         if not self._is_updated:
             return
@@ -120,11 +113,11 @@ class WatchCallback(OfTrainer, Callback):
         if self._latest and self._latest.values:
             module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_end(self, *_: object) -> None:
         """Restore the module's `backward` and close the loop."""
         self._finish()
 
-    def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
+    def on_exception(self, *_: object) -> None:
         """Restore the module's `backward` and close the loop."""
         self._finish()
 

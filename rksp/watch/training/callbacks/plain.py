@@ -20,15 +20,14 @@ from rksp.ground.model import definite
 from rksp.recipe_files.said.facts import Facts
 from rksp.watch.groups import is_first_rank, mean_over_ranks
 from rksp.watch.interventions.base import Action, Intervention
-from rksp.watch.interventions.registry import make_intervention
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Severity
-from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Latest, Sink, sentence
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.beside import Beside
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.training.known_faults import log_known_faults, stated
+from rksp.watch.training.loop import Beside
 from rksp.watch.training.recorded import Recorded
 
 
@@ -36,17 +35,11 @@ def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[Remo
     """Multiply the rates of an optimizer's groups by a factor while it steps.
 
     Schedules read and write the group's rate, some as a multiple of the last one. The rate is
-    therefore restored after the step, bit for bit.
-
-    Args:
-        optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
-        factor: Returns the factor on the rate of every group; 1.0 changes nothing.
-
-    Returns:
-        Handles that end it.
+    therefore restored after the step, bit for bit; at a factor of 1.0 it is never changed. The
+    handles that are returned end it.
 
     Raises:
-        InputError: `optimizer` is not a `torch.optim.Optimizer`.
+        InputError: `optimizer` is not a `torch.optim.Optimizer`, but a trainer's wrapper of one.
     """
     if not isinstance(optimizer, Optimizer):
         raise InputError(
@@ -69,6 +62,7 @@ def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[Remo
 
 
 _LOG = logging.getLogger("rksp")
+_Method = Callable[..., Any]
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
 
 
@@ -138,12 +132,16 @@ class LoopWatch:
         recipe: Mapping[str, object] | None = None,
         facts: Facts | None = None,
     ) -> None:
-        self.model, self.optimizer = model, innermost(optimizer)
-        self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
+        while hasattr(optimizer, "optimizer"):  # a trainer's wrapper
+            optimizer = definite(optimizer).optimizer
+        self.model, self.optimizer = model, optimizer
+        self.watch = Watch(make_monitors(monitors), rules, sinks, keep=_KEEP)
         self.stop_on = None if stop_on is None else Severity(stop_on)
-        self.should_stop = self.was_dropped = False
+        self.should_stop = self.was_dropped = self._was_asked = False
         self.step = -1
-        self._interventions = chosen_interventions(interventions)
+        self._interventions = [
+            make_intervention(line) if isinstance(line, str) else line for line in interventions
+        ]
         if self._interventions and self.optimizer is None:
             raise InputError("Interventions need the optimizer; call LoopWatch(model, optimizer).")
         must_agree = self.stop_on is not None
@@ -161,8 +159,7 @@ class LoopWatch:
         self._recorded = None
         if record is not None and is_first_rank():
             self._recorded = Recorded(record, model, self.optimizer, recipe)
-        self._was_asked = False
-        self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
+        self._moment = self._now()
         if is_first_rank():
             own = stated(**(dict(recipe or {}) | {"trainer": "own", "custom_loop": True}))
             log_known_faults(model, self.optimizer, own if facts is None else facts)
@@ -273,24 +270,6 @@ class LoopWatch:
         return self._beside.heard
 
 
-def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
-    """Return monitors from names, monitors or both."""
-    names = [name for name in monitors if isinstance(name, str)]
-    return [m for m in monitors if isinstance(m, Monitor)] + (make_monitors(names) if names else [])
-
-
-def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Intervention]:
-    """Return interventions from lines, interventions or both, in the given order."""
-    return [make_intervention(line) if isinstance(line, str) else line for line in lines]
-
-
-def innermost(optimizer: Optimizer | None) -> Optimizer | None:
-    """Return the optimizer inside the wrappers of a trainer."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = definite(optimizer).optimizer
-    return optimizer
-
-
 @contextmanager
 def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> Iterator[None]:
     """Divide the gradients by a loss scale inside the block; restore the same tensors afterwards.
@@ -326,7 +305,7 @@ class OfTrainer:
 
     begin: ClassVar[str]  # the call that starts training
 
-    def __init__(self, sinks: Iterable[Sink], *, log: bool, **options: Any) -> None:
+    def __init__(self, *, sinks: Iterable[Sink] = (), log: bool = True, **options: Any) -> None:
         self._latest = Latest() if log else None
         self._sinks = (*sinks, self._latest) if self._latest else tuple(sinks)
         self._options = options
@@ -347,11 +326,7 @@ class OfTrainer:
 
     @property
     def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors.
-
-        Raises:
-            InputError: Training has not begun.
-        """
+        """Readings, alarms, costs and silent monitors; raises as `running`."""
         return self.running.watch
 
     def _start(
@@ -368,7 +343,7 @@ class OfTrainer:
         if self.loop is not None:
             self.loop.close()
 
-    def _replace(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
+    def _replace(self, owner: object, name: str, make: Callable[[_Method], _Method]) -> None:
         """Replace a method until the end; a method of the class stays in the class."""
         original = getattr(owner, name)
         if name in vars(owner):
@@ -377,10 +352,10 @@ class OfTrainer:
             self._replaced.callback(delattr, owner, name)
         setattr(owner, name, functools.wraps(original)(make(original)))
 
-    def _penalized(self, share: Callable[[], float]) -> Callable[[Callable], Callable]:
+    def _penalized(self, share: Callable[[], float]) -> Callable[[_Method], _Method]:
         """Return what makes a trainer's `backward` add the interventions' share to the loss."""
 
-        def make(backward: Callable[..., None]) -> Callable[..., None]:
+        def make(backward: _Method) -> _Method:
             def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
                 penalty = self.running.penalty()
                 backward(loss if penalty is None else loss + share() * penalty, *args, **kwargs)

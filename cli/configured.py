@@ -1,4 +1,4 @@
-"""`rksp transfer`: scale a learning rate from a small model to a large one."""
+"""`rksp transfer` and `rksp playground`: what configurations alone say of a learning rate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.options import Given, Panel, TextOrJson, brief, print_json, with_options
+from rksp.cli.options import RUN, Given, Panel, TextOrJson, answer, brief, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
+from rksp.cli.rendering import command_line
 from rksp.cli.shared_options import ModelOptions, RunOptions, learned
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
@@ -23,12 +24,8 @@ _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
 
 
-@brief(
-    *("small", "large", "learning_rate", "recipe_file", "warmup_steps", "max_steps"),
-    *("batch_size", "sequence_length", "optimizer", "overrides", "past"),
-    "output_format",
-)
 @with_options
+@brief(f"small large {RUN} past output_format")
 def transfer(
     small: Annotated[str, typer.Argument(help=_SMALL)],
     large: Annotated[str, typer.Argument(help=_LARGE)],
@@ -69,33 +66,24 @@ def transfer(
     moved = shifts(edges, origin, aim)
     rules = {name: rate * 10**by for name, by in moved.items()}
     carried_to, by = rules.pop("rksp"), moved["rksp"]
-    answer, shift = (None, None) if doubts else (carried_to, by)
+    answered, shift = (None, None) if doubts else (carried_to, by)
     errors = dict(edges.card.get("transfer", {}))
     errors["rksp"] = errors.pop(CONFIGURED, {})
-    if output_format == "json":
-        document: dict[str, Any] = {"small_rate": rate, "rate": answer, "edge_shift": shift}
-        document |= {"rules": rules, "errors": errors, "reasons": sorted(doubts)}
-        if own_runs is not None:
-            document["own_runs"] = own_runs.model_dump(mode="json")
-        print_json(document)
-        return 0
+    document: dict[str, Any] = {"small_rate": rate, "rate": answered, "edge_shift": shift}
+    document |= {"rules": rules, "errors": errors, "reasons": sorted(doubts)}
+    if own_runs is not None:
+        document["own_runs"] = own_runs.model_dump(mode="json")
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
-    carried = "cannot tell the rate" if answer is None else short(answer)
-    typer.echo(
-        f"{carried} for {large} ({sizes[1]}), from {short(rate, 6)} for {small} ({sizes[0]})"
-    )
-    for text in sorted(doubts):
-        typer.echo(f"  not reliable here: {text}")
+    carried = "cannot tell the rate" if answered is None else short(answered)
+    lines = [f"{carried} for {large} ({sizes[1]}), from {short(rate, 6)} for {small} ({sizes[0]})"]
+    lines += [f"  not reliable here: {text}" for text in sorted(doubts)]
     if shift is not None:
-        typer.echo(f"  the edge moves by {shift:+.2f} decades, from the configurations alone")
-    rates = {"rksp": answer} | rules
-    columns = ("rule", "rate", "edge missed by", "best rate missed by")
-    rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
-    for row in rows:
-        typer.echo("  " + "".join(cell.ljust(16) for cell in row).rstrip())
-    typer.echo(
-        "  (missed by: decades, the median over pairs of sizes of teams left out of the fit)"
-    )
+        lines.append(f"  the edge moves by {shift:+.2f} decades, from the configurations alone")
+    rows: list[tuple[str, ...]] = [("rule", "rate", "edge missed by", "best rate missed by")]
+    rows += [_row(name, value, errors) for name, value in {"rksp": answered, **rules}.items()]
+    lines += [f"  {''.join(cell.ljust(16) for cell in row).rstrip()}" for row in rows]
+    about = "decades, the median over pairs of sizes of teams left out of the fit"
+    answer(output_format, document, [*lines, f"  (missed by: {about})"])
     return 0
 
 
@@ -119,3 +107,52 @@ def _row(
         "–" if rate is None else short(rate),
         *("–" if value is None else f"{value:.2f}" for value in missed),
     )
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="A model type, a config.json, a Hub id, or a run file that describes its model."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File of the page; default stdout.",
+        metavar="FILE",
+        rich_help_panel="Output",
+    ),
+]
+_MODEL = Panel(title="Model", leave_out=("max_params", "trust_remote_code"))
+
+
+@with_options
+@brief(f"target {RUN} output")
+def playground(
+    context: typer.Context,
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    of: Annotated[RunOptions, Panel(title="Recipe")],
+    model: Annotated[ModelOptions, _MODEL],
+    target: Target = "gpt2",
+    output: Output = None,
+) -> int:
+    """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
+    from rksp.ground.files import atomic_write, check_writable
+    from rksp.report.playground import MOVED
+    from rksp.report.playground import playground as drawn
+
+    if output is not None:
+        check_writable(output)
+    run = of.run(target, recipe)
+    run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+    table: Any = context.find_root().command
+    command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
+    known = {name: value for name, value in run.recipe if name not in recipe.typed}
+    page = drawn(source, run.recipe, command, known)
+    if output is None:
+        print(page, end="")
+    else:
+        atomic_write(output, page)
+    return 0

@@ -1,0 +1,290 @@
+"""`rksp fix`, `rksp audit` and `rksp explain-config`: a run file's faults, edits and recipe."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rksp.checks.advisories import Unsettled
+from rksp.checks.registry import select_findings
+from rksp.checks.software import audited
+from rksp.cli.options import Panel, TextOrJson, answer, as_count, with_options
+from rksp.cli.shared_options import RunOptions, SoftwareOptions, say
+from rksp.documents.finding import Finding
+from rksp.documents.options import MeasureOptions
+from rksp.ground.budgets import reading
+from rksp.ground.errors import InputError
+from rksp.ground.files import atomic_write
+from rksp.ground.text import one_line, printable
+from rksp.models.resolve import resolve, stored_settings
+from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.said.edits import applied
+from rksp.recipe_files.said.origin import (
+    RecipeFile,
+    assumed_line,
+    in_full,
+    recipe_table,
+    shown,
+)
+from rksp.run import Question, Run, refuse_unknown
+
+if TYPE_CHECKING:
+    from rksp.documents.score import ScoreReport
+
+_ROUNDS = 4  # a fix may bring forth another finding
+
+
+@with_options
+def fix(
+    file: Annotated[
+        str, typer.Argument(help="A trainer's run file; FILE.py::NAME for one of many.")
+    ],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
+    write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
+) -> int:
+    """Show what would remove the findings of a run file, as a diff; --write changes the file."""
+    diff, report = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
+    if not diff:
+        print("rksp: No fix of a finding can be written into this file safely.", file=sys.stderr)
+    from rksp.report.formats import render
+
+    sys.stdout.write(printable(diff + render(report, "brief")))
+    return report.exit_code
+
+
+def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreReport]:
+    """Apply all edits to a copy of a run file, until no finding has another.
+
+    Args:
+        file: The file.
+        write: Write what became of the copy into the file.
+        **read: `devices` and `trainer` of `scored`.
+
+    Returns:
+        The changes as a diff, and the last answer.
+
+    Raises:
+        InputError: The file cannot be scored.
+    """
+    from rksp.report.gate import edits_of
+
+    name, mark, part = file.partition("::")
+    with tempfile.TemporaryDirectory() as folder:
+        report = scored(file, **read)
+        copy = Path(folder, Path(name).name)
+        shutil.copyfile(name, copy)
+        before = after = copy.read_bytes().decode()
+        for _ in range(_ROUNDS):
+            edits = [one for one in edits_of(report) if one.file is not None]
+            if not edits:
+                break
+            after = applied(after, edits)
+            copy.write_bytes(after.encode())
+            report = scored(f"{copy}{mark}{part}", called=file, **read)
+    if write and after != before:
+        atomic_write(Path(name), after)
+    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)
+    return "".join(diff), report
+
+
+def scored(
+    target: str,
+    *,
+    called: str = "",
+    recipe: Mapping[str, Any] | None = None,
+    devices: int | None = None,
+    trainer: str | None = None,
+) -> ScoreReport:
+    """Return the report of a target by its configuration alone, with a command that leads on.
+
+    Args:
+        target: As for `rksp.score`.
+        called: What the command calls it, if it is a copy.
+        recipe: Fields that replace those of the run file.
+        devices: See `rksp.run.Run.read`.
+        trainer: Likewise.
+
+    Raises:
+        InputError: The target cannot be scored.
+    """
+    from rksp.report.gate import DEFAULT_BAR, Gate, finished, summarized
+
+    with reading(f"the run file {one_line(target, 200)}"):
+        run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
+        source = resolve(run.target, overrides=run.overrides, counts=False)
+        question, _ = Question.of(run, source).audited()
+        report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
+    report, _ = finished(report, question.run, Gate.parse(str(DEFAULT_BAR)))
+    command = shlex.join(["rksp", "score", called or target])
+    return summarized(report.model_copy(update={"next_command": command}))
+
+
+@with_options
+def audit(
+    run_file: Annotated[
+        Path | None, typer.Argument(help="A trainer's run file; without one, releases alone count.")
+    ] = None,
+    *,
+    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
+    of: Annotated[
+        RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model type or a config.json, where the run file names no such."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Do not report these advisories; repeatable.")
+    ] = None,
+    output_format: TextOrJson = "text",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List what rksp cannot decide, too.")
+    ] = False,
+) -> int:
+    """Name the known faults of the software that trains; exit with 1 at one of level error."""
+    select_findings((), (), ignore or ())
+    read = None
+    if run_file is not None:
+        with reading(f"the run file {one_line(str(run_file), 200)}"):
+            read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
+    found, said = audited(
+        read, _settings(read, model), software.env, software.gpu, here=read is None
+    )
+    if found is None:
+        raise InputError(said[0])
+    findings = select_findings(found.findings, (), ignore or ())
+    unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
+    told = [finding.model_dump(mode="json") for finding in findings]
+    shown = _audited(findings, found.unsettled if verbose else ())
+    answer(output_format, {"findings": told, "unsettled": unsettled}, shown)
+    say(said)
+    return int(any(finding.level == "error" for finding in findings))
+
+
+def known_faults(
+    read: RecipeFile | None, software: SoftwareOptions
+) -> tuple[Sequence[Finding], Sequence[str]]:
+    """Return the known faults of what all runs of a file have, and what is not known."""
+    if read is None:
+        return (), ()
+    found, said = audited(read, _settings(read, None), software.env, software.gpu)
+    return () if found is None else found.findings, said
+
+
+def _settings(read: RecipeFile | None, model: str | None) -> object:
+    """Return the settings of the model as stored, without building a configuration."""
+    target = None if read is None else read.target
+    if model is not None:
+        found = stored_settings(model)[0]
+        if found is None:
+            raise InputError(f"--model {model!r} is no model type and no config.json; give one.")
+        return found
+    with contextlib.suppress(InputError):  # a Hub model that is not here has no known conditions
+        found = None if target is None else stored_settings(target.name)[0]
+        return None if found is None or target is None else {**found, **target.overrides}
+    return None
+
+
+def _audited(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> Iterator[str]:
+    for finding in findings:
+        yield f"{finding.level:<7}  {finding.code}  {finding.message}"
+        yield f"         {finding.fix}"
+        yield f"         {finding.source}"
+    if not findings:
+        yield "No known fault of these releases is established for this run."
+    for one, lacks in unsettled:
+        keys = ", ".join(lacks).replace("_", " ")
+        yield f"unknown  {one.id}  {one.summary} Not known: {keys}."
+
+
+@with_options
+def explain_config(
+    file: Annotated[
+        Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
+    ],
+    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS",
+            parser=as_count(1),
+            help="Examples of the data set; needed where the file gives epochs and no steps.",
+        ),
+    ] = None,
+    output_format: TextOrJson = "text",
+) -> int:
+    """Show the recipe in a file: each field, its origin, and all assumptions."""
+    given = {} if rows is None else {"rows": rows}
+    with reading(f"the run file {one_line(str(file), 200)}"):
+        read = read_recipe_file(file, trainer=of.as_format, devices=of.devices, given=given)
+        if of.is_strict:
+            refuse_unknown(read)
+        read.recipe()  # a file that means nothing here is refused, with nothing on stdout
+    answer(output_format, _document(read), map(str.rstrip, _lines(read)))
+    return 0
+
+
+def _document(read: RecipeFile) -> dict[str, object]:
+    target = read.target
+    return {
+        "file": str(read.path),
+        "trainer": read.trainer,
+        "understood": read.understood,
+        "settings": read.settings,
+        "fields": {
+            f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
+        },
+        "assumed": _assumed(read),
+        "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
+        "target": None
+        if target is None
+        else {
+            "name": target.name,
+            "overrides": dict(target.overrides),
+            "notes": list(target.notes),
+        },
+        "starts_trained": read.starts_trained,
+        "target_missing": "" if target is not None else read.target_missing,
+        "notes": list(read.notes),
+    }
+
+
+def _assumed(read: RecipeFile) -> str:
+    """Return the line of assumptions; empty if the file gives no valid recipe."""
+    try:
+        return assumed_line(read.recipe(), read.origins())
+    except InputError:
+        return ""
+
+
+def _lines(read: RecipeFile) -> Iterator[str]:
+    """Yield the lines of the page; an empty one stands between its parts."""
+    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
+    origins = {f.name: in_full(f.origin) for f in read.fields}
+    yield from recipe_table({f.name: f.value for f in read.fields}, origins)
+    if line := _assumed(read):
+        yield from ("", line)
+    if read.unread:
+        yield from ("", *(f"Unread: {one}" for one in read.unread))
+    if read.starts_trained:
+        yield from ("", "Start: trained weights")
+    if read.target is None:
+        yield from ("", f"Model: none; {read.target_missing}")
+    else:
+        yield from ("", f"Model: {read.target.name}")
+        yield from (f"  --set {key}={shown(x)}" for key, x in read.target.overrides.items())
+        yield from (f"  {note}" for note in read.target.notes)
+    for note in read.notes:
+        yield from ("", f"Note: {note}")
