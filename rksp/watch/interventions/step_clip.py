@@ -193,9 +193,8 @@ class StepClip(Intervention):
             if len(known):
                 part = torch.where(part.isfinite(), part, known.max())
                 factors.setdefault(parameter, torch.where(part > delta, delta / part, 1.0))
-        of_matrices = [f.min() for p, f in factors.items() if p in self._matrices]
-        matrices = torch.stack(of_matrices or [torch.ones(())])
-        lowest, mean = float(matrices.min()), float(matrices.log().mean().exp())
+        found = [f.min() for p, f in factors.items() if p in self._matrices] or [torch.ones(())]
+        lowest, mean = float(min(found)), float(torch.stack(found).log().mean().exp())
         least, scaled = 1.0, set()
         for parameter, factor in factors.items():
             if parameter in self._normed:
@@ -260,6 +259,6 @@ class StepClip(Intervention):
 def _normed_at_once(module: nn.Module) -> set[nn.Parameter]:
     """Return the embeddings of a module that holds only them and a norm."""
     parts = list(module.children())
-    tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
-    rest = {p for part in parts for p in part.parameters()} - set(tables)
-    return set(tables) if rest and all(p.dim() == 1 for p in rest) else set()
+    tables = {p for part in parts if isinstance(part, nn.Embedding) for p in part.parameters()}
+    rest = {p for part in parts for p in part.parameters()} - tables
+    return tables if rest and all(p.dim() == 1 for p in rest) else set()
