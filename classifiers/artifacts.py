@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -23,7 +24,7 @@ Deviation = Annotated[float, Field(gt=0, lt=SENSELESS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
+class Artifact(Generic[Model]):
     """One kind of fitted model.
 
     Attributes:
@@ -31,27 +32,26 @@ class Artifact:
         schema: What the field `schema` of its file says.
         file: Name of the shipped one.
         command: What fits another one.
+        build: Makes a model of what its JSON holds; it may raise any error for a wrong value.
     """
 
     noun: str
     schema: str
     file: str
     command: str
+    build: Callable[[Any], Model]
 
-    def load(self, path: Path | None, read: Callable[[str], Model]) -> Model:
-        """Load a model from a file; `path` None is the shipped one.
+    def load(self, path: Path | None = None) -> Model:
+        """Load the model of a file, once; `path` None is the shipped one.
 
         Raises:
             ArtifactError: There is no such file, or it is not such a model.
         """
-        path = path or Path(str(files("rksp.classifiers") / "fitted" / self.file))
-        try:
-            return read(read_text(path, _LARGEST))
-        except InputError as error:
-            raise ArtifactError(f"The {self.noun} cannot be read: {error}") from None
+        found: Model = _loaded(self, path)
+        return found
 
-    def parse(self, text: str, build: Callable[[Any], Model]) -> Model:
-        """Build a model from its JSON; `build` may raise any error for a value that is wrong.
+    def parse(self, text: str) -> Model:
+        """Build a model from its JSON.
 
         Raises:
             ArtifactError: The text is not an artifact of this schema, or it is damaged.
@@ -65,7 +65,7 @@ class Artifact:
                 )
             if not isinstance(stored.get("card", stored)["digest"], str):
                 raise TypeError("the digest of the data is not a text")
-            return build(stored)
+            return self.build(stored)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
@@ -74,6 +74,15 @@ class Artifact:
             ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"The {self.noun} is damaged: {error!r:.200}.") from error
+
+
+@cache
+def _loaded(artifact: Artifact[Any], path: Path | None) -> Any:
+    path = path or Path(str(files("rksp.classifiers") / "fitted" / artifact.file))
+    try:
+        return artifact.parse(read_text(path, _LARGEST))
+    except InputError as error:
+        raise ArtifactError(f"The {artifact.noun} cannot be read: {error}") from None
 
 
 def of_stored(kind: type[Model], stored: Any) -> Model:

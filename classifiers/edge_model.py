@@ -7,8 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,10 +21,6 @@ from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
     from rksp.classifiers.fine_tuning.model import FineTuningPredictor
-
-ARTIFACT = Artifact(
-    noun="model of the edge", schema="rksp-edge-6", file="edge.json", command="python -m lab fit"
-)
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 T = TypeVar("T")
@@ -117,10 +111,12 @@ class EdgeModel:
                 "fit it again."
             )
         long = horizon_share(inputs.steps)
-        blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
         outside = self._outside(features)
-        shown = lambda line: sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
-        kind = Amount(edge=offset.edge + shown(self.edge), best=offset.best + shown(self.best))
+        shown_edge, shown_best = (
+            sum(line.weights.get(name, 0.0) * features[name] for name in KINDS)
+            for line in (self.edge, self.best)
+        )
+        kind = Amount(edge=offset.edge + shown_edge, best=offset.best + shown_best)
         unlike = self.kinds.widenings(inputs, kind, outside)
         edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
         best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
@@ -141,8 +137,8 @@ class EdgeModel:
             outside=outside,
             unlike={name: amount.edge for name, amount in unlike.items()},
             knots=np.asarray(self.knots),
-            below=blend(self.short.below, self.long.below),
-            above=blend(self.short.above, self.long.above),
+            below=(1 - long) * np.asarray(self.short.below) + long * np.asarray(self.long.below),
+            above=(1 - long) * np.asarray(self.short.above) + long * np.asarray(self.long.above),
         )
 
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
@@ -174,16 +170,8 @@ class EdgeModel:
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> EdgeModel:
-        """Rebuild a model.
-
-        Raises:
-            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
-        """
-        return ARTIFACT.parse(text, cls._built)
-
-    @classmethod
-    def _built(cls, stored: Mapping[str, Any]) -> EdgeModel:
+    def built(cls, stored: Mapping[str, Any]) -> EdgeModel:
+        """Return the model of stored fields; a ValueError says which do not fit each other."""
         model = of_stored(cls, stored)
         if abs(sum(model.weights) - 1) > 1e-6:
             raise ValueError("the weights are no weights")
@@ -203,14 +191,14 @@ class EdgeModel:
         return model
 
 
-@cache
-def load_edge_model(path: Path | None = None) -> EdgeModel:
-    """Load the model of a file; `path` None loads the shipped one.
-
-    Raises:
-        ArtifactError: There is no such file, or it is not a model.
-    """
-    return ARTIFACT.load(path, EdgeModel.from_json)
+ARTIFACT = Artifact(
+    noun="model of the edge",
+    schema="rksp-edge-6",
+    file="edge.json",
+    command="python -m lab fit",
+    build=EdgeModel.built,
+)
+load_edge_model = ARTIFACT.load
 
 
 class Asking(ABC):
@@ -228,11 +216,6 @@ class Asking(ABC):
     def card(self) -> Mapping[str, Any]:
         """What the prior was fitted on."""
         return self.prior.card
-
-    @property
-    def expected(self) -> Mapping[str, Expected]:
-        """What the prior's configuration lets measured columns be."""
-        return self.prior.expected
 
     @property
     def tuning(self) -> FineTuningPredictor:
@@ -266,15 +249,12 @@ class Remembered(Asking):
         asked = (inputs, tuple((measured or {}).items()))
         return self.once(asked, lambda: self.prior.predict(inputs, measured))
 
-    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the predictor says."""
-        return self.once(tuple(measured.items()), lambda: self.prior.strangeness(measured))
-
     def once(self, asked: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` made when this was asked for the first time."""
         if asked not in self._made:
             self._made[asked] = make()
-        return self._made[asked]
+        made: T = self._made[asked]
+        return made
 
 
 CONFIGURED = "rksp, configuration alone"

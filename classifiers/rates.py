@@ -262,9 +262,9 @@ class Spread:
 
     def mixed(self, other: Spread, share: float) -> Spread:
         """Return the spread between this one and another, at a share of the way."""
-        mix = lambda a, b: (1 - share) * a + share * b
-        pairs = zip(self.between, other.between, strict=True)
-        return Spread(within=mix(self.within, other.within), between=[mix(a, b) for a, b in pairs])
+        pairs = zip((self.within, *self.between), (other.within, *other.between), strict=True)
+        within, *between = [(1 - share) * a + share * b for a, b in pairs]
+        return Spread(within=within, between=between)
 
     def wider(self, more: Iterable[float]) -> Spread:
         """Return the spread with more standard deviations between sources."""

@@ -26,7 +26,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
 from rksp.report.glossary import Word, find_word, words
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import Status
 
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.

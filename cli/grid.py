@@ -125,7 +125,6 @@ def grid(
     if work.engine == "slurm" and store is None:
         raise InputError("--engine slurm keeps its jobs beside the store; give -o STORE.db.")
     groups = _announce(plan, options)
-    risk.prior()  # one that cannot be read is refused before the work
     with (
         told_if_interrupted(goes_on_from(store, "-o STORE.db", "cells")),
         TemporaryDirectory() as folder,
@@ -144,7 +143,7 @@ def _plan(
     of: shared.RunOptions,
 ) -> GridPlan:
     from rksp.grid.plan import read_plan
-    from rksp.models.overrides import parse_value
+    from rksp.models.configuration import parse_value
 
     overrides = {name: parse_value(text) for name, text in assignments(model.overrides).items()}
     Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +32,8 @@ from rksp.recipe import Recipe
 from rksp.report.formats import rendering
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from rksp.cli.process import Report
@@ -142,7 +143,7 @@ def _question(
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
         question = Question.of(run, source, threshold=threshold, risk=risk.risk)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return shared.learned(question, risk.runs, risk.prior()).applying(levers)
+    return shared.learned(question, risk.runs).applying(levers)
 
 
 def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:

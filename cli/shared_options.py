@@ -24,7 +24,6 @@ from rksp.report.formats import FORMATS, formats_of, one_of, suffixes_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rksp.classifiers.edge_model import EdgeModel
     from rksp.models.source import ModelSource
     from rksp.run import Question, Run
 
@@ -172,13 +171,6 @@ class RiskOptions(Finite):
             unit="probability",
         ),
     ] = Field(default=0.05, gt=0, lt=1)
-    classifier: Annotated[
-        Path | None,
-        Flag(
-            "--classifier",
-            "A model of the edge from python -m lab fit; the default is the shipped one.",
-        ),
-    ] = None
     runs: Annotated[
         list[Path],
         Flag(
@@ -187,15 +179,6 @@ class RiskOptions(Finite):
             unit="path",
         ),
     ] = []
-
-    def prior(self) -> EdgeModel | None:
-        """Return the classifier of the file; None stands for the shipped one."""
-        if self.classifier is None:
-            return None
-        from rksp.classifiers.edge_model import load_edge_model
-
-        with reading(f"the model of the edge {one_line(str(self.classifier), 200)}"):
-            return load_edge_model(self.classifier)
 
 
 class ScoreOutput(Finite):
@@ -313,16 +296,16 @@ class SoftwareOptions(Finite):
     ] = None
 
 
-def learned(question: Question, paths: Sequence[Path], prior: EdgeModel | None = None) -> Question:
+def learned(question: Question, paths: Sequence[Path]) -> Question:
     """Return the question to a classifier that knows past runs; say if they move nothing.
 
     Raises:
         InputError: A path holds no run that can be read.
     """
     if not paths:
-        return question.learning((), prior)
+        return question
     with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", PAST_RUNS):
-        question = question.learning(paths, prior)
+        question = question.learning(paths)
     if question.unlearned:
         say([f"nothing is learned from the runs: {question.unlearned}"])
     return question

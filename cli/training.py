@@ -218,7 +218,7 @@ def _trained(
     # Here and not above: --help must not wait for torch.
     from rksp.confirm.calibrate import Ranks, make_ladder, shown
     from rksp.confirm.calibrate import calibrate as train
-    from rksp.datasets.own_rows import read_own_rows
+    from rksp.datasets.own_data import read_own_rows
 
     measure = process.with_threads(measure.model_copy(update={"evidence": "forward"}))
     process.quiet_transformers()

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import IGNORED as IGNORED  # a label that does not count
 from rksp.kernels.cross_entropy import loss_of
 from rksp.kernels.wide_output import UnmadeOutputs
+
+_NESTED = (Mapping, tuple, list)  # what may hold tensors
+_OF_TENSORS = ("inputs", "labels", "given")  # fields of a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +42,8 @@ class Pass:
         return self.loss if self.aux is None else self.loss + self.aux
 
 
-class Objective(Protocol):
-    """Runs a model on a batch and computes its loss."""
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Pass:
-        """Return the result of one forward pass."""
-        ...
+# Runs a model on a batch and computes its loss.
+Objective: TypeAlias = "Callable[[nn.Module, Batch], Pass]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +85,15 @@ class Batch:
         if self.is_whole:
             return self
         size = self.count
-        inputs, labels, given = (
-            rows_of(part, size, which) for part in (self.inputs, self.labels, self.given)
-        )
-        return replace(self, inputs=inputs, labels=labels, given=given)
+        return self._changed(lambda t: t[which] if t.dim() and len(t) == size else t)
 
     def to(self, device: str) -> Batch:
         """Return the batch on a device."""
-        inputs, labels, given = (
-            mapped(part, lambda t: t.to(device)) for part in (self.inputs, self.labels, self.given)
-        )
-        return replace(self, inputs=inputs, labels=labels, given=given)
+        return self._changed(lambda t: t.to(device))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        parts = {name: mapped(getattr(self, name), change) for name in _OF_TENSORS}
+        return replace(self, **parts)
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -104,12 +101,7 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value
-    return [t for part in parts for t in tensors(part)] if _is_nested(value) else []
-
-
-def rows_of(value: Any, size: int, which: slice | Tensor) -> Any:
-    """Take rows of every tensor that has `size` of them; keep the containers."""
-    return mapped(value, lambda t: t[which] if t.dim() and len(t) == size else t)
+    return [t for part in parts for t in tensors(part)] if isinstance(value, _NESTED) else []
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -123,10 +115,6 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(mapped(part, change) for part in value)
     return value
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping | tuple | list)
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

@@ -28,6 +28,7 @@ _IMAGE_STATES = 2048
 _MOST_IMAGES = 64
 _MOST_IMAGE_TOKENS = 131_072  # over all images, where eight images would have more
 # Settings that hold a model's maximum input length; ids beyond it have no position.
+_PARTS = ("text_config", "decoder", "encoder", "vision_config", "backbone_config")
 _LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
 
 
@@ -81,7 +82,6 @@ def make_probe(
     sequence_length: int | None = None,
     seed: int = 0,
     text: str | Path | None = None,
-    tokenizer: Path | None = None,
 ) -> Probe:
     """Make a probe for a model source or a configuration.
 
@@ -95,10 +95,6 @@ def make_probe(
         sequence_length: Tokens per sequence; default 128, or the model's limit if that is lower.
         seed: Chooses the places in the text, the images, and the spread of bytes.
         text: A text file to probe with.
-        tokenizer: A `tokenizer.json`; default the source's.
-
-    Returns:
-        The probe.
 
     Raises:
         InputError: The text is missing, unreadable or too short; there are fewer than two tokens;
@@ -117,11 +113,6 @@ def make_probe(
             "stated size, and rksp has no other probe; give a factory (package.module:function) "
             "that returns the model and a batch."
         )
-    tokenizer = tokenizer or getattr(source, "tokenizer_path", None)
-    return _text(config, task, num_sequences, sequence_length, seed, text, tokenizer)
-
-
-def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -> Probe:
     count = num_sequences or _SEQUENCES
     length = sequence_length or _LENGTH
     notes = []
@@ -136,40 +127,39 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
             f"The probe has {count * length} token; at least two are needed: use a longer one."
         )
     content, name = _content(text)
-    vocabulary = vocabulary_of(config)
-    ids, how = _tokens(content, vocabulary, seed, tokenizer)
-    is_pair = task == "seq2seq"
-    wanted = length + 1
-    if len(ids) < wanted:
+    tokenizer = getattr(source, "tokenizer_path", None)
+    ids, how = _tokens(content, vocabulary_of(config), seed, tokenizer)
+    if len(ids) <= length:
         if text is None or len(ids) < 2:
             raise InputError(
-                f"{name} gives {len(ids)} tokens, fewer than {max(2, wanted)}: use a longer text."
+                f"{name} gives {len(ids)} tokens, fewer than {length + 1}: use a longer text."
             )
         length, count = len(ids) - 1, 1
         notes.append(f"one sequence of {length}, all that {name} has")
         if length < 2:
             raise InputError(f"{name} gives {len(ids)} tokens; at least three are needed.")
-    generator = torch.Generator().manual_seed(seed)
-    room = len(ids) - length
-    start = int(torch.randint(0, max(1, room // count), (1,), generator=generator))
-    starts = (start + torch.arange(count) * room // count) % room
-    windows = ids[starts[:, None] + torch.arange(length + 1).clamp(max=len(ids) - 1)]
+    windows = _windows(ids, count, length, seed)
     tokens, following = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     labels: Tensor | None = tokens if task == "masked-lm" else following
-    if is_pair:
-        inputs |= {
-            "decoder_input_ids": tokens.clone(),
-            "decoder_attention_mask": torch.ones_like(tokens),
-        }
+    if task == "seq2seq":
+        inputs |= {f"decoder_{part}": value.clone() for part, value in inputs.items()}
     if task == "text-classification":  # arbitrary: the model has not seen the task's texts
         labels = torch.arange(count) % max(2, getattr(config, "num_labels", 2))
     if task == "other":
         labels = None
     described = "; ".join([f"{name}, {how}, {count} × {length} tokens", *notes])
-    if config is None:
-        return Probe(inputs=tokens, labels=labels, description=described, num_tokens=tokens.numel())
-    return Probe(inputs=inputs, labels=labels, description=described, num_tokens=tokens.numel())
+    read = tokens if config is None else inputs
+    return Probe(inputs=read, labels=labels, description=described, num_tokens=tokens.numel())
+
+
+def _windows(ids: Tensor, count: int, length: int, seed: int) -> Tensor:
+    """Return tokens from evenly spaced places and the one after each, `[count, length + 1]`."""
+    generator = torch.Generator().manual_seed(seed)
+    room = len(ids) - length
+    start = int(torch.randint(0, max(1, room // count), (1,), generator=generator))
+    starts = (start + torch.arange(count) * room // count) % room
+    return ids[starts[:, None] + torch.arange(length + 1).clamp(max=len(ids) - 1)]
 
 
 def _content(text: str | Path | None) -> tuple[bytes, str]:
@@ -195,12 +185,11 @@ def _tokens(
                 f"{vocabulary} entries; give the tokenizer of this model."
             )
         return ids, "the target's tokenizer"
-    raw = torch.frombuffer(bytearray(content), dtype=torch.uint8).long() if content else None
-    if raw is None:
-        return torch.zeros(0, dtype=torch.long), "no bytes"
-    return spread_bytes(vocabulary, seed)[raw], (
-        BYTES_SPREAD if vocabulary >= 256 else f"{BYTES_FOLDED} of {vocabulary}"
-    )
+    how = BYTES_SPREAD if vocabulary >= 256 else f"{BYTES_FOLDED} of {vocabulary}"
+    if not content:
+        return torch.zeros(0, dtype=torch.long), how
+    raw = torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
+    return spread_bytes(vocabulary, seed)[raw], how
 
 
 def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
@@ -253,7 +242,7 @@ def encoded(text: str, tokenizer: Path) -> array[int]:
     return array("i", done.stdout)
 
 
-def _images(config, count: int | None, seed: int) -> Probe:
+def _images(config: Any, count: int | None, seed: int) -> Probe:
     height, width = _image_size(config) or (32, 32)
     channels = _setting(config, "num_channels") or 3
     patch = _setting(config, "patch_size")
@@ -279,15 +268,11 @@ def _images(config, count: int | None, seed: int) -> Probe:
     )
 
 
-def _parts(config: Any) -> list[Any]:
-    names = ("text_config", "decoder", "encoder", "vision_config", "backbone_config")
-    return [config, *(getattr(config, name, None) for name in names)]
-
-
 def _setting(config: Any, name: str) -> Any:
-    return next(
-        (v for v in (getattr(part, name, None) for part in _parts(config)) if v is not None), None
-    )
+    """Return a setting of a configuration, or else of the first part that has it."""
+    parts = [config, *(getattr(config, part, None) for part in _PARTS)]
+    found = (getattr(part, name, None) for part in parts)
+    return next((value for value in found if value is not None), None)
 
 
 def vocabulary_of(config: Any) -> int:
@@ -300,8 +285,8 @@ def vocabulary_of(config: Any) -> int:
 
 def position_limit(config: Any) -> int | None:
     """Return the longest sequence that a configuration has positions for, or None."""
-    sizes = [_setting(config, name) for name in _LONGEST]
-    sizes = [size for size in sizes if isinstance(size, int) and size > 0]
+    found = (_setting(config, name) for name in _LONGEST)
+    sizes = [size for size in found if isinstance(size, int) and size > 0]
     if not sizes:
         return None
     # RoBERTa and related models start counting positions after the padding id.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rksp.kernels.wide_output import AT_ONCE, ROWS, Unmade, part_of, row_buffer
+from rksp.kernels.wide_output import AT_ONCE, ROWS, Graph, Unmade, part_of, row_buffer
 
 _LOG2_E = math.log2(math.e)
 IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
@@ -29,7 +29,8 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
             flat, counts = states.flatten(0, -2), labels != IGNORED
             if not counts.all():  # of masked models most rows do not count
                 flat, labels = flat[counts], labels[counts]
-            return _UnmadeCrossEntropy.apply(flat, weight, bias, labels, torch.is_grad_enabled())
+            is_trained = torch.is_grad_enabled()
+            return _UnmadeCrossEntropy.apply(flat, weight, bias, labels, is_trained)
         logits.made()  # so that who reads the output later does not make it again
     is_large = logits.numel() > AT_ONCE and logits.device.type == "cpu"
     if not (is_large and logits.requires_grad):
@@ -47,7 +48,7 @@ def _powers(bits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     nats, sizes = [], []
     rows = max(1, AT_ONCE // bits.shape[-1])
-    for part, label in zip(bits.split(rows), labels.split(rows), strict=True):
+    for part, label in zip(torch.split(bits, rows), torch.split(labels, rows), strict=True):
         high = part.amax(-1, keepdim=True)
         below = high - part.gather(-1, label.unsqueeze(-1))
         sizes.append(part.sub_(high).exp2_().sum(-1, keepdim=True))
@@ -55,7 +56,7 @@ def _powers(bits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(nats), torch.cat(sizes)
 
 
-class _ChunkedCrossEntropy(torch.autograd.Function):
+class _ChunkedCrossEntropy(Graph):
     """Cross-entropy of logits, whose gradient is made in the same read.
 
     torch's own keeps the logarithms of all probabilities beside the logits, and makes the gradient
@@ -68,9 +69,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         whole = torch.empty_like(logits, dtype=kind, memory_format=torch.contiguous_format)
         total, count = torch.zeros((), dtype=torch.float64), (labels != IGNORED).sum()
         rows = max(1, AT_ONCE // logits.shape[-1])
-        for part, label, gradient in zip(
-            logits.split(rows), labels.split(rows), whole.split(rows), strict=True
-        ):
+        parts = (torch.split(given, rows) for given in (logits, labels, whole))
+        for part, label, gradient in zip(*parts, strict=True):
             counts = label != IGNORED
             at = label.where(counts, 0)
             nats, size = _powers(torch.mul(part.to(kind), _LOG2_E, out=gradient), at)
@@ -88,7 +88,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return _times(gradient, outer).to(ctx.kind), None
 
 
-class _UnmadeCrossEntropy(torch.autograd.Function):
+class _UnmadeCrossEntropy(Graph):
     """Cross-entropy of an unmade product, whose logits never stand all at once.
 
     Probabilities are left unscaled, and the labels' share is taken off at the end, because to

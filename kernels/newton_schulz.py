@@ -93,10 +93,11 @@ def _(a: Tensor, alpha: float, beta: float) -> Tensor:
 
 def symmetric_product_triton(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
     """Compute `symmetric_product_reference` in Triton; one half is calculated, and copied."""
-    return _operator(a, alpha, beta)
+    product: Tensor = _operator(a, alpha, beta)
+    return product
 
 
-def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
+def polar_factor(x: Tensor, steps: int = 8, product: Product | None = None) -> Tensor:
     """Compute the nearest matrix with orthonormal rows or columns, `U V'` of `X = U S V'`.
 
     Eight steps reach rounding error for condition numbers up to 1e2 and leave singular values
@@ -105,6 +106,7 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
     Args:
         x: Matrices, `[..., m, n]`, wide or tall, floating.
         steps: Quintic steps of the Polar Express, at least one.
+        product: Computes two of the three products of a step; by default what is dispatched.
 
     Returns:
         The factors, in the shape and dtype of `x`. On the CPU half precision is computed in
@@ -120,18 +122,11 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
         )
     if steps < 1:
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
-    # The matrices to multiply have the smaller dimension first.
-    wide = x if x.shape[-2] <= x.shape[-1] else x.mT
-    is_triton = dispatch.takes_triton("symmetric_product", wide)
-    return polar_by(
-        x, steps, symmetric_product_triton if is_triton else symmetric_product_reference
-    )
-
-
-def polar_by(x: Tensor, steps: int, product: Product) -> Tensor:
-    """Compute `polar_factor` with two of the three products of a step from `product`."""
     is_tall = x.shape[-2] > x.shape[-1]
-    work = x.mT if is_tall else x
+    work = x.mT if is_tall else x  # the matrices to multiply have the smaller dimension first
+    if product is None:
+        is_triton = dispatch.takes_triton("symmetric_product", work)
+        product = symmetric_product_triton if is_triton else symmetric_product_reference
     if x.dtype != torch.float64:
         work = work.float()
     # Scale by the largest entry first, since the squares of a norm overflow; then by the norm. Both

@@ -16,10 +16,14 @@ from rksp.kernels import dispatch
 
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
-_MAX_BLOCK = 16
+_BLOCK = 4  # vectors iterated together, at most the smaller dimension of a weight
+_PAD = 16  # the narrowest tile that a tensor core multiplies
 _SEED = 0x726B7370  # of the first basis; the result depends on it only through its residual
 _SAFE = (1e-12, 1e12)  # singular values whose squares keep all digits in float32
 _STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
+
+
+Weights = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +53,10 @@ class TopSingular:
 
 
 def top_singular(
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
+    weights: Weights,
+    state: Weights | None = None,
     *,
     iterations: int | None = None,
-    block: int = 4,
 ) -> TopSingular:
     """Compute top singular triplets by block power iteration with a final Rayleigh-Ritz step.
 
@@ -65,7 +68,6 @@ def top_singular(
         weights: Matrices `[m, n]`, floating, on one device.
         state: The state of the previous call for the same weights; None starts cold.
         iterations: Passes over each weight; None means 24 cold and 2 warm.
-        block: Vectors iterated together, 1 to 16, at most the smaller dimension of a weight.
 
     Returns:
         The triplets and the state for the next call.
@@ -73,11 +75,11 @@ def top_singular(
     Raises:
         InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
-    _check(weights, state, iterations, block)
+    _check(weights, state, iterations)
     with torch.no_grad():  # trainable weights are fine: no gradient is ever returned
         is_triton = bool(weights) and dispatch.takes_triton("top_singular", *weights)
     compute = top_singular_triton if is_triton else top_singular_reference
-    return compute(weights, state, iterations=iterations, block=block)
+    return compute(weights, state, iterations=iterations)
 
 
 class _Stacked:
@@ -107,8 +109,7 @@ class _Addressed:
         )
 
     def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        # triton is loaded only where it runs
-        import triton.language as tl
+        import triton.language as tl  # loaded only where it runs
 
         from rksp.kernels import programs
 
@@ -131,7 +132,7 @@ class _Addressed:
             blocks,
             DTYPE=kinds[first.dtype],
             BLOCK=width,
-            PAD=_MAX_BLOCK,
+            PAD=_PAD,
             BLOCK_M=rows,
             BLOCK_N=64,
         )
@@ -141,29 +142,36 @@ class _Addressed:
 @torch.no_grad()
 def _grouped(
     products: type[_Stacked] | type[_Addressed],
-    weights: Sequence[Tensor],
-    state: Sequence[Tensor] | None = None,
+    weights: Weights,
+    state: Weights | None = None,
     *,
     iterations: int | None = None,
-    block: int = 4,
 ) -> TopSingular:
     """Compute `top_singular` with products of one of the two kinds."""
-    passes = iterations or (COLD_ITERATIONS if state is None else WARM_ITERATIONS)
-    results: list[tuple[Tensor, ...] | None] = [None] * len(weights)
-    for members in _groups(weights):
-        group = [weights[index] for index in members]
-        if state is None:
-            basis = _first_basis(group, block)
-        else:
-            basis = torch.stack([state[index] for index in members])
-        for index, result in zip(members, _iterate(products(group), basis, passes), strict=True):
-            results[index] = result
-    _rescale(weights, results, state, passes, block, products)
-    if not results:
+    if not weights:
         none = torch.empty(0)
         return TopSingular(
             sigma=none, gap=none, u=(), v=(), residual=none, is_finite=none.bool(), state=()
         )
+    passes = iterations or (COLD_ITERATIONS if state is None else WARM_ITERATIONS)
+
+    def found(members: list[int], group: list[Tensor]) -> list[tuple[Tensor, ...]]:
+        kept = None if state is None else torch.stack([state[index] for index in members])
+        return _iterate(products(group), _first_basis(group) if kept is None else kept, passes)
+
+    results: list[tuple[Tensor, ...]] = [()] * len(weights)
+    for members in _groups(weights):
+        group = [weights[index] for index in members]
+        for index, result in zip(members, found(members, group), strict=True):
+            results[index] = result
+    for index, sigma in enumerate(torch.stack([result[0] for result in results]).tolist()):
+        if _SAFE[0] < sigma < _SAFE[1]:
+            continue
+        largest = float(weights[index].abs().amax())
+        if 0 < largest < math.inf and not _SAFE[0] < largest < _SAFE[1]:
+            # It left the range of float32: again, from a weight whose largest entry is one.
+            unit, *others = found([index], [weights[index] / largest])[0]
+            results[index] = (unit * largest, *others)
     sigma, gap, residual, is_finite, u, v, bases = zip(*results, strict=True)
     return TopSingular(
         sigma=torch.stack(sigma),
@@ -182,22 +190,9 @@ top_singular_reference = partial(_grouped, _Stacked)
 top_singular_triton = partial(_grouped, _Addressed)
 
 
-def _rescale(weights, results, state, passes, block, products) -> None:
-    """Compute what left the range of float32 again, from weights whose largest entry is one."""
-    sigmas = torch.stack([sigma for sigma, *_ in results]).tolist() if results else []
-    for index, sigma in enumerate(sigmas):
-        if _SAFE[0] < sigma < _SAFE[1]:
-            continue
-        largest = float(weights[index].abs().amax())
-        if not 0 < largest < math.inf or _SAFE[0] < largest < _SAFE[1]:
-            continue
-        unit = [weights[index] / largest]
-        basis = _first_basis(unit, block) if state is None else state[index][None]
-        found = _iterate(products(unit), basis, passes)[0]
-        results[index] = (found[0] * largest, *found[1:])
-
-
-def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
+def _iterate(
+    product: _Stacked | _Addressed, basis: Tensor, passes: int
+) -> list[tuple[Tensor, ...]]:
     """Run `passes` products on `[group, n, block]` and split the result by weight."""
     previous = basis[..., 0]
     for last in [False] * (passes - 1) + [True]:
@@ -240,19 +235,21 @@ def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
     """Return orthonormal columns that span `image`; `fallback` for a weight whose image is zero."""
     scale = image.abs().amax((-2, -1), keepdim=True)
     image = torch.where(scale > 0, image / torch.where(scale > 0, scale, 1.0), fallback.double())
-    return torch.linalg.qr(image).Q
+    basis: Tensor = torch.linalg.qr(image).Q
+    return basis
 
 
-def _first_basis(group: list[Tensor], block: int) -> Tensor:
+def _first_basis(group: list[Tensor]) -> Tensor:
     m, n = group[0].shape
     draw = np.random.Generator(np.random.Philox(_SEED)).standard_normal  # the same on every device
-    start = torch.from_numpy(draw((n, min(block, m, n)), np.float32)).to(group[0].device)
-    return torch.linalg.qr(start).Q.expand(len(group), -1, -1)
+    start = torch.from_numpy(draw((n, min(_BLOCK, m, n)), np.float32)).to(group[0].device)
+    basis: Tensor = torch.linalg.qr(start).Q
+    return basis.expand(len(group), -1, -1)
 
 
-def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
+def _groups(weights: Weights) -> list[list[int]]:
     """Group the indices of weights of equal shape and dtype, within 64 MiB of float32."""
-    open_groups: dict[tuple, list[int]] = {}
+    open_groups: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     groups: list[list[int]] = []
     for index, weight in enumerate(weights):
         key = (weight.shape, weight.dtype)
@@ -264,7 +261,7 @@ def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
     return groups
 
 
-def _check(weights, state, iterations: int | None, block: int) -> None:
+def _check(weights: Weights, state: Weights | None, iterations: int | None) -> None:
     for weight in weights:
         if weight.ndim != 2 or not weight.is_floating_point() or weight.numel() == 0:
             raise InputError(
@@ -272,16 +269,13 @@ def _check(weights, state, iterations: int | None, block: int) -> None:
                 f"{list(weight.shape)} {weight.dtype}. Leave out vectors and embeddings of "
                 "size zero."
             )
-    if not 1 <= block <= _MAX_BLOCK or (iterations is not None and iterations < 1):
-        raise InputError(
-            f"top_singular needs a block of 1 to {_MAX_BLOCK} and at least one iteration, got "
-            f"block={block}, iterations={iterations}. Use the defaults."
-        )
+    if iterations is not None and iterations < 1:
+        raise InputError(f"top_singular needs at least one iteration, got {iterations}. Use 2.")
     if state is not None:
-        wanted = [(w.shape[1], min(block, *w.shape)) for w in weights]
+        wanted = [(w.shape[1], min(_BLOCK, *w.shape)) for w in weights]
         given = [tuple(basis.shape) for basis in state]
         if wanted != given:
             raise InputError(
-                "the state belongs to other weights or another block: its shapes differ from "
+                "the state belongs to other weights: its shapes differ from "
                 f"those of the {len(wanted)} weights. Pass state=None to start cold."
             )

@@ -3,9 +3,10 @@
 Two rules hold in all programs. Sums over many programs are written as partial sums, and torch
 reduces them in float64, never with atomics; so the same input gives the same bytes. In Triton's
 interpreter (`INTERPRET`), bfloat16 is widened first, because the interpreter would compute with its
-bits as integers.
+bits as integers. The types of a program are Triton's own.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 from __future__ import annotations
 
 import triton

@@ -136,5 +136,6 @@ def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
 
 
 def _units(vectors: Tensor) -> Tensor:
-    double = torch.atleast_2d(vectors).double()
-    return double / torch.linalg.vector_norm(double, dim=-1, keepdim=True)
+    double = vectors.reshape(-1, vectors.shape[-1]).double()
+    norms: Tensor = torch.linalg.vector_norm(double, dim=-1, keepdim=True)
+    return double / norms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,7 @@ class Unmade(Tensor):
         return func(*args, **kwargs)
 
 
-def _rows(func: Any, product: Unmade, args: tuple) -> Tensor | None:
+def _rows(func: Any, product: Unmade, args: tuple[Any, ...]) -> Tensor | None:
     """Return the states of the rows that an operation takes; None if it reads the columns."""
     states, last = product.factors[0].detach(), product.dim() - 1
     if func is _aten.view.default:
@@ -105,7 +105,7 @@ def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute `states @ weight.T + bias`, through aligned rows."""
     flat, columns = states.detach().flatten(0, -2), len(weight)
     whole = flat.new_empty(len(flat), columns)
-    for given, out in zip(flat.split(ROWS), whole.split(ROWS), strict=True):
+    for given, out in zip(torch.split(flat, ROWS), torch.split(whole, ROWS), strict=True):
         out.copy_(part_of(given, weight, bias, row_buffer(given, columns)))
     return whole.view(*states.shape[:-1], columns)
 
@@ -118,12 +118,19 @@ def row_buffer(states: Tensor, columns: int) -> Tensor:
 def part_of(states: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
     """Compute the product of at most `ROWS` states in a buffer."""
     out = buffer[: len(states), : len(weight)]
-    for tile, columns in zip(weight.split(_TILE), out.split(_TILE, dim=1), strict=True):
+    tiles = zip(torch.split(weight, _TILE), torch.split(out, _TILE, dim=1), strict=True)
+    for tile, columns in tiles:
         torch.mm(states, tile.t(), out=columns)
     return out if bias is None else out.add_(bias)
 
 
-class _Product(torch.autograd.Function):
+class Graph(torch.autograd.Function):
+    """A function with a gradient of its own."""
+
+    apply: ClassVar[Callable[..., Tensor]]  # torch states no types
+
+
+class _Product(Graph):
     """The graph of an unmade product: that of a linear layer."""
 
     @staticmethod
@@ -151,7 +158,7 @@ class UnmadeOutputs(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear and not kwargs and _is_wide(*args[:2]):
             states, weight, bias = (*args, None)[:3]
-            product = _Product.apply(states, weight, bias)
+            product: Any = _Product.apply(states, weight, bias)
             product.factors = (states, weight, bias)
             return product
         return func(*args, **kwargs)

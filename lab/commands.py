@@ -234,7 +234,7 @@ def fit(
     collection: Collection = None,
     measurements: Measurements = None,
 ) -> None:
-    """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
+    """Fit the model of the edge; the same data give the same bytes."""
     from lab.fit.edge_fit import fit_edge_model
     from lab.fit.edge_transfer import with_transfer_errors
     from lab.ladders.edge_ladders import edge_ladders

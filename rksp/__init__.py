@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rksp.report.score.result import Result
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
-    from rksp.spectra.status import Status
+    from rksp.spectra.spectrum import Status
 
 # In a checkout four of the packages stand beside this folder; installed, they lie within it. An
 # editable installation links this file, and all others are imported from the checkout itself.
@@ -41,7 +41,7 @@ _HOME = {
     "Recipe": "rksp.recipe",
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
-    "Status": "rksp.spectra.status",
+    "Status": "rksp.spectra.spectrum",
     "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",

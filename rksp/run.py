@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.pipeline import Evaluation
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.advisories import Audit
-    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.classifiers.edge_model import EdgePredictor
     from rksp.documents.finding import Edit, Finding
     from rksp.documents.options import MeasureOptions
     from rksp.documents.own_runs import HistoryReport
@@ -346,22 +346,21 @@ class Question:
         met, found = run.met(source)
         return cls(run=met, source=found, bars=bars)
 
-    def learning(self, paths: Sequence[Path], prior: EdgeModel | None = None) -> Question:
+    def learning(self, paths: Sequence[Path]) -> Question:
         """Return the question to a classifier that also knows past runs.
 
         Args:
             paths: Files and folders of past runs.
-            prior: What the runs are added to; None stands for the shipped model.
 
         Raises:
             InputError: A path holds no run that can be read.
         """
         if not paths:
-            return replace(self, classifier=prior)
+            return self
         from rksp.assessment.risk import choose_model
         from rksp.own_runs.scorecard import learn
 
-        model, read = learn(paths, self.source, self.run.recipe, prior)
+        model, read = learn(paths, self.source, self.run.recipe)
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
         choice = choose_model(self.run.recipe, is_pretrained=self.source.holds_trained)
@@ -422,7 +421,7 @@ class Question:
         progress: Progress = lambda done, total, label: None,
     ) -> Evaluation:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.gathering import gather
+        from rksp.assessment.pipeline import gather
 
         evidence = gather(self.source, options, store=self.store, progress=progress)
         return self.judged(evidence, progress=progress)
@@ -437,7 +436,7 @@ class Question:
 
     def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
         """Return the report that needs no measurement; None if one of the seeds needs one."""
-        from rksp.assessment.gathering import known
+        from rksp.assessment.pipeline import known
 
         recipe = self.run.recipe
         found = [known(self.source, options, recipe, self.store) for options in seeds]
@@ -448,7 +447,7 @@ class Question:
 
     def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
         """Return the document of the evaluations, one a seed."""
-        from rksp.assessment.report import score_report
+        from rksp.assessment.pipeline import score_report
 
         report = score_report(self.run.recipe, evaluations)
         faults = () if self.software is None else self.software.findings

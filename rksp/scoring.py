@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
     from torch import nn
 
     from rksp.documents.score import ScoreReport
-    from rksp.models.given_loss import Loss
+    from rksp.models.given import Loss
 
 
 def score(
@@ -157,9 +157,9 @@ def _check(apply: object, options: object, cache: object, runs: object) -> None:
     Raises:
         InputError: One is of another kind.
     """
-    paths = str | os.PathLike
+    paths = (str, os.PathLike)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
-    check_kind("cache", cache, bool | paths, "True, False or a folder")
+    check_kind("cache", cache, (bool, *paths), "True, False or a folder")
     levers = apply if isinstance(apply, list | tuple) else [None]
     for lever in levers:
         check_kind("apply", lever, str, "a list of levers")

@@ -6,28 +6,58 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Deviation, Number, of_stored
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
-from rksp.classifiers.fine_tuning.intervals import doubted_moments
-from rksp.classifiers.rates import Lapse, RateDistribution
+from rksp.classifiers.rates import EdgeAndBest, Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
 
-ARTIFACT = Artifact(
-    noun="model of fine-tuning",
-    schema="rksp-fine-tuning-1",
-    file="fine_tuning.json",
-    command="python -m lab fit-fine-tuning",
-)
+if TYPE_CHECKING:
+    from rksp.documents.own_runs import LearnedReport
+
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
 _ONLY_FITTED = ("model",)  # a checkpoint's own offset; without a name it is part of the spread
+
+_ROOT = math.sqrt(2)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+_RANGE = 4.0  # decades over which an interval that says nothing may lie
+_FAR_OUT = 8.0  # standard deviations, beyond which a tail has no digits left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuningEstimate(EdgeAndBest):
+    """What the model says; rates are peak rates.
+
+    Attributes:
+        best: Of the rate with the best held-out result.
+        edge: Of the rate from which a run fails.
+        forgetting: Of the rate from which a tenth of the untouched abilities is lost; None where
+            no data show it.
+        contributions: What each term adds to log10 of the edge, in decades.
+        unseen: (factor, level) of every name that the data do not hold.
+        usual: The usual rate where no data beat it, else None; `start_here` is then that rate.
+        learned: How far a team's own runs moved it; None where there are none.
+    """
+
+    tail: ClassVar[float] = 0.1
+    best: RateDistribution
+    edge: RateDistribution
+    forgetting: RateDistribution | None
+    lapse: Lapse
+    contributions: Mapping[str, float]
+    unseen: tuple[tuple[str, str], ...]
+    usual: float | None = None
+    learned: LearnedReport | None = None
+
+    @property
+    def start_here(self) -> float:
+        """The usual or the median best rate, or `do_not_exceed` where that is lower."""
+        usual = self.best.quantile(0.5) if self.usual is None else self.usual
+        return min(usual, self.do_not_exceed())
 
 
 class FineTuningPredictor(Protocol):
@@ -39,9 +69,6 @@ class FineTuningPredictor(Protocol):
 
     def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
         """Return the distributions of the best rate, of the edge, and of what is forgotten."""
-
-    def measured(self) -> list[dict[str, Any]]:
-        """Return what measuring adds, as the card has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +125,6 @@ class FineTuningModel:
                 if term.is_name and term.factor not in ("source", "model") and not self._shown(term)
             ),
         )
-
-    def measured(self) -> list[dict[str, Any]]:
-        """Return what measuring adds, as the card has it."""
-        found: Any = self.card.get("measured", [])
-        return list(found)
 
     def reveal(
         self,
@@ -256,16 +278,8 @@ class FineTuningModel:
         return head.removesuffix("\n}") + f',\n "covariance": [\n{rows}\n ]\n}}\n'
 
     @classmethod
-    def from_json(cls, text: str) -> FineTuningModel:
-        """Rebuild a model.
-
-        Raises:
-            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
-        """
-        return ARTIFACT.parse(text, cls._built)
-
-    @classmethod
-    def _built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
+    def built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
+        """Return the model of stored fields; a ValueError says which do not fit each other."""
         lapse = dict(zip(("share", "low", "high"), stored["lapse"], strict=True))
         model = of_stored(cls, {**stored, "lapse": lapse})
         if [len(row) for row in model.covariance] != list(range(1, len(model.mean) + 1)):
@@ -279,11 +293,78 @@ class FineTuningModel:
         return model
 
 
-@cache
-def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
-    """Load the model of a file; `path` None loads the shipped one.
+ARTIFACT = Artifact(
+    noun="model of fine-tuning",
+    schema="rksp-fine-tuning-1",
+    file="fine_tuning.json",
+    command="python -m lab fit-fine-tuning",
+    build=FineTuningModel.built,
+)
+load_fine_tuning_model = ARTIFACT.load
 
-    Raises:
-        ArtifactError: There is no such file, or it is not a model.
+
+def doubted_moments(
+    location: float, variance: float, low: float, high: float, mistaken: float
+) -> tuple[float, float]:
+    """Return the mean and the variance of a normal value that probably lies in [low, high].
+
+    With the chance `mistaken` the interval says nothing, and is as likely as its share of
+    `_RANGE` decades; so an interval far from where the value was expected moves it little. The
+    other arguments are those of `matched_moments`.
     """
-    return ARTIFACT.load(path, FineTuningModel.from_json)
+    spread = math.sqrt(variance)
+    mass = _below((high - location) / spread) - _below((low - location) / spread)
+    idle = mistaken * min((high - low) / _RANGE, 0.5)
+    trusted = (1 - mistaken) * mass / max((1 - mistaken) * mass + idle, 1e-300)
+    inside, left = matched_moments(location, variance, low, high)
+    mean = trusted * inside + (1 - trusted) * location
+    spreads = trusted * (left + (inside - mean) ** 2)
+    return mean, spreads + (1 - trusted) * (variance + (location - mean) ** 2)
+
+
+def matched_moments(
+    location: float, variance: float, low: float, high: float
+) -> tuple[float, float]:
+    """Return the mean and the variance of a normal value, given that it lies in [low, high].
+
+    An interval far out in a tail counts as if it began `_FAR_OUT` standard deviations out.
+
+    Args:
+        location: Mean of the value before.
+        variance: Of the value before.
+        low: Least value; infinite where that side is open.
+        high: Largest value; infinite where that side is open.
+    """
+    spread = math.sqrt(variance)
+    a, b = (low - location) / spread, (high - location) / spread
+    if a > 0:  # the mirror image keeps the difference of two tails from cancelling
+        mean, left = matched_moments(-location, variance, -high, -low)
+        return -mean, left
+    if b < -_FAR_OUT:
+        return high, variance * 1e-2
+    mass = _below(b) - _below(a)
+    if mass < 1e-300:
+        return location, variance
+    at_a, at_b = _at(a), _at(b)
+    first = (at_a - at_b) / mass
+    second = ((a * at_a if at_a else 0.0) - (b * at_b if at_b else 0.0)) / mass
+    return location + spread * first, variance * max(1 + second - first**2, 1e-6)
+
+
+def _below(x: float) -> float:
+    return 0.5 * math.erfc(-x / _ROOT)
+
+
+def _at(x: float) -> float:
+    return _DENSITY * math.exp(-0.5 * x * x) if math.isfinite(x) else 0.0
+
+
+def between_neighbours(rates: Sequence[float], chosen: int) -> tuple[float, float]:
+    """Return where the best rate lies: nearer to the best of the grid than to its neighbours.
+
+    That is exact for a parabola. At an end of the grid the side is open.
+    """
+    here = rates[chosen]
+    low = -math.inf if chosen == 0 else (rates[chosen - 1] + here) / 2
+    high = math.inf if chosen == len(rates) - 1 else (here + rates[chosen + 1]) / 2
+    return low, high

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from rksp.classifiers.artifacts import Artifact, of_stored
+from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.documents.score import PublishedReport
 
-ARTIFACT = Artifact(
-    noun="table of published runs",
-    schema="rksp-published-1",
-    file="published.json",
-    command="python -m lab published-runs",
-)
 ANY = "any"  # size
 LEAST = 5  # runs, below which rksp cannot tell
 ADAPTER_LADDERS = 109  # public ones of the model of fine-tuning; in none does alpha vary alone
@@ -32,40 +22,6 @@ WIDER = {"dpo": "preference", "kto": "preference", "orpo": "preference", "reward
 _WORDS = {"rl": "reinforcement learning", "preference": "preference losses",
           "reward": "reward models", "next_token": "supervised tuning", "full": "all weights",
           "lora": "LoRA"}  # fmt: skip
-
-
-_Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """Published runs of one method, objective, kind and size, by their peak rates.
-
-    Attributes:
-        method: `full`, `lora` with `qlora`, or another name of `FineTuningInputs.method`.
-        objective: A recipe's, such as `grpo`, or a wider one: see `WIDER`.
-        kind: Of the model.
-        size: One of `CLASSES`, or `ANY`.
-        runs: That trained well, or that a trainer ships as an example.
-        stated: Of them, those behind which an outcome or a released model stands.
-        sources: Groups that published them.
-        lowest, middle, highest: Rates of `runs`; the middle is their median.
-        failed: Runs of the same sort that failed.
-        failed_from: The lowest of their rates; None where none failed.
-    """
-
-    method: str
-    objective: str
-    kind: str
-    size: str
-    runs: int
-    stated: int
-    sources: int
-    lowest: _Rate
-    middle: _Rate
-    highest: _Rate
-    failed: int
-    failed_from: float | None
 
 
 def sort_of(objective: str, method: str) -> str:
@@ -86,7 +42,9 @@ def published_method(method: str) -> str:
     return "lora" if method == "qlora" else method
 
 
-def lookup(rows: Sequence[Published], inputs: FineTuningInputs, objective: str) -> Published | None:
+def lookup(
+    rows: Sequence[PublishedReport], inputs: FineTuningInputs, objective: str
+) -> PublishedReport | None:
     """Return the closest row with enough runs, else the closest with any; None if there is none.
 
     The same objective comes before a wider one, and the same size before all sizes.
@@ -107,19 +65,19 @@ def lookup(rows: Sequence[Published], inputs: FineTuningInputs, objective: str) 
     return next((row for row in found if row.runs >= LEAST), found[-1] if found else None)
 
 
-@cache
-def published_runs(path: Path | None = None) -> tuple[Published, ...]:
-    """Return the table of a file; `path` None is the shipped one.
-
-    Raises:
-        ArtifactError: It is missing or damaged.
-    """
-    return ARTIFACT.load(path, lambda text: ARTIFACT.parse(text, _built))
-
-
-def _built(stored: Any) -> tuple[Published, ...]:
-    rows = tuple(of_stored(Published, row) for row in stored["rows"])
+def _built(stored: Any) -> tuple[PublishedReport, ...]:
+    rows = tuple(PublishedReport.model_validate(row) for row in stored["rows"])
     for row in rows:
-        if not row.lowest <= row.middle <= row.highest or not row.stated <= row.runs:
+        if not 0 < row.lowest <= row.middle <= row.highest < math.inf or not row.stated <= row.runs:
             raise ValueError(f"the rates or counts of {row.method}, {row.objective} are no row's")
     return rows
+
+
+ARTIFACT = Artifact(
+    noun="table of published runs",
+    schema="rksp-published-1",
+    file="published.json",
+    command="python -m lab published-runs",
+    build=_built,
+)
+published_runs = ARTIFACT.load

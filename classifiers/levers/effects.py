@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -20,9 +19,6 @@ from rksp.classifiers.levers.catalogue import BY_NAME, Kind
 from rksp.ground.model import Finite, definite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
-ARTIFACT = Artifact(
-    noun="table of levers", schema=SCHEMA, file="levers.json", command="python -m lab fit-levers"
-)
 FEWEST_FAMILIES = 3  # below it nothing can be said of a family left out
 _FEWEST_NAMED = 4  # families; with three, two would have to tell the third
 _HOLDS = 0.9  # of the pairs of families left out must have the sign
@@ -125,16 +121,8 @@ class LeverTable(Finite):
         return json.dumps(self.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> LeverTable:
-        """Rebuild a table.
-
-        Raises:
-            ArtifactError: The text is not an artifact of this schema, or names an unknown lever.
-        """
-        return ARTIFACT.parse(text, cls._built)
-
-    @classmethod
-    def _built(cls, stored: Any) -> LeverTable:
+    def built(cls, stored: Any) -> LeverTable:
+        """Return the table of stored fields; a ValueError names what is no lever."""
         table = cls.model_validate(stored)
         unknown = {name for sizes in table.sizes.values() for name in sizes} - BY_NAME.keys()
         if unknown:
@@ -142,16 +130,14 @@ class LeverTable(Finite):
         return table
 
 
-@cache
-def load_lever_table() -> LeverTable:
-    """Load the shipped table.
-
-    Raises:
-        ArtifactError: It is damaged.
-    """
-    return ARTIFACT.load(None, LeverTable.from_json)
-
-
+ARTIFACT = Artifact(
+    noun="table of levers",
+    schema=SCHEMA,
+    file="levers.json",
+    command="python -m lab fit-levers",
+    build=LeverTable.built,
+)
+load_lever_table = ARTIFACT.load
 _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
 
 

@@ -17,7 +17,7 @@ from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
-from rksp.measure.forward_stats import AttentionStats, ForwardStats, RouterStats
+from rksp.measure.shown import AttentionStats, ForwardStats, RouterStats
 from rksp.recipe import Recipe
 
 CORPUS = Path(__file__).parent / "corpus"

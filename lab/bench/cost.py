@@ -20,13 +20,13 @@ _CODE = {
     "import torch": "import torch",
     "a configuration alone": "from transformers.models.gpt2 import configuration_gpt2",
     "load for --evidence config": (
-        "import rksp.assessment.pipeline, rksp.assessment.report; "
+        "import rksp.assessment.pipeline; "
         "from rksp.models.resolve import resolve; "
         "resolve('gpt2', counts=False)"
     ),
     "a model class alone": "from transformers.models.gpt2 import modeling_gpt2",
     "load for a score": (
-        "import rksp.assessment.measuring, rksp.assessment.measured, rksp.assessment.report; "
+        "import rksp.assessment.measuring, rksp.assessment.measured, rksp.assessment.pipeline; "
         "from rksp.models.resolve import resolve; "
         "resolve('gpt2')"
     ),

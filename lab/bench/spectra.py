@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from rksp.ground.errors import InputError
-from rksp.spectra.dmd import Subspace, blas_threads, distinct_states, fit, principal_subspace
+from rksp.spectra.dmd import (
+    VARIANCE_FLOOR,
+    Subspace,
+    blas_threads,
+    distinct_states,
+    fit,
+    principal_subspace,
+)
 from rksp.spectra.operators import eigen_system
 
 MAX_SECONDS = 1.0  # of one core, at width 768 and 2048 states
@@ -130,7 +137,7 @@ def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     seconds: dict[str, float] = {}
     states, seconds["distinct states, float64, centering"] = _timed(lambda: distinct_states(x, y))
     subspace, seconds["covariance and principal directions"] = _timed(
-        lambda: principal_subspace(states.x, floor=states.variance_floor)
+        lambda: principal_subspace(states.x, floor=VARIANCE_FLOOR[states.dtype])
     )
     parts, seconds["operator and errors"] = _timed(lambda: _project(states.x, states.y, subspace))
     operator, covariance = parts

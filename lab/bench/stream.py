@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import resource
 import time
@@ -202,7 +203,12 @@ def _draws(stream) -> int:
     looked_up = {slot.name for slot in stream.tall if isinstance(slot.module, nn.Embedding)}
     looked_up -= {slot.name for slot in stream.tall if isinstance(slot.module, nn.Linear)}
     recipes = stream.weights.recipes
-    return sum(recipe.draws for name, recipe in recipes.items() if name not in looked_up)
+    return sum(
+        recipe.numel if step.view is None else math.prod(step.view[0])
+        for name, recipe in recipes.items()
+        for step in recipe.steps
+        if name not in looked_up and step.pieces
+    )
 
 
 def _batch(source, tokens: int):

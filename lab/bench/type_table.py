@@ -352,7 +352,8 @@ def write(found: Mapping[str, tuple[dict[str, object], Seen]]) -> None:
         kept |= {"settings": own} | ({"without": without} if without else {})
         lines.append(f"{kind}\t{compact(kept)}")
     TABLE.write_text("\n".join(lines) + "\n", "utf-8")
-    type_table.forget()
+    for kept in (type_table._lines, type_table.common, type_table.type_row):
+        kept.cache_clear()
 
 
 def compact(value: object) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from lab.faults.commands import rksp
-from rksp.classifiers.edge_model import load_edge_model
 
 DRY = ("--dry-run", "--max-cells", "500")
 EXPECTED = (0, 1, 2)
@@ -68,7 +67,6 @@ class Answer:
 def answer(case: Case) -> Answer:
     """Run a command in the working folder, which is emptied first."""
     _lay_out(case)
-    load_edge_model.cache_clear()  # by name: the file behind the name is another one now
     out, err = io.StringIO(), io.StringIO()
     started, code = time.process_time(), 3
     with (

@@ -90,7 +90,6 @@ _KINDS: tuple[tuple[str, Callable[[], st.SearchStrategy[Case]], int], ...] = (
     (".rksp.toml", stored_kinds.defaults, 600),
     ("lab plans", stored_kinds.plans, 400),
     ("lab files", stored_kinds.lab_files, 250),
-    ("--classifier", stored_kinds.classifiers, 400),
     ("sweep databases", grid_kinds.stores, 500),
     ("bombs", bomb_kinds.bombs, 500),
     ("poisoned names", bomb_kinds.poisoned_names, 400),

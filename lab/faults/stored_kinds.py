@@ -51,7 +51,7 @@ _TOML = (
 def defaults() -> st.SearchStrategy[Case]:
     """Return damaged files of defaults."""
     names = ("lr", "output", "exit-zero", "baseline", "keep", "export", "engine", "recipe", "seed")
-    names += ("classifier", "trust-remote-code", "probe", "format", "threads", "fail-on", "store")
+    names += ("trust-remote-code", "probe", "format", "threads", "fail-on", "store")
     values = ("'a'", "1", "true", "['a']", "[]", "{}", "nan", "inf", "1979-05-27", "'../x.json'")
     line = st.builds(
         "{} = {}".format, st.sampled_from(names), st.one_of(st.sampled_from(values), words())
@@ -115,18 +115,3 @@ def lab_files() -> st.SearchStrategy[Case]:
     shown = ("lab", "card", "c.parquet")
     cards = card.map(lambda data: Case(command=shown, files={"c.parquet": data}))
     return st.one_of(folder, folder, cards)
-
-
-def classifiers() -> st.SearchStrategy[Case]:
-    """Return damaged models of the edge."""
-    text = (originals.ROOT / "classifiers/fitted/edge.json").read_text()
-    files = st.one_of(
-        file_of("edge.json", damaged_json([json.loads(text)])),
-        file_of("edge.json", damaged_json([json.loads(text)])),
-        file_of("edge.json", damaged_text([text])),
-    )
-    commands = (
-        *((*SCORE, *CONFIG, *JSON, "--classifier", "edge.json"),) * 2,
-        (*SCORE, "--snapshots", "64", *JSON, "--classifier", "edge.json"),
-    )
-    return each(commands, files)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.ground.errors import InputError
+from rksp.models.families import FAMILIES
 
 OPEN = (-math.inf, math.inf)
 LADDER, RECIPE, RUN, PRACTICE, CARD = "ladder", "recipe", "run", "practice", "card"
@@ -176,3 +177,9 @@ def interpolated(rate: float, runs: Sequence[tuple[float, float]]) -> float:
         if rate <= right:
             return low + (high - low) * (rate - left) / (right - left)
     return runs[-1][1]
+
+
+def kind_of(lineage: str) -> str:
+    """Return which of `rksp.models.families.KINDS` a lineage is; a decoder if no row names it."""
+    kinds = {row.of or name: row.kind for name, row in FAMILIES.items()}
+    return kinds.get(lineage) or "decoder"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lab.fine_tuning_fit.fit import SHIPPED, Design, fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder
 from lab.fit.lapses import lapse_of
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.rates import Lapse
 
 _SURE = 1e-2  # a run that fails, or passes, with a chance below it has lapsed

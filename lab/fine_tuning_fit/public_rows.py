@@ -17,13 +17,13 @@ from lab.fine_tuning_fit.ladder import (
     RECIPE,
     RUN,
     FineTuningLadder,
+    kind_of,
     ladder_of_runs,
 )
 from rksp.classifiers.fine_tuning.inputs import ADAPTERS, FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
-from rksp.models.families import kind_of
 
 Row = Mapping[str, Any]
 
@@ -361,7 +361,7 @@ def _final_share(recipe: Row) -> float | None:
 
 
 def _kind(family: str | None) -> str:
-    return kind_of(family or "") or "decoder"
+    return kind_of(family or "")
 
 
 def _number(value: Any) -> float | None:

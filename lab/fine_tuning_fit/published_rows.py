@@ -7,7 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -16,10 +16,10 @@ from rksp.classifiers.fine_tuning.published import (
     ANY,
     ARTIFACT,
     WIDER,
-    Published,
     published_method,
     size_class,
 )
+from rksp.documents.score import PublishedReport
 
 # Runs of reinforcement learning and reward models that trainers ship, or behind which a released
 # model stands: read in the files that each row names, and counted beside the rows that are given.
@@ -38,7 +38,7 @@ class _Run:
     is_stated: bool
 
 
-def published_rows(rows: Sequence[Row]) -> list[Published]:
+def published_rows(rows: Sequence[Row]) -> list[PublishedReport]:
     """Return the table, every run under its own and its wider objective, its size and all sizes.
 
     Of a ladder the rates within 1 % of its best result count as runs that trained well.
@@ -59,7 +59,7 @@ def published_rows(rows: Sequence[Row]) -> list[Published]:
 
 def artifact(rows: Sequence[Row]) -> str:
     """Return the text of the shipped file; the same rows in any order, the same bytes."""
-    found = [asdict(row) for row in published_rows(rows)]
+    found = [row.model_dump() for row in published_rows(rows)]
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in found)
     head = f' "schema": "{ARTIFACT.schema}",\n "card": {{"digest": "{digest}"}}'
@@ -89,14 +89,14 @@ def _runs(row: Row) -> Iterator[_Run]:
         yield _Run(place=place, source=inputs.source, rate=rate, failed=failed, is_stated=is_stated)
 
 
-def _counted(place: tuple[str, str, str, str], runs: Sequence[_Run]) -> Published | None:
+def _counted(place: tuple[str, str, str, str], runs: Sequence[_Run]) -> PublishedReport | None:
     """Return a row of the table; None where no run trained."""
     rates = sorted(run.rate for run in runs if not run.failed)
     failed = [run.rate for run in runs if run.failed]
     if not rates:
         return None
     method, objective, kind, size = place
-    return Published(
+    return PublishedReport(
         method=method,
         objective=objective,
         kind=kind,

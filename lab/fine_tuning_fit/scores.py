@@ -13,8 +13,8 @@ import numpy as np
 from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder, interpolated
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import USUAL
+from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
 from rksp.documents.verdict import Verdict, verdict_at

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from rksp.classifiers.edge_inputs import (
     LONG,
     MEASURED_COLUMNS,
     Column,
+    EdgeInputs,
     config_features,
 )
 from rksp.classifiers.edge_model import EdgeModel, Horizon
@@ -48,6 +49,7 @@ _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors 
 _UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
+_UNTOLD = {field.name: field.default for field in fields(EdgeInputs)}
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
 
 
@@ -312,10 +314,16 @@ def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, fl
 
 
 def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
-    """Describe what the model was fitted on, with a digest of it."""
+    """Describe what the model was fitted on, with a digest of it.
+
+    A setting that no ladder has leaves the digest as it was.
+    """
     sha = hashlib.sha256()
     for x in ladders:
-        row = [x.source, x.name, x.changed, x.low, x.high, x.best, repr(x.inputs)]
+        told = {
+            name: value for name, value in asdict(x.inputs).items() if value != _UNTOLD.get(name)
+        }
+        row = [x.source, x.name, x.changed, x.low, x.high, x.best, told]
         sha.update(repr([*row, x.rates.tolist(), x.excess.tolist()]).encode())
     ladder_counts = Counter(x.source for x in ladders if not x.changed)
     run_counts = Counter(x.source for x in ladders if x.changed)

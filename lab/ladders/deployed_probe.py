@@ -12,7 +12,7 @@ from lab.fit.edge_ladder import LAB, EdgeLadder
 from lab.ladders.collection import read_collection
 from lab.ladders.plan import LadderSpec
 from lab.zoo import build_member
-from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.pipeline import gather, response_of
 from rksp.datasets.probe import make_probe
 from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite

@@ -13,14 +13,14 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import Tier
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from torch import nn
 
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
@@ -115,7 +115,7 @@ class Evidence:
         """Whether the model reads tokens, as far as its batch or configuration shows."""
         if self.source.batch is None:
             return self.source.shown.get("sequence_length", 0) is not None
-        from rksp.models.given_loss import tokens_of
+        from rksp.models.given import tokens_of
 
         return tokens_of(self.source.batch.inputs) is not None
 

@@ -9,14 +9,12 @@ narrows where forgetting begins, and is printed as a measurement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rksp.assessment.risk import Terms, largest_first, rounded, start_lower
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
-from rksp.classifiers.fine_tuning.model import FineTuningPredictor
-from rksp.classifiers.fine_tuning.published import LEAST, Published, lookup, published_runs, sort_of
+from rksp.classifiers.fine_tuning.model import FineTuningEstimate, FineTuningPredictor
+from rksp.classifiers.fine_tuning.published import LEAST, lookup, published_runs, sort_of
 from rksp.documents.score import Contribution, PublishedReport, RiskAssessment
 from rksp.documents.verdict import Verdict
 from rksp.ground.text import short
@@ -97,7 +95,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
         declared: The configuration.
         counted: Parameters of a model whose configuration does not tell its size.
     """
-    shape = declared.shape()
+    shape = declared.shape
     return {
         "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
         "family": lineage_of(declared.name),
@@ -193,7 +191,7 @@ def assess_fine_tuning(
     )
 
 
-def _published(inputs: FineTuningInputs, objective: str) -> Published | None:
+def _published(inputs: FineTuningInputs, objective: str) -> PublishedReport | None:
     """Return the published runs of the same sort; None where they cannot stand for this one.
 
     They were all of AdamW, and of models far larger than the lab's.
@@ -203,7 +201,7 @@ def _published(inputs: FineTuningInputs, objective: str) -> Published | None:
     return lookup(published_runs(), inputs, objective)
 
 
-def _by_published(known: Published, terms: Terms) -> RiskAssessment:
+def _by_published(known: PublishedReport, terms: Terms) -> RiskAssessment:
     """Return what published runs say of a rate: no probability, but their range and its middle."""
     verdict, advice, rate = Verdict.OK, None, terms.learning_rate
     if rate is not None and rate > known.highest * _CLEARLY:
@@ -215,7 +213,7 @@ def _by_published(known: Published, terms: Terms) -> RiskAssessment:
         start_here=known.middle,
         counterfactual=advice,
         answered_by="published runs",
-        published=PublishedReport(**asdict(known)),
+        published=known,
     )
 
 
@@ -265,7 +263,7 @@ def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
     What lowers no error for certain enters no answer, and is said in one sentence.
     """
     method = {"full": "all", "adapter": "lora"}.get(inputs.trained)
-    rows = [row for row in model.measured() if row["method"] == method]
+    rows = [row for row in model.card.get("measured", []) if row["method"] == method]
     said = []
     for row in rows:
         names = " and ".join(_MEASURED.get(name, name) for name in row["measured"])

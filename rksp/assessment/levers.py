@@ -6,15 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rksp.assessment.risk import choose_model, edge_inputs
+from rksp.assessment.risk import choose_model, edge_inputs, rounded
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
-from rksp.classifiers.levers.effects import (
-    LeverSize,
-    ShiftedEdgeModel,
-    load_lever_table,
-)
+from rksp.classifiers.levers.effects import LeverSize, ShiftedEdgeModel, load_lever_table
 from rksp.documents.score import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of
@@ -30,10 +26,7 @@ _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
 
 def levers_of(
-    declared: Declared,
-    recipe: Recipe,
-    model: EdgePredictor,
-    predict: Predict,
+    declared: Declared, recipe: Recipe, model: EdgePredictor, predict: Predict
 ) -> tuple[LeverReport, ...]:
     """Return the levers that would raise the edge the most; none depends on the learning rate.
 
@@ -88,19 +81,15 @@ def _report(
         name=lever.name,
         title=lever.title.format(value=shown(lever.value_for(declared, recipe))),
         change=_change(lever, declared, recipe),
-        factor=_ratio(shift),
-        low=_ratio(share * (size.low or 0.0)),
-        high=_ratio(share * (size.high or 0.0)),
+        factor=rounded(10**shift),
+        low=rounded(10 ** (share * (size.low or 0.0))),
+        high=rounded(10 ** (share * (size.high or 0.0))),
         loss=size.loss or 0.0,
         cost=size.cost,
         pairs=size.pairs,
         families=len(size.families),
         arm=_arm(lever, declared, recipe),
     )
-
-
-def _ratio(decades: float) -> float:
-    return float(f"{10**decades:.3g}")
 
 
 def shown(value: object) -> str:

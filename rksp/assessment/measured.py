@@ -9,8 +9,7 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.model import definite
-from rksp.measure.forward_stats import LOGITS_NOT_FINITE
-from rksp.measure.response_profile import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 
@@ -69,7 +68,7 @@ def loss_doubts(seen: Profile) -> list[str]:
 
 def doubts_of(
     seen: Profile, response: ResponseProfile | None, of_recipe: Sequence[str]
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return the reasons why the evidence does not support an answer, with those of the recipe."""
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += of_recipe
@@ -80,4 +79,4 @@ def doubts_of(
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
     if response is None and seen.spectra.reading == "not measured":
         doubts.append(f"neither spectra nor the gradient could be measured: {seen.spectra.reason}")
-    return tuple(doubts)
+    return doubts

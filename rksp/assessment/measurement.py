@@ -13,15 +13,11 @@ from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
 from rksp.ground.errors import ArtifactError
-from rksp.measure.forward_stats import (
-    ForwardStats,
-)
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +50,10 @@ class Measurement:
 
     def to_json(self) -> str:
         """Write every number with all its digits, and NaN as Python's JSON does."""
-        content = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        content |= {"profile": asdict(self.profile), "facts": asdict(self.facts)}
-        content["responses"] = [
-            (step.model_dump(mode="json"), asdict(found)) for step, found in self.responses.items()
-        ]
-        return json.dumps(content | {"tier": str(self.tier)}, default=_plain)
+        content = asdict(self) | {"tier": str(self.tier)}
+        responses = content["responses"].items()
+        content["responses"] = [(step.model_dump(mode="json"), found) for step, found in responses]
+        return json.dumps(content, default=_plain)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Measurement:

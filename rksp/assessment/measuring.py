@@ -16,8 +16,7 @@ from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
 from rksp.checks.facts import read_facts
 from rksp.datasets.batch import Batch
-from rksp.datasets.own_probe import own_probe
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import own_probe, read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory
@@ -30,7 +29,7 @@ from rksp.measure.response import (
     measure_response,
     measure_streamed_gradient,
 )
-from rksp.measure.response_profile import ResponseProfile, unmeasured
+from rksp.measure.shown import ResponseProfile
 from rksp.models.adapters import adapters_of, as_trained
 from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe
@@ -51,12 +50,9 @@ _GRADIENT_SHARE = 8  # the first gradient is that of an eighth of the probe's se
 
 
 def measured(
-    source: ModelSource,
-    options: MeasureOptions,
-    store: MeasurementStore | None,
-    progress: Progress,
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore | None, progress: Progress
 ) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.pipeline.gather`."""
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
     with ExitStack() as stack:
@@ -156,12 +152,12 @@ def _responded(
     model, share = built.model, same.count / (same.count + fresh.count)
     if step.peft != "none" and adapters_of(model) is None:
         if built.stream is not None:
-            return unmeasured(_STREAMED_ADAPTERS, 0.0)
+            return ResponseProfile(reason=_STREAMED_ADAPTERS, forward_passes=0.0)
         try:
             model = copy.deepcopy(model)
             model = as_trained(model, step, built.source.task, seed=evidence.options.seed)
         except InputError as error:
-            return unmeasured(f"{str(error).rstrip('.')}", 0.0)
+            return ResponseProfile(reason=str(error).rstrip("."), forward_passes=0.0)
     if built.stream is not None:
         return measure_streamed_gradient(built.stream, same, share, progress)
     if evidence.tier < Tier.RESPONSE:

@@ -1,14 +1,16 @@
-"""Turn a target and a recipe into the evidence and the answer."""
+"""Turn a target and a recipe into the evidence, the answer, and the document of both."""
 
 from __future__ import annotations
 
+import platform
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.evidence import Evidence
-from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.evidence import NOTHING_RAN, Evidence
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
@@ -18,9 +20,24 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
-from rksp.documents.verdict import Verdict
-from rksp.ground.errors import ArtifactError, NotCovered, check_kind
+from rksp.documents.score import (
+    AlternativeReport,
+    ConfiguredReport,
+    ForwardReport,
+    LayerReport,
+    NotRunReport,
+    RiskAssessment,
+    ScoredTarget,
+    ScoreReport,
+    SeedReport,
+    SpectraReport,
+)
+from rksp.documents.verdict import Verdict, combined, worst
+from rksp.ground.errors import ArtifactError, InputError, NotCovered, check_kind
+from rksp.ground.model import definite
+from rksp.ground.versions import version
+from rksp.models.declared import Declared
+from rksp.models.type_table import TableConfig, common
 from rksp.recipe import Recipe
 from rksp.spectra.features import UNMEASURED, Tier, extract
 
@@ -28,9 +45,89 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.ground.model import Progress
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
+
+
+def gather(
+    source: ModelSource,
+    options: MeasureOptions | None = None,
+    *,
+    store: MeasurementStore | None = None,
+    progress: Progress = lambda done, total, label: None,
+) -> Evidence:
+    """Gather everything that does not depend on the recipe: build and measure one initialization.
+
+    With `evidence="config"` only the configuration is read.
+
+    Args:
+        source: The target.
+        options: How to measure it.
+        store: Where an earlier measurement may be, and where this one is kept.
+        progress: Called at the start of each step and as it proceeds; see `Progress`.
+
+    Raises:
+        InputError: An option, the probe or the model cannot be used, or a target without a
+            configuration is not to be measured.
+    """
+    options = options or MeasureOptions()
+    if options.evidence != "config":
+        found = None if store is None else stored(source, options, store)
+        if found is not None:
+            return found
+        from rksp.assessment.measuring import measured
+
+        evidence = measured(source, options, store, progress)
+        evidence.keep()
+        return evidence
+    if source.config is None:
+        raise InputError(
+            f"{source.target} has no configuration; leave out --evidence config to measure it."
+        )
+    seedless = options.model_copy(update={"seed": 0})  # a configuration has no seed
+    return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
+
+
+def known(
+    source: ModelSource, options: MeasureOptions, recipe: Recipe, store: MeasurementStore | None
+) -> Evidence | None:
+    """Return evidence that judges a recipe without a measurement; None if there is none."""
+    if options.evidence == "config":
+        return gather(source, options)
+    found = None if store is None else stored(source, options, store)
+    return found if found is not None and found.has_response(recipe) else None
+
+
+def stored(
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore
+) -> Evidence | None:
+    """Return the evidence of an earlier measurement, without torch; None if there is none."""
+    start = time.perf_counter()
+    found = store.find(source, options)
+    if found is None:
+        return None
+    return Evidence(
+        source=replace(source, **found.source),
+        options=options,
+        tier=found.tier,
+        measurement=found,
+        store=store,
+        seconds={"read what was stored": time.perf_counter() - start},
+    )
+
+
+def response_of(evidence: Evidence, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
+    """Return the gradient or the response; recipes that agree on the first step share it."""
+    if not evidence.responds_to(recipe):
+        return None
+    step = evidence.step_of(recipe)
+    if step not in evidence.responses:
+        from rksp.assessment.measuring import measured_response
+
+        evidence.responses[step] = measured_response(evidence, step, progress)
+        evidence.keep()
+    return evidence.responses[step]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +196,7 @@ def judge(
     """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
-        evidence: From `rksp.assessment.gathering.gather`.
+        evidence: From `gather`.
         recipe: How the model is to be trained.
         threshold: See `rksp.assessment.risk.Terms`.
         risk: Likewise.
@@ -208,7 +305,7 @@ class _Answers:
         if choice.model == "fine-tuning":
             return self._tuned(recipe, terms)
         model = self.classifier or load_edge_model()
-        doubts = choice.doubts
+        doubts: Sequence[str] = choice.doubts
         if seen is not None:
             doubts = doubts_of(seen, self.response, doubts)
 
@@ -260,12 +357,14 @@ def _task_of(evidence: Evidence) -> str:
     task, data = evidence.source.task, evidence.options.data
     if evidence.declared.family.kind != "encoder" or task.endswith("classification"):
         return task
-    from rksp.datasets.own_rows import read_own_rows
     from rksp.models.heads import other_head
 
-    head = other_head(evidence.declared.get("architectures"))
-    has_labels = data is not None and bool(read_own_rows(data).labels)
-    return "text-classification" if head is not None or has_labels else task
+    is_classified = other_head(evidence.declared.get("architectures")) is not None
+    if data is not None:
+        from rksp.datasets.own_data import read_own_rows
+
+        is_classified = is_classified or bool(read_own_rows(data).labels)
+    return "text-classification" if is_classified else task
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
@@ -281,3 +380,125 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
         if is_partly_frozen(model):
             doubts.append("the runs of fine-tuning train all weights or adapters, not some layers")
     return doubts
+
+
+def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreReport:
+    """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
+    first = evaluations[0]
+    verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
+    risk_verdict = prevailing(verdicts)
+    decides = evaluations[verdicts.index(risk_verdict)]
+    seeds = [_seed(evaluation) for evaluation in evaluations]
+    return ScoreReport(
+        target=_target(first),
+        recipe=recipe,
+        verdict=combined(risk_verdict, decides.findings),
+        risk_verdict=risk_verdict,
+        findings=list(decides.findings),
+        not_run=[NotRunReport.of(check) for check in decides.not_run],
+        seeds=seeds,
+        spread=_spread(seeds),
+        provenance=_provenance(first),
+        timings={
+            f"{step} (seed {evaluation.seed})": round(seconds, 3)
+            for evaluation in evaluations
+            for step, seconds in evaluation.seconds.items()
+        },
+    ).finite()
+
+
+def _target(first: Evaluation) -> ScoredTarget:
+    """Describe the model: as measured, or else as its configuration declares it."""
+    source = first.source
+    names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
+    if (seen := first.measurement) is not None:
+        profile = definite(first.profile)
+        notes = [*source.notes, *profile.notes]
+        sizes = {"parameters": source.num_parameters, "blocks": profile.chains}
+        return ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
+    said = Declared(source.config, source.task)
+    shape = said.shape
+    computed = None if shape is None else round(shape.parameters)
+    return ScoredTarget.of(
+        source,
+        **names,
+        parameters=source.num_parameters or computed,
+        blocks=[],
+        width=said.width or 0,
+        probe="nothing",
+        notes=list(source.notes),
+    )
+
+
+def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": version("transformers")}
+    if (seen := first.measurement) is None:
+        if isinstance(first.source.config, TableConfig):  # the table's release read it
+            made["transformers"] = common().transformers
+        return made | {"weights": "not built"}
+    return made | {
+        "weights": seen.weights,
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "dtype": "float32",
+        "states": seen.profile.states,
+        "variant": seen.profile.spectra.variant,
+    }
+
+
+def prevailing(verdicts: Sequence[str]) -> str:
+    """Return the most frequent verdict over the seeds; for ties, the worst of them."""
+    return worst(*statistics.multimode(verdicts))
+
+
+def _seed(evaluation: Evaluation) -> SeedReport:
+    """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
+    if evaluation.profile is None:
+        return _unmeasured(evaluation)
+    spectra, forward = evaluation.profile.spectra, evaluation.profile.forward
+    scales = {block.name: block for block in forward.blocks}
+    layers = [
+        LayerReport.of(layer, scales[layer.name], rank=layer.modes) for layer in spectra.layers
+    ]
+    return SeedReport.of(
+        evaluation,
+        spectra=SpectraReport.of(spectra, layers=layers),
+        forward=ForwardReport.of(forward),
+    )
+
+
+def _unmeasured(evaluation: Evaluation) -> SeedReport:
+    """Report an answer without a measurement."""
+    spectra = SpectraReport(
+        variant="none",
+        reading="not measured",
+        reason=NOTHING_RAN,
+        coverage=0.0,
+        published_score=None,
+        aggregates={},
+        layers=[],
+    )
+    empty = dict.fromkeys(ForwardReport.model_fields)
+    missing = {"not_measured": {"forward": NOTHING_RAN, "gradient": NOTHING_RAN}}
+    forward = ForwardReport(**empty | missing)
+    return SeedReport.of(evaluation, spectra=spectra, forward=forward)
+
+
+def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
+    if len(seeds) < 2:
+        return {}
+    values: dict[str, list[Any]] = {
+        "published_score": [seed.spectra.published_score for seed in seeds]
+    }
+    for name in ("probability_failed", "start_here", "do_not_exceed", "likely_edge"):
+        values[name] = [getattr(seed.risk, name, None) for seed in seeds]
+    return {
+        name: {
+            "mean": statistics.fmean(found),
+            "std": statistics.stdev(found),
+            "low": min(found),
+            "high": max(found),
+        }
+        for name, found in values.items()
+        if None not in found
+    }

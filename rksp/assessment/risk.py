@@ -37,7 +37,7 @@ from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.spectra.features import FEATURES, Features, Tier
 
 if TYPE_CHECKING:
-    from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+    from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 
 
 TRAINED = "trained weights: rates are carried between random initializations only"
@@ -85,12 +85,7 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
 
 
 def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
-    """Return why a rate of this run cannot be carried to another model, clauses; mostly none.
-
-    Args:
-        recipe: How the model is to be trained.
-        is_pretrained: The weights were trained before.
-    """
+    """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
     choice = choose_model(recipe, is_pretrained=is_pretrained)
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 

@@ -14,8 +14,8 @@ from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import Cache, digest, user_cache
 from rksp.ground.versions import version
+from rksp.models.configuration import parse_value
 from rksp.models.names import file_identity, identity, tree_identity
-from rksp.models.overrides import parse_value
 
 if TYPE_CHECKING:
     from rksp.assessment.measurement import Measurement

@@ -14,8 +14,7 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
 if TYPE_CHECKING:
-    from rksp.measure.forward_stats import ForwardStats
-    from rksp.measure.response_profile import ResponseProfile
+    from rksp.measure.shown import ForwardStats, ResponseProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -136,7 +135,7 @@ class CheckEvidence:
     @cached_property
     def shape(self) -> DeclaredShape | None:
         """The size that the configuration declares."""
-        return self.settings.shape()
+        return self.settings.shape
 
     @cached_property
     def parameters(self) -> float | None:

@@ -12,7 +12,7 @@ from rksp.models.anatomy.norms import is_qk_norm
 if TYPE_CHECKING:  # a list of checks must not load torch
     from torch import nn
 
-    from rksp.models.streaming.supply import Scales
+    from rksp.models.streaming.weights import Scales
 
 _BALANCING_BIASES = ("score_correction_bias", "expert_bias")  # DeepSeek-V3's and LFM2's names
 _TRANSPOSED = "Conv1D"  # GPT-2's linear layer stores [in, out]
@@ -147,7 +147,7 @@ class _Sizes:
         return statistics.median(given) if given and len(given) == len(sizes) else None
 
     def _one(self, weight: nn.Parameter) -> float | None:
-        from rksp.models.streaming.supply import root_mean_square  # loads torch
+        from rksp.models.streaming.weights import root_mean_square  # loads torch
 
         if not weight.is_meta:
             return root_mean_square(weight)

@@ -10,7 +10,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
-from rksp.measure.response_profile import GRADIENT_NOT_FINITE
+from rksp.measure.shown import GRADIENT_NOT_FINITE
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rksp.assessment.gathering import gather
 from rksp.assessment.measured import measured_inputs
+from rksp.assessment.pipeline import gather
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
@@ -29,7 +29,7 @@ from rksp.confirm.trial import (
     step_told,
     trial_row,
 )
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest

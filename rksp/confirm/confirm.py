@@ -25,8 +25,7 @@ from rksp.confirm.trial import (
     step_told,
     trial_row,
 )
-from rksp.datasets.own_probe import fit_head
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import fit_head, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions

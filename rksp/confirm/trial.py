@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from rksp.confirm.arms import Arm
 from rksp.datasets.batch import IGNORED, Batch, mean_loss
-from rksp.datasets.own_probe import own_probe
-from rksp.datasets.own_rows import OwnRows
+from rksp.datasets.own_data import OwnRows, own_probe
 from rksp.datasets.probe import make_probe
 from rksp.documents.confirm import PROFILED, Curve, TrialReport
 from rksp.ground.errors import InputError

@@ -23,7 +23,7 @@ class MeasureOptions(Finite):
             model without a known loss stops at `forward`.
         seed: Seed of the initialization.
         probe: A text to use as input in place of the bundled one.
-        data: The user's own examples, as `rksp.datasets.own_rows` reads them, in place of text.
+        data: The user's own examples, as `rksp.datasets.own_data` reads them, in place of text.
         states: Token states per block.
         blocks: Module path of the list of blocks, if rksp cannot find it.
         variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.

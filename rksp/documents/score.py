@@ -127,7 +127,7 @@ class ForwardReport(Part):
 class ResponseReport(Part):
     """The first gradient, and the response to the first update if it was measured.
 
-    See `rksp.measure.response_profile.ResponseProfile`.
+    See `rksp.measure.shown.ResponseProfile`.
 
     `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
     text after one update at a rate of 1e-3.
@@ -198,9 +198,10 @@ class PublishedReport(Part):
     """Published runs of the same sort, which answer where no model of fine-tuning can.
 
     Attributes:
-        method, objective, kind, size: What the runs have in common; `rl` and `preference` are
-            several objectives, and the size may be `any`.
-        runs, stated, sources: Runs; those of them with an outcome; and who published them.
+        method, objective, kind, size: What the runs have in common; `lora` has the runs of `qlora`,
+            `rl` and `preference` are several objectives, and the size may be `any`.
+        runs, stated, sources: Runs that trained well, or that a trainer ships as an example; those
+            of them behind which an outcome or a released model stands; groups that published them.
         lowest, middle, highest: Their peak rates; the middle is the median.
         failed, failed_from: Runs of the same sort that failed, and the lowest of their rates.
     """

@@ -14,7 +14,7 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
-from rksp.models.overrides import ModelSettings
+from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml

@@ -19,7 +19,7 @@ from rksp.grid.engines.base import CellGroup, Event, Failure
 from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
-from rksp.models.names import file_identity, tree_identity
+from rksp.models.names import tree_identity
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document
@@ -48,7 +48,6 @@ class Options(MeasureOptions):
 
     Attributes:
         risk: Share of the edges that may lie below the rate not to exceed.
-        classifier: File of the classifier; None means the shipped one.
         runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
@@ -57,7 +56,6 @@ class Options(MeasureOptions):
     """
 
     risk: float = 0.05
-    classifier: Path | None = None
     runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
@@ -125,8 +123,6 @@ class Cell:
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
-        if options.classifier is not None:
-            content["classifier"] = file_identity(options.classifier)
         if options.runs:
             content["runs"] = [tree_identity(path) for path in options.runs]
         return _digest(content)
@@ -311,7 +307,7 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.assessment.gathering import gather
+    from rksp.assessment.pipeline import gather
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 
@@ -353,9 +349,8 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     cells = _recipes(group)
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
-        prior = load_edge_model(options.classifier) if options.classifier else None
         question, evidence = ask(group, options, first)
-        question = question.learning(options.runs, prior)
+        question = question.learning(options.runs)
         known = Remembered(question.classifier or load_edge_model())
     except expected as error:
         yield _failed(error)

@@ -36,13 +36,9 @@ from rksp.ground.text import safe_json, safe_strings
 from rksp.ground.versions import version
 
 
-def made_by(classifier: Path | None = None) -> dict[str, str]:
-    """Return the versions and a digest of the classifier, without importing torch or sklearn.
-
-    Args:
-        classifier: The classifier's file; the shipped one by default.
-    """
-    source = classifier or files("rksp.classifiers") / "fitted" / "edge.json"
+def made_by() -> dict[str, str]:
+    """Return the versions and a digest of the classifier, without importing torch or sklearn."""
+    source = files("rksp.classifiers") / "fitted" / "edge.json"
     content = source.read_bytes() if source.is_file() else b""
     return {
         "rksp": version("rksp"),
@@ -160,7 +156,7 @@ class GridStore:
             cell.key(options, init, recipe)
             for cell, init, recipe in zip(cells, inits, recipes, strict=True)
         ]
-        maker = made_by(options.classifier)
+        maker = made_by()
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self.together():
             stored = self._meta("plan")

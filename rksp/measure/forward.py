@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rksp.ground.model import definite
 from rksp.kernels.wide_output import Unmade, part_of, row_buffer
-from rksp.measure.forward_stats import (
+from rksp.measure.shown import (
     LOGITS_NOT_FINITE,
     AttentionStats,
     BlockStats,
@@ -140,26 +140,25 @@ class ForwardWatch:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
         """Watch every leaf module and every attention call; remove the hooks afterwards."""
-        hooks = []
         self.has_experts = Declared(getattr(model, "config", None)).experts is not None
         self.choices = {router.path: router.top_k for router in find_routers(model)}
-        for name, module in model.named_modules():
-            if name in self.choices or not any(True for _ in module.children()):
-                hooks.append(module.register_forward_hook(self._leaf(name), with_kwargs=True))
-        try:
-            with watching_attention(model, self._attend):
-                yield self
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name in self.choices or not any(True for _ in module.children()):
+                    hook = module.register_forward_hook(self._leaf(name), with_kwargs=True)
+                    stack.callback(hook.remove)
+            stack.enter_context(watching_attention(model, self._attend))
+            yield self
 
     def _attend(self, call: AttentionCall) -> None:
         stats = attention_stats(call, block=self.block)
         if stats is not None and math.isfinite(stats.logit_std):
             self.attention.append(stats)
 
-    def _leaf(self, name: str):
-        def look(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+    def _leaf(self, name: str) -> Callable[..., None]:
+        def look(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+        ) -> None:
             out, x = first_tensor(output), first_tensor((args, kwargs))
             if out is None or out.numel() == 0 or out.device.type == "meta":
                 return
@@ -324,7 +323,7 @@ def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
     """Cut rows in pieces of `_CHUNK`, each with its place."""
     start = 0
     for rows in whole:
-        for part in rows.split(_CHUNK):
+        for part in torch.split(rows, _CHUNK):
             yield start, part.float()
             start += len(part)
 
@@ -356,7 +355,7 @@ def _copied(part: Tensor, total: Tensor, own: Tensor) -> Tensor:
 def _spread(rows: Tensor) -> Tensor:
     """Return the standard deviation of each row in two reads; torch.std is far slower."""
     count = rows.shape[-1]
-    square = torch.linalg.vector_norm(rows, dim=-1).square()
+    square: Tensor = torch.linalg.vector_norm(rows, dim=-1).square()
     return ((square - count * rows.mean(-1).square()) / (count - 1)).clamp(min=0).sqrt()
 
 

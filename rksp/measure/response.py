@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import backward
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, logits_of, run_pass
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
 from rksp.ground.model import Progress, definite
 from rksp.kernels.cross_entropy import cross_entropy
-from rksp.measure.response_profile import (
+from rksp.measure.shown import (
     ResponsePoint,
     ResponseProfile,
     profile_of_gradient,
@@ -24,9 +26,8 @@ from rksp.measure.response_profile import (
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, chunks, size_of, taping
 from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.supply import as_real, square_sum
+from rksp.models.streaming.weights import as_real, square_sum
 from rksp.recipe import Recipe
-from rksp.recipe.optimizers.makers import RowRule
 from rksp.recipe.optimizers.table import make_optimizer, optimizer_of_class
 
 _AT_ONCE = 1 << 24  # entries of gradients after which freed memory goes back to the system
@@ -51,7 +52,7 @@ def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> Respo
     with evaluating(model), without_gradients(params):
         sizes = _dropped_sizes(model, same, params)
         if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
-            run_pass(model, same).total.backward()
+            backward(run_pass(model, same).total)
             sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
     # In the order of the parameters, whatever the order of the backward pass.
     return profile_of_gradient([sizes[id(p)] for p in params if id(p) in sizes], 3 * share)
@@ -74,14 +75,13 @@ def _dropped_sizes(
             return_freed_memory()
             dropped = 0
 
-    hooks = [p.register_post_accumulate_grad_hook(note) for p in params]
-    try:
+    register: Callable[..., RemovableHandle] = Tensor.register_post_accumulate_grad_hook
+    with ExitStack() as stack:
+        for p in params:
+            stack.callback(register(p, note).remove)
         total = run_pass(model, same).total
         return_freed_memory()
-        total.backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
+        backward(total)
     return None if in_pieces else sizes
 
 
@@ -118,7 +118,8 @@ def measure_streamed_gradient(
         with freed_memory_returned(), taping(opened, served) as tape:
             logits, aux = logits_of(opened.model, same)
             loss = cross_entropy(logits, definite(same.labels))
-            (loss if aux is None else loss + aux).backward()
+            run_backward: Callable[[], None] = (loss if aux is None else loss + aux).backward
+            run_backward()  # a method of the tensor, so that it leaves the tape
         gradients, pool = tape.gradients, opened.supply.products
         sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
         served(total)
@@ -166,7 +167,7 @@ def measure_response(
     share = same.count / (same.count + fresh.count)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
-        first.total.backward()
+        backward(first.total)
         before = [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
@@ -242,19 +243,32 @@ def first_direction(
     Returns:
         The update by parameter.
     """
-    kinds, clip = kinds_of(model, recipe), clipping(recipe, norm)
-    names = {id(p): name for name, p in model.named_parameters()}
+    optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": PROBE_RATE}))
+    groups = {
+        id(parameter): (type(part), group)
+        for part in getattr(optimizer, "parts", (optimizer,))
+        for group in part.param_groups
+        for parameter in group["params"]
+    }
+    limit = recipe.max_grad_norm
+    clip = limit / norm if limit is not None and norm > limit else 1.0
     direction = []
     for p in params:
         gradient, p.grad = definite(p.grad), None
-        kind, weight = kinds[names[id(p)]], as_real(p.detach())
         direction.append(gradient)
-        gradient = as_real(gradient)
-        rows = chunks(tuple(p.shape)) if is_by_rows(kind) else [(0, len(p) if p.dim() else 1)]
+        gradient, weight = as_real(gradient), as_real(p.detach())
+        kind, options = groups[id(p)]
+        spec = optimizer_of_class(kind)
+        rule = None if spec is None else spec.by_rows
+        rows = [(0, len(p) if p.dim() else 1)] if rule is None else chunks(tuple(p.shape))
         for start, stop in rows:  # a whole embedding would stand beside its update
             part = gradient[start:stop] if p.dim() else gradient
             here = weight[start:stop] if p.dim() else weight
-            part.copy_(step_of(kind, part * clip, here))
+            if rule is None:
+                part.copy_(_step(kind, options, here, part * clip))
+            else:
+                found, decay = rule(part * clip, options), options.get("weight_decay", 0.0)
+                part.copy_(found.sub_(here, alpha=decay) if decay else found)
     return direction
 
 
@@ -332,7 +346,7 @@ def measure_drift(
     """
     params = [p for p in model.parameters() if p.requires_grad]
     with evaluating(model), without_gradients(params):
-        run_pass(model, same).total.backward()
+        backward(run_pass(model, same).total)
         present = [p for p in params if p.grad is not None]
         norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not 0 < norm < math.inf:
@@ -360,58 +374,6 @@ def _log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
         model.train(was_training)
 
 
-def clipping(recipe: Recipe, norm: float) -> float:
-    """Return the factor by which a recipe scales a gradient of this norm."""
-    limit = recipe.max_grad_norm
-    return limit / norm if limit is not None and norm > limit else 1.0
-
-
-Kind = tuple[type[torch.optim.Optimizer], Mapping[str, Any]]
-
-
-def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
-    """Return the optimizer and its options for every trained weight by name."""
-    optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": PROBE_RATE}))
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        names[id(parameter)]: (type(part), {k: v for k, v in group.items() if k != "params"})
-        for part in getattr(optimizer, "parts", (optimizer,))
-        for group in part.param_groups
-        for parameter in group["params"]
-    }
-
-
-def is_by_rows(kind: Kind) -> bool:
-    """Tell whether `step_of` gives rows of an update from the same rows of the gradient."""
-    return _row_rule(kind[0]) is not None
-
-
-def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:
-    """Compute the update per unit rate of a weight or some rows of it.
-
-    Args:
-        kind: As in `kinds_of`.
-        gradient: The clipped gradient; its memory is reused for the result.
-        weight: Values of the weight.
-
-    Returns:
-        The update, in the shape of `weight`.
-    """
-    optimizer, options = kind
-    rule = _row_rule(optimizer)
-    if rule is None:
-        return _step(optimizer, options, weight, gradient)
-    found = rule(gradient, options)
-    decay = options.get("weight_decay", 0.0)
-    return found.sub_(weight, alpha=decay) if decay else found
-
-
-def _row_rule(optimizer: type[torch.optim.Optimizer]) -> RowRule | None:
-    """Return how rows of its update are computed; None if it needs the whole weight."""
-    spec = optimizer_of_class(optimizer)
-    return None if spec is None else spec.by_rows
-
-
 def _step(
     kind: Callable[..., torch.optim.Optimizer],
     options: Mapping[str, Any],
@@ -422,5 +384,6 @@ def _step(
     parameter = nn.Parameter(weight.detach().clone())
     parameter.grad = gradient
     with torch.enable_grad():
-        kind([{"params": [parameter], **options}], lr=options["lr"]).step()
-    return (parameter.detach() - weight) / options["lr"]
+        kind([{**options, "params": [parameter]}], lr=options["lr"]).step()
+    change: Tensor = (parameter.detach() - weight) / options["lr"]
+    return change

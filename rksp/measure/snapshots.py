@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.measure.forward import ForwardWatch, block_stats
-from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
+from rksp.measure.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.configuration import refusals
@@ -81,7 +84,9 @@ def collect(
     if not isinstance(batch, Batch):
         batch = Batch(inputs=batch, labels=None)
     _check_tokens(model, batch)
-    count = _batch_size(batch)
+    count = batch.count
+    if not count:
+        raise InputError("The probe is empty; give at least one sequence.")
     if num_states is not None and num_states < 2:
         raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
     with random_state_kept(model), evaluating(model), torch.no_grad():
@@ -131,63 +136,50 @@ class _Reader:
         self.blocks: list[BlockStats] = []
         self.failures: list[BaseException] = []
         self.states = self.width = 0
+        self._open: list[tuple[int, Tensor, Tensor | None]] = []  # layer, states entering it, rows
 
-    def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator:
+    def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator[RemovableHandle]:
         """Register the hooks of a chain and yield their handles."""
         turns: dict[nn.Module, list[int]] = {}
         for index, block in enumerate(chain.blocks):
-            turns.setdefault(block, []).append(index)
-        for block, indices in turns.items():
-            visit = _Visit(self, chain, offset, mask, indices)
-            yield block.register_forward_pre_hook(visit.before, with_kwargs=True)
-            yield block.register_forward_hook(visit.after, with_kwargs=True)
+            turns.setdefault(block, []).append(offset + index)
+        for block, layers in turns.items():
+            turn = itertools.chain(layers, itertools.repeat(layers[-1]))
+            before = partial(self._before, chain, mask, turn)
+            after = partial(self._after, chain, offset)
+            yield block.register_forward_pre_hook(before, with_kwargs=True)
+            yield block.register_forward_hook(after, with_kwargs=True)
 
-    def hand_over(self, transition: LayerTransition) -> None:
-        """Pass a transition to `consume` and remember its error, which is not the model's."""
+    def _before(
+        self, chain: Chain, mask: Tensor | None, turn: Iterator[int], block: Any, *given: Any
+    ) -> None:
+        """Copy the states entering a block, since some blocks add in place."""
+        tensor = definite(chain.read_input(*given))
+        rows = _choose(chain, tensor, mask, self.num_states)
+        self.watch.block = next(turn)
+        self._open.append((self.watch.block, _pick(chain, tensor, rows), rows))
+
+    def _after(
+        self, chain: Chain, offset: int, block: Any, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        """Hand over the transition of a block."""
+        layer, x, rows = self._open.pop()
+        y = _pick(chain, definite(chain.read_output(output)), rows)
+        self.states, self.width = x.shape
+        name = chain.names[layer - offset]
+        self.blocks.append(block_stats(name, x, y))
+        self.watch.block = None
         try:
-            self.consume(transition)
+            self.consume(LayerTransition(layer=layer, name=name, x=x, y=y, of=self.of))
         except BaseException as error:  # not the model's own: raised again as it is
             self.failures.append(error)
             raise
 
 
-class _Visit:
-    """The hooks of one block; its input is copied first, since some blocks add in place."""
-
-    def __init__(
-        self, reader: _Reader, chain: Chain, offset: int, mask: Tensor | None, indices: list[int]
-    ) -> None:
-        self.reader, self.chain, self.offset, self.mask = reader, chain, offset, mask
-        self.indices, self.turn = indices, 0
-        self.x: Tensor | None = None
-        self.rows: Tensor | None = None
-
-    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Copy the states entering the block."""
-        tensor = definite(self.chain.read_input(args, kwargs))
-        self.rows = _choose(self.chain, tensor, self.mask, self.reader.num_states)
-        self.x = self._pick(tensor)
-        index = self.indices[min(self.turn, len(self.indices) - 1)]
-        self.reader.watch.block = self.offset + index
-
-    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Hand over the transition of the block."""
-        reader, x = self.reader, definite(self.x)
-        index = self.indices[min(self.turn, len(self.indices) - 1)]
-        self.turn, self.x = self.turn + 1, None
-        y = self._pick(definite(self.chain.read_output(output)))
-        reader.states, reader.width = x.shape
-        name = self.chain.names[index]
-        reader.blocks.append(block_stats(name, x, y))
-        reader.watch.block = None
-        reader.hand_over(
-            LayerTransition(layer=self.offset + index, name=name, x=x, y=y, of=reader.of)
-        )
-
-    def _pick(self, tensor: Tensor) -> Tensor:
-        # A copy, because the next block may add into the tensor.
-        flat = self.chain.states(tensor).reshape(-1, self.chain.width)
-        return flat.clone() if self.rows is None else flat[self.rows]
+def _pick(chain: Chain, tensor: Tensor, rows: Tensor | None) -> Tensor:
+    """Return a copy of states, because the next block may add into the tensor."""
+    flat = chain.states(tensor).reshape(-1, chain.width)
+    return flat.clone() if rows is None else flat[rows]
 
 
 def _choose(
@@ -281,12 +273,6 @@ def _check_tokens(model: nn.Module, batch: Batch) -> None:
             f"The probe holds token id {high if high >= size else low}, but the vocabulary has "
             f"{size} entries; use the tokenizer of this model."
         )
-
-
-def _batch_size(batch: Batch) -> int:
-    if not batch.count:
-        raise InputError("The probe is empty; give at least one sequence.")
-    return batch.count
 
 
 def _mask(batch: Batch, chain: Chain) -> Tensor | None:

@@ -27,12 +27,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for owner, name, buffer, value in buffers:
                 owner[name] = buffer
-                if buffer is not None and value is not None and not _same(buffer, value):
+                if buffer is None or value is None or buffer.is_meta:
+                    continue
+                if not torch.equal(buffer, value):
                     buffer.copy_(value)
-
-
-def _same(buffer: torch.Tensor, value: torch.Tensor) -> bool:
-    return buffer.is_meta or torch.equal(buffer, value)
 
 
 @contextmanager

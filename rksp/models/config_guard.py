@@ -87,7 +87,7 @@ def sanitize(stored: Mapping[str, object]) -> tuple[dict[str, object], tuple[str
         InputError: A size is not positive or beyond that of any real model.
     """
     dropped: list[str] = []
-    clean = _clean(stored, "", dropped, 0)
+    clean: dict[str, object] = _clean(dict(stored), "", dropped, 0)
     check_sizes(clean)
     return clean, tuple(dropped)
 
@@ -97,24 +97,20 @@ def acts(name: str) -> bool:
     return name in _DROPPED or name.startswith("_") or _KERNEL.match(name) is not None
 
 
-def _clean(settings: Mapping, prefix: str, dropped: list[str], depth: int) -> dict:
+def _clean(value: Any, prefix: str, dropped: list[str], depth: int) -> Any:
+    """Return a value without settings that act, whose dotted names go to `dropped`."""
+    if not isinstance(value, dict | list):
+        return value
     if depth > _DEEPEST:
         raise InputError(f"The configuration nests deeper than {_DEEPEST} levels at {prefix}.")
+    if isinstance(value, list):
+        return [_clean(item, prefix, dropped, depth + 1) for item in value]
     clean: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, inner in value.items():
         if acts(key):
             dropped.append(prefix + key)
-        elif isinstance(value, dict):
-            clean[key] = _clean(value, f"{prefix}{key}.", dropped, depth + 1)
-        elif isinstance(value, list):
-            clean[key] = [
-                _clean(item, f"{prefix}{key}.", dropped, depth + 1)
-                if isinstance(item, dict)
-                else item
-                for item in value
-            ]
         else:
-            clean[key] = value
+            clean[key] = _clean(inner, f"{prefix}{key}.", dropped, depth + 1)
     return clean
 
 

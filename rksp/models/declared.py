@@ -268,12 +268,9 @@ class Declared:
         """
         return bool(self.get("dim_model_base", "mup_base_width", "mup_width_scale", "use_mup"))
 
-    def shape(self) -> DeclaredShape | None:
-        """Compute the size; None where width or depth is missing."""
-        return self._shape
-
     @cached_property
-    def _shape(self) -> DeclaredShape | None:
+    def shape(self) -> DeclaredShape | None:
+        """The size; None where width or depth is missing."""
         width, depths = self.width, self.depths
         if not width or not depths or not sum(depths):
             return None
@@ -334,7 +331,8 @@ class Declared:
         stages = setting(self.part, "depths")
         if not isinstance(stages, list | tuple) or not sum(stages):
             return 1.0
-        return sum(count * 4.0**-i for i, count in enumerate(reversed(stages))) / sum(stages)
+        areas = (float(count) * 4.0**-i for i, count in enumerate(reversed(stages)))
+        return sum(areas) / sum(stages)
 
     def _attention(self, width: float) -> float:
         heads = self.heads or 1

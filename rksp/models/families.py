@@ -76,7 +76,6 @@ def _row(words: str) -> Family:
 _WORDS = tomllib.loads(files("rksp.models").joinpath("families.toml").read_text("utf-8"))
 FAMILIES: dict[str, Family] = {name: _row(words) for name, words in _WORDS.items()}
 _FACTS = tuple(field.name for field in fields(Family) if field.type == "bool")
-_KIND_OF = {row.of or name: row.kind for name, row in FAMILIES.items()}
 
 
 def family_of(names: Iterable[str]) -> Family:
@@ -90,8 +89,3 @@ def lineage_of(model_type: str) -> str:
     """Return the lineage of a model type, as runs of fine-tuning name it; most are their own."""
     row = FAMILIES.get(model_type)
     return model_type if row is None else row.of or model_type
-
-
-def kind_of(lineage: str) -> str | None:
-    """Return which of `KINDS` a lineage is; None of one that no row names."""
-    return _KIND_OF.get(lineage)

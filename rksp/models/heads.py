@@ -213,41 +213,34 @@ def _chosen(heads: Heads, head: str, config: Any, task: Task, notes: tuple[str, 
 
 def make(chosen: Choice, *, trust_remote_code: bool = False) -> nn.Module:
     """Initialize a chosen class randomly under the global generator."""
-    try:
-        with quiet():
-            return _make(chosen, _attention(chosen), trust_remote_code)
-    except ValueError as error:
-        if "attention implementation" not in str(error):
-            raise
-        return _make(chosen, "eager", trust_remote_code)  # part of the model lacks sdpa
-
-
-def _make(chosen: Choice, attention: str, trust_remote_code: bool) -> nn.Module:
     import torch
 
-    return _auto_class(chosen).from_config(
-        chosen.config,
-        attn_implementation=attention,
-        trust_remote_code=trust_remote_code,
-        dtype=torch.float32,
-    )
+    with quiet():
+        made: nn.Module = _auto_class(chosen).from_config(
+            chosen.config,
+            attn_implementation=_attention(chosen.config),
+            trust_remote_code=trust_remote_code,
+            dtype=torch.float32,
+        )
+    return made
 
 
-def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict]:
+def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """Load the trained weights in a folder; return the model and what was missing."""
     import torch
 
     with quiet():
-        return _auto_class(chosen).from_pretrained(
+        model, report = _auto_class(chosen).from_pretrained(
             folder,
             config=chosen.config,
-            attn_implementation=_attention(chosen),
+            attn_implementation=_attention(chosen.config),
             dtype=torch.float32,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
         )
+    return model, report
 
 
 def _auto_class(chosen: Choice) -> Any:
@@ -256,17 +249,14 @@ def _auto_class(chosen: Choice) -> Any:
     return getattr(transformers, chosen.auto)
 
 
-def _attention(chosen: Choice) -> str:
-    """Return `sdpa`, which is faster and whose calls rksp can read, or `eager`.
+def _attention(config: object) -> str | None:
+    """Return `eager` for a model that caps its attention logits, which sdpa ignores.
 
-    A model gets `eager` if it has no other implementation or caps its attention logits, which sdpa
-    ignores.
+    For the others transformers chooses sdpa, which is faster and whose calls rksp can read, if each
+    part of the model has it.
     """
-    kind = _auto_class(chosen)._model_mapping.get(type(chosen.config), None)
-    kind = kind[0] if isinstance(kind, list | tuple) else kind
-    parts = [chosen.config, getattr(chosen.config, "text_config", None)]
-    capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
-    return "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
+    parts = (config, getattr(config, "text_config", None))
+    return "eager" if any(getattr(p, "attn_logit_softcapping", None) for p in parts) else None
 
 
 def transformers_heads(kind: str) -> Mapping[str, list[str]]:

@@ -18,6 +18,7 @@ from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
+    ModelSettings,
     declared_config,
     depth_notes,
     dropout_notes,
@@ -36,16 +37,18 @@ from rksp.models.declared import Declared
 from rksp.models.heads import Choice, choose, has_fresh_head
 from rksp.models.names import (
     FILES,
+    Published,
     hub_folder,
     is_cached,
     is_explicit,
     is_hub_id,
     is_type,
+    nearest_published,
     path_of,
+    published,
+    published_like,
     said_of_namesake,
 )
-from rksp.models.overrides import ModelSettings
-from rksp.models.published import Published, nearest_published, published, published_like
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Request, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 from rksp.models.type_table import TableConfig, type_names, type_row
@@ -452,15 +455,7 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
 
 
 def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> nn.Module:
-    """Build the model without memory.
-
-    Args:
-        target: What it is called in messages.
-        construct: Makes the model on the device that is set.
-        config: Its configuration, for messages.
-
-    Returns:
-        A model on the meta device.
+    """Build the model on the meta device; `target` and `config` are for messages.
 
     Raises:
         InputError: The constructor refuses, or the model holds large tables beside its parameters,

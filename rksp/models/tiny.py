@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rksp.ground.text import words
-from rksp.models.overrides import is_by_layer, resized
+from rksp.models.configuration import is_by_layer, resized
 
 _DEPTHS = frozenset(
     words(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeGuard
 
 FILE = "defaults.jsonl"
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -48,7 +48,7 @@ class TypeRow:
     aliases: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
-    rules: Mapping[str, list] = field(default_factory=dict)
+    rules: Mapping[str, list[Any]] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
@@ -104,12 +104,6 @@ def type_row(name: str) -> TypeRow | None:
     missing = row.pop("without", ())
     shared = {k: v for k, v in common().settings.items() if k not in missing}
     return TypeRow(**row | {"settings": shared | row["settings"]})
-
-
-def forget() -> None:
-    """Read the file again when it is next needed."""
-    for kept in (_lines, common, type_row):
-        kept.cache_clear()
 
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -210,7 +204,7 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
             return None
         else:
             state[name] = value
-    for name, value in _computed(row, state, later):
+    for name, value in _computed(row, state):
         if name in later and not _agrees(row, name, later[name], value):
             return None
         state[name] = later.get(name, value)
@@ -270,7 +264,7 @@ def _is_usual(name: str, value: Any, default: Any) -> bool:
     return isinstance(default, str) and isinstance(value, str) and name.endswith(ACTIVATIONS)
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -309,9 +303,7 @@ def rope_parameters(default: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     return {**kept, **own, **scaling, "rope_type": kind}
 
 
-def _computed(
-    row: TypeRow, state: Mapping[str, Any], later: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _computed(row: TypeRow, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings that follow from others; a rule may use what an earlier one gave."""
     for name, (rule, *of) in row.rules.items():
         if rule == "ratio":
@@ -329,7 +321,7 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _agrees(row: TypeRow, name: str, given: Any, computed: Any) -> bool:
+def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
     """Tell whether a given value may stand in the place of a computed one."""
     if row.rules[name][0] == "cycle":
         return given == computed

@@ -19,9 +19,10 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
 from rksp.models.configuration import refusals
-from rksp.models.declared import HEADS, KEY_HEADS, WIDTHS, Declared
+from rksp.models.declared import KEY_HEADS, Declared
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
+from rksp.models.type_table import HEADS, WIDTHS
 from rksp.own_runs.interpret import PastRun, Words, left_out
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.own_runs.outcome import Judged, Trained, judge
@@ -94,11 +95,7 @@ class History:
 
 
 def read_history(
-    paths: Sequence[Path],
-    source: ModelSource | None,
-    recipe: Recipe,
-    *,
-    metric: str | None = None,
+    paths: Sequence[Path], source: ModelSource | None, recipe: Recipe, *, metric: str | None = None
 ) -> History:
     """Read and label every run under these paths.
 
@@ -132,10 +129,7 @@ def read_history(
         )
     ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
     return History(
-        ladders=ladders,
-        left_out=unusable,
-        ignored=sorted(words.ignored),
-        doubt=_doubt_of(ladders),
+        ladders=ladders, left_out=unusable, ignored=sorted(words.ignored), doubt=_doubt_of(ladders)
     )
 
 

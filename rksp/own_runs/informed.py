@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.edge_inputs import CRITICAL_BATCH, TOY_BATCH, EdgeInputs
 from rksp.classifiers.edge_model import Asking, EdgeModel
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.fine_tuning.model import (
+    FineTuningEstimate,
+    FineTuningModel,
+    load_fine_tuning_model,
+)
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
-from rksp.own_runs.observed import (
-    MISTAKEN,
-    LabelledRuns,
-    Observed,
-    Tuned,
-    best_design,
-    edge_design,
-    path_of,
-)
+from rksp.own_runs.observed import MISTAKEN, LabelledRuns, Observed, Tuned, path_of
 from rksp.own_runs.offsets import (
     BEST_CARRIED,
     EDGE_CARRIED,
@@ -35,7 +30,6 @@ from rksp.own_runs.offsets import (
     SLOPES,
     STEP,
     Place,
-    Posterior,
     Spreads,
     kernel,
     posterior,
@@ -59,78 +53,83 @@ class _Response:
     """What every ladder says of one response, the edge or the best rate, read for every target.
 
     Args:
+        name: Of the response.
         seen: The ladders.
         said: What the prior says of each.
-        rates_of: The response in that.
-        likelihood: Of a ladder, at a center.
-        design: Coordinates of inputs, along which a team has slopes of its own.
-        carried: Share of what differs between sources that carries from one model to another.
     """
 
     def __init__(
         self,
+        name: Literal["edge", "best"],
         seen: Sequence[Observed],
         said: Mapping[EdgeInputs, EdgeEstimate],
-        rates_of: Callable[[EdgeEstimate], RateMixture],
-        likelihood: Callable[[Observed, float], np.ndarray],
-        design: Callable[[EdgeInputs], tuple[float, float]],
-        carried: float,
     ) -> None:
-        self.seen, self.likelihood, self.design, self.carried = seen, likelihood, design, carried
-        rates = {inputs: rates_of(one) for inputs, one in said.items()}
-        spreads = {inputs: Spreads.of(one, "adamw", 1.0) for inputs, one in rates.items()}
+        self.name, self.seen = name, seen
+        rates = {inputs: self._rates(one) for inputs, one in said.items()}
+        spreads = {inputs: Spreads.of(one, 1.0) for inputs, one in rates.items()}
         # Of each ladder: what the prior says, the likelihoods of an offset from there, the spreads
         # of the prior between and within sources, and standard deviations of `_EFFECTS`.
         self.centers = np.array([rates[one.inputs].location for one in seen])
-        values = [likelihood(one, center) for one, center in zip(seen, self.centers, strict=True)]
-        self.values = np.array(values).reshape(len(seen), len(GRID))
+        values = map(self._likelihood, seen, self.centers)
+        self.values = np.array(list(values)).reshape(len(seen), len(GRID))
         self.usual = np.array([spreads[one.inputs].usual for one in seen])
         self.within = np.array([spreads[one.inputs].noise for one in seen])
         effects = [_effects_of(said[one.inputs]) for one in seen]
         self.effects = np.array(effects).reshape(len(seen), len(_EFFECTS))
 
     def posterior(
-        self,
-        path: Place,
-        inputs: EdgeInputs,
-        said: EdgeEstimate,
-        rates: RateMixture,
-        surplus: float,
-    ) -> Posterior:
-        """Return the target's offset.
+        self, path: Place, inputs: EdgeInputs, said: EdgeEstimate, bare: EdgeEstimate
+    ) -> tuple[RateMixture, int]:
+        """Return the target's offset, and how many levels are known; see `offsets.posterior`.
 
         Args:
             path: Place of the target.
             inputs: Its recipe and shape.
             said: What the prior says of it.
-            rates: The response in that.
-            surplus: What was measured of the target adds to what the prior says of its own model.
+            bare: The same from its configuration alone. What was measured of the target holds for
+                the ladders of its own model too.
         """
+        rates = self._rates(said)
+        surplus = rates.location - self._rates(bare).location
+        carried = EDGE_CARRIED if self.name == "edge" else BEST_CARRIED
         unlike = math.hypot(*(said.unlike.get(name, 0.0) for name in _CARRY_WHOLE))
-        spreads = Spreads.of(rates, inputs.optimizer, self.carried, unlike)
+        spreads = Spreads.of(rates, carried, unlike)
         paths = [one.path for one in self.seen]
         if not paths:
             return posterior([], path, spreads)
         values = self.values.copy()
         for n, place in enumerate(paths):
             if surplus and (place[0], place[2]) == (path[0], path[2]):
-                values[n] = self.likelihood(self.seen[n], self.centers[n] + surplus)
+                values[n] = self._likelihood(self.seen[n], self.centers[n] + surplus)
         noise = np.round(self._noise(spreads, _effects_of(said)), _ROUNDED)
         for amount in np.unique(noise):
             if amount >= STEP:
                 values[noise == amount] = values[noise == amount] @ kernel(float(amount))
-        moved = np.array([self.design(one.inputs) for one in self.seen]) - self.design(inputs)
+        moved = np.array([self._design(one.inputs) for one in self.seen]) - self._design(inputs)
         steps = np.rint(moved @ SLOPES.T / STEP).astype(int)  # [ladders, slopes]
         places = np.clip(np.arange(len(GRID)) + steps[:, :, None], 0, len(GRID) - 1)
         logs = np.log(values)[np.arange(len(paths))[:, None, None], places]
         return posterior(list(zip(paths, logs, strict=True)), path, spreads)
+
+    def _rates(self, said: EdgeEstimate) -> RateMixture:
+        return said.edge if self.name == "edge" else said.best
+
+    def _likelihood(self, one: Observed, center: float) -> np.ndarray:
+        is_edge = self.name == "edge"
+        return one.edge_likelihood(center) if is_edge else one.best_likelihood(center)
+
+    def _design(self, inputs: EdgeInputs) -> tuple[float, float]:
+        """Return where a team may have slopes of its own; of the best rate up to more tokens."""
+        largest = TOY_BATCH if self.name == "edge" else CRITICAL_BATCH
+        return math.log10(inputs.width), math.log10(min(inputs.batch_tokens, largest))
 
     def _noise(self, spreads: Spreads, effects: Sequence[float]) -> np.ndarray:
         """Return the standard deviation of what a ladder and the target do not share."""
         between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
         within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
         apart = ((_ANY_SIZE * (self.effects - effects)) ** 2).sum(axis=1)
-        return np.minimum(np.sqrt(between + within + apart), np.ptp(GRID))
+        found: np.ndarray = np.sqrt(between + within + apart)
+        return found.clip(max=np.ptp(GRID))
 
 
 def _effects_of(said: EdgeEstimate) -> list[float]:
@@ -166,55 +165,50 @@ class InformedModel(Asking):
         return {inputs: self.prior.predict(inputs) for inputs in {one.inputs for one in self.seen}}
 
     @cached_property
-    def _edges(self) -> _Response:
-        of, design = Observed.edge_likelihood, edge_design
-        return _Response(self.seen, self._said, lambda x: x.edge, of, design, EDGE_CARRIED)
-
-    @cached_property
-    def _bests(self) -> _Response:
-        of, design = Observed.best_likelihood, best_design
+    def _responses(self) -> tuple[_Response, _Response]:
+        """The edge, which single runs show too, and the best rate."""
         ladders = [one for one in self.seen if one.is_ladder]
-        return _Response(ladders, self._said, lambda x: x.best, of, design, BEST_CARRIED)
+        return _Response("edge", self.seen, self._said), _Response("best", ladders, self._said)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
         """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`.
 
-        What was measured of the target holds for its own ladders too, so that it is not counted
-        twice. A ladder of the model itself that shows its edge covers it, whatever its shape.
+        A ladder of the model itself that shows its edge covers it, whatever its shape.
         """
         said = self.prior.predict(inputs, measured)
         if not self.seen:
             return said
         bare = self.prior.predict(inputs) if measured else said
         path = path_of(self.family, inputs)
-        surplus = said.log_edge - bare.log_edge, said.log_best - bare.log_best
-        edge = self._edges.posterior(path, inputs, said, said.edge, surplus[0])
-        best = self._bests.posterior(path, inputs, said, said.best, surplus[1])
+        (edge, near), (best, beside) = (
+            one.posterior(path, inputs, said, bare) for one in self._responses
+        )
         covers = any(one.shows_edge and one.path[:3] == path[:3] for one in self.seen)
         found = replace(
             said,
-            edge=edge.rates.moved(said.log_edge, 0.0),
-            best=best.rates.moved(said.log_best, 0.0),
+            edge=edge.moved(said.log_edge, 0.0),
+            best=best.moved(said.log_best, 0.0),
             outside={} if covers else said.outside,
             below=said.below * self._steepness,
         )
-        shares = LEVELS[max(edge.known, best.known)]
+        shares = LEVELS[max(near, beside)]
         learned = learned_report(self.seen, said, found, shares=shares, covers=covers)
         return replace(found, learned=learned)
 
     @cached_property
     def _steepness(self) -> float:
-        """By how much more a rate below the best one costs this team than the prior says.
+        """By how much more a rate below the best costs this team than the prior says, at least 1.
 
-        It moves the start: on sources left out it takes a third of what starting there loses.
+        It moves the start. What a failure costs has no scale of the team's own, so a flat ladder
+        would only draw the start down, where Step Law's own runs lost 0.004 nats by it.
         """
         lost = expected = _USUAL_LOSS
         for one in self.seen:
             seen, said = one.lost_below(self._said[one.inputs])
             lost, expected = lost + seen, expected + said
-        return lost / expected
+        return max(1.0, lost / expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,10 +230,6 @@ class InformedTuning:
     def card(self) -> Mapping[str, Any]:
         """What the prior was fitted on."""
         return self.prior.card
-
-    def measured(self) -> list[dict[str, Any]]:
-        """Return what measuring adds, as the prior's card has it."""
-        return self.prior.measured()
 
     @cached_property
     def _known(self) -> FineTuningModel:
@@ -280,8 +270,9 @@ def _shared(one: FineTuningInputs, other: FineTuningInputs) -> Level:
         return "team"
     if one.optimizer != other.optimizer:
         return "family"
-    model = lambda x: (x.parameters, x.method, x.objective)
-    return "model" if model(one) == model(other) else "optimizer"
+    of_model = ("parameters", "method", "objective")
+    is_same = all(getattr(one, name) == getattr(other, name) for name in of_model)
+    return "model" if is_same else "optimizer"
 
 
 def own_inputs(inputs: FineTuningInputs) -> FineTuningInputs:

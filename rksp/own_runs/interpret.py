@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -13,20 +14,12 @@ import numpy as np
 
 from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
+from rksp.ground.text import words
 from rksp.models.resolve import settings_of
 from rksp.own_runs.outcome import Trained, ended, final_loss
 from rksp.own_runs.record import PREFIX, Shape
-from rksp.own_runs.run import (
-    Curve,
-    RawRun,
-    in_nats,
-    is_gain,
-    is_loss,
-    is_rate,
-    loss_among,
-    number_of,
-)
-from rksp.recipe_files.columns import canonical, in_our_words
+from rksp.own_runs.run import Curve, RawRun, number_of
+from rksp.recipe_files.columns import canonical, in_our_words, without_unit
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import matches_any, read_document
 from rksp.recipe_files.said.origin import OriginKind
@@ -45,6 +38,28 @@ _STEPS = ("_step", "global_step", "train/global_step", "trainer/global_step", "s
 _NAMED = 8  # columns, where none of them is known
 _FEW = 0.5  # of the runs: a text with more values than this share is a name, not a setting
 _NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "train/grad_norm_step")
+
+# The first that a run has counts. Hugging Face's `train_loss` is a mean over the whole run, and
+# stands beside `train/loss`, the last one.
+_TRAINING = words(
+    "final_loss final_train_loss train/loss loss lm_loss train_loss_step training_loss train_loss "
+    "train_loss_epoch loss/train metrics/loss"
+)
+_HELD_OUT = words(
+    "val/loss val_loss eval/loss eval_loss validation/loss validation_loss valid_loss valid/loss "
+    "dev_loss test_loss loss/val val_loss_epoch"
+)
+_RATES = words("learning_rate train/learning_rate lr train/lr optimizer/lr lr_scheduler/lr")
+_RANK = {name: place for place, name in enumerate((*_TRAINING, *_HELD_OUT))}
+_PREFIXES = ("metrics.", "summary.", "metric.")
+_EDGE = r"[/_.\s()\[\]-]"  # of a word in a name
+_BITS = re.compile(rf"(^|{_EDGE})(bits?|bpb|bpc)({_EDGE}|$)", re.I)  # per byte or character too
+_PERPLEXITY = re.compile(rf"(^|{_EDGE})(ppl|perplexity)({_EDGE}|$)", re.I)
+
+_GAIN = re.compile(
+    rf"(^|{_EDGE}|_)(acc|accuracy|f1|bleu|rouge\w*|auc|auroc|reward\w*|mfu|throughput)({_EDGE}|$)",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +120,7 @@ class Words:
     metric: str | None = None
     ignored: set[str] = field(default_factory=set)
     _setups: dict[object, Any] = field(default_factory=dict)
-    _settings: dict[str, Any] = field(default_factory=dict)
+    _settings: dict[str | None, Any] = field(default_factory=dict)
 
     def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOutReport]]:
         """Return the runs that can be used, and the others."""
@@ -175,8 +190,7 @@ class Words:
             and isinstance(value, int | float | str | bool | list)
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}
-        kinds = {name: self._kind(name, said) for name in said}
-        kept = {n: v for n, v in said.items() if kinds[n] != "ignored" and n not in rates}
+        kept = {n: v for n, v in said.items() if n not in rates and self._counts(n, said)}
         key = tuple(sorted((name, repr(value)) for name, value in kept.items()))
         if key not in self._setups:
             try:
@@ -191,28 +205,22 @@ class Words:
         rate = {"learning_rate": said[min(rates)]} if rates else {}
         return fields | rate, target, overrides
 
-    def _kind(self, name: str, said: Mapping[str, object]) -> str:
-        """Return what a column is: recipe, target, set or seed; ignored for all else."""
+    def _counts(self, name: str, said: Mapping[str, object]) -> bool:
+        """Tell whether a column is of the recipe or the model; note it as ignored if of nothing."""
         kind, setting = canonical(name)
-        if kind in ("recipe", "target"):
-            return kind
         if kind == "seed" or name.startswith(PREFIX):
-            return "ignored"
-        if name.startswith("set.") or self._knows(setting, said):
-            return "set"
-        if _is_argument(name):
-            return "argument"
+            return False
+        is_known = kind != "set" or name.startswith("set.") or self._knows(setting, said)
+        if is_known or _is_argument(name):
+            return True
         self.ignored.add(name)
-        return "ignored"
+        return False
 
     def _knows(self, setting: str, said: Mapping[str, object]) -> bool:
         target = next((str(said[n]) for n in said if canonical(n)[0] == "target"), self.target)
-        if target is None:
-            return False
         if target not in self._settings:
-            self._settings[target] = settings_of(target)
-        known = self._settings[target]
-        return known is not None and setting in known
+            self._settings[target] = None if target is None else settings_of(target)
+        return setting in (self._settings[target] or ())
 
     def _read_setup(
         self, raw: RawRun, said: Mapping[str, object]
@@ -316,3 +324,40 @@ def _last_step(raw: RawRun, loss: Curve | None) -> int | None:
         return int(loss.steps[-1]) + 1
     found = next((number_of(raw.finals[n]) for n in _STEPS if n in raw.finals), None)
     return None if found is None or not 0 < found < 2**53 else int(found)
+
+
+def is_gain(name: str) -> bool:
+    """Tell by its name whether more of a metric is better, so that it is no loss."""
+    return _GAIN.search(name) is not None
+
+
+def _metric(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return without_unit(name).lower().replace(" ", "_").replace("-", "_")
+
+
+def is_loss(name: str) -> bool:
+    """Tell whether a metric is a loss by its name."""
+    return _metric(name) in _RANK
+
+
+def is_rate(name: str) -> bool:
+    """Tell whether a metric is the learning rate."""
+    return _metric(name) in _RATES
+
+
+def loss_among(names: Iterable[str]) -> str | None:
+    """Return the name of the loss; training comes before held-out data, as in rksp's own labels."""
+    ranked = [(_RANK[_metric(name)], name) for name in names if _metric(name) in _RANK]
+    return min(ranked)[1] if ranked else None
+
+
+def in_nats(name: str, value: float) -> float:
+    """Return a value of a metric in nats; those per byte are taken as they are.
+
+    Bits are 0.69 nats, and a perplexity is the exponential of the loss.
+    """
+    if _PERPLEXITY.search(name):
+        return math.log(value) if value > 0 else math.nan
+    return value * math.log(2) if _BITS.search(name) else value

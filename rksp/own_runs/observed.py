@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_inputs import CRITICAL_BATCH, TOY_BATCH, EdgeInputs, horizon_share
+from rksp.classifiers.edge_inputs import EdgeInputs, horizon_share
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import between_neighbours
+from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.own_runs.offsets import GRID, SEED, Place
 from rksp.own_runs.outcome import OutcomePolicy
 
@@ -33,7 +33,6 @@ MISTAKEN = 0.05  # chance that a whole ladder says nothing: another metric, anot
 # Nats within which the best of a ladder may be any of its rates: seeds of short runs differ by
 # more than those of long ones.
 _FLAT_SHORT, _FLAT_LONG = 0.03, 0.005
-_FLAT_TUNED = 0.01  # the same of held-out losses of a short run from trained weights
 _NO_WEIGHT = 1e-6  # of a rate that was surely not the best
 _NEAR, _MOST_LOST = 1.01, 1.0  # decades below the best rate, and nats, that are looked at
 # Fields of the inputs that are no part of the recipe, and that measuring a model may refine.
@@ -217,14 +216,14 @@ class Observed(LabelledRuns):
             return np.ones(len(GRID))
         lapse = LAPSE if self.is_ladder else LONE_LAPSE
         distance = (self.log_rates[known, None] - center - GRID[None, :]) / SEED
-        fails = lapse + (1 - 2 * lapse) * _below(distance)
+        fails = lapse + (1 - 2 * lapse) * np.interp(distance, _PLACES, _CHANCES)
         outcome = self.failed[known, None]
         found = np.log(np.where(outcome > 0, fails, 1 - fails)).sum(axis=0)
         read = self._crossing()
         if read is not None:
             spread = math.hypot(read.unsure, SEED)
             found = found - 0.5 * ((center + GRID - read.at) / spread) ** 2
-        return doubted(np.exp(found))
+        return _doubted(np.exp(found))
 
     def _crossing(self) -> Reading | None:
         """Return where the loss passes the margin; None where its labels say otherwise."""
@@ -258,12 +257,12 @@ class Observed(LabelledRuns):
         weight = np.exp(-0.5 * (excess / self.flat) ** 2)
         at = center + GRID
         found = np.where(at < (rates[0] + rates[1]) / 2, weight[0], 0.0)
-        found = found + np.where(at >= (rates[-2] + rates[-1]) / 2, weight[-1], 0.0)
+        found += np.where(at >= (rates[-2] + rates[-1]) / 2, weight[-1], 0.0)
         for index in range(1, len(rates) - 1):
             if weight[index] > _NO_WEIGHT:
                 read = lowest(rates, excess, index, self.flat)
-                found = found + weight[index] * np.exp(-0.5 * ((at - read.at) / read.unsure) ** 2)
-        return doubted(found)
+                found += weight[index] * np.exp(-0.5 * ((at - read.at) / read.unsure) ** 2)
+        return _doubted(found)
 
     def lost_below(self, said: EdgeEstimate) -> tuple[float, float]:
         """Return the nats lost up to a decade below the best rate, and those that are expected.
@@ -292,24 +291,10 @@ def path_of(family: str, inputs: EdgeInputs, kept_apart: str = "") -> Place:
     return family, inputs.optimizer, f"{inputs.width}x{inputs.depth}", f"{recipe} {kept_apart}"
 
 
-def edge_design(inputs: EdgeInputs) -> tuple[float, float]:
-    """Return where along the width and the batch a team's edge may have a slope of its own."""
-    return math.log10(inputs.width), math.log10(min(inputs.batch_tokens, TOY_BATCH))
-
-
-def best_design(inputs: EdgeInputs) -> tuple[float, float]:
-    """Return the same for the best rate, which follows the batch much further."""
-    return math.log10(inputs.width), math.log10(min(inputs.batch_tokens, CRITICAL_BATCH))
-
-
-def _below(distance: np.ndarray) -> np.ndarray:
-    """Return the chance of a standard normal value below each of these."""
-    return np.interp(distance, _PLACES, _CHANCES)
-
-
-def doubted(likelihood: np.ndarray) -> np.ndarray:
+def _doubted(likelihood: np.ndarray) -> np.ndarray:
     """Return a likelihood that may also say nothing: it then counts as its mean on the grid."""
-    return (1 - MISTAKEN) * likelihood + MISTAKEN * likelihood.mean()
+    found: np.ndarray = (1 - MISTAKEN) * likelihood + MISTAKEN * likelihood.mean()
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,12 +305,8 @@ class Tuned(LabelledRuns):
         inputs: Of the model of fine-tuning, without a source or a model.
     """
 
+    flat: ClassVar[float] = 0.01  # of held-out losses of a short run
     inputs: FineTuningInputs
-
-    @property
-    def flat(self) -> float:
-        """Nats within which the best of a ladder may be any of its rates."""
-        return _FLAT_TUNED
 
     @property
     def edge(self) -> tuple[float, float] | None:

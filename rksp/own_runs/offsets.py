@@ -18,17 +18,15 @@ from typing import get_args
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.rates import RateDistribution, RateMixture
 from rksp.documents.own_runs import Level
 
 SEED = 0.06  # decades by which another seed moves the edge of the same run
 LEVELS: tuple[Level, ...] = get_args(Level)
 # Shares of the variance between sources, outermost first: the team, the family of its model, the
-# optimizer. Kin of Adam differ little from each other; with sources left out, the errors of other
-# optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.
-_KIN = (0.5, 0.4, 0.1)
-_OTHERS = (0.3, 0.3, 0.4)
+# optimizer. Left out, families differ by up to 1.2 decades, other optimizers by 0.3 to 0.5, and
+# Marin's kin of Adam by 0.3 among each other.
+_SHARES = (0.3, 0.3, 0.4)
 # Share of what differs between sources that carries from one model of a team to another; the rest
 # is the model's own. Of 1 and 0.5, chosen on sources and families left out.
 EDGE_CARRIED, BEST_CARRIED = 0.5, 1.0
@@ -67,24 +65,22 @@ class Spreads:
     own: float = 0.0
 
     @classmethod
-    def of(cls, rates: RateMixture, optimizer: str, carried: float, unlike: float = 0.0) -> Spreads:
-        """Return how a distribution of the shipped model divides for an optimizer.
+    def of(cls, rates: RateMixture, carried: float, unlike: float = 0.0) -> Spreads:
+        """Return how a distribution of the shipped model divides.
 
         Args:
             rates: The distribution.
-            optimizer: Of the runs.
             carried: `EDGE_CARRIED` or `BEST_CARRIED`.
             unlike: Standard deviation of what the data know little of in the recipe, such as a rate
                 that rises to the end. It is in the distribution, and carries whole.
         """
-        shares = _KIN if optimizer in ADAM_FAMILY else _OTHERS
         pairs = zip(rates.weights, rates.parts, strict=True)
         variance = sum(weight * part.between**2 for weight, part in pairs)
         own = (1 - carried) * max(variance - unlike**2, 0.0)
         return cls(
             weights=rates.weights,
             between=tuple(part.between for part in rates.parts),
-            outer=tuple((1 - own / variance) * share for share in shares),
+            outer=tuple((1 - own / variance) * share for share in _SHARES),
             within=max(math.hypot(rates.within, math.sqrt(own)), 2 * SEED),
             own=own,
         )
@@ -117,21 +113,13 @@ class Spreads:
         return math.hypot(self.ladder, SEED) if known == 3 else self.within
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """What is known of the target's offset.
-
-    Attributes:
-        rates: Its distribution, around an offset of 0 by the shipped model.
-        known: How many levels below the team's the target shares with some run.
-    """
-
-    rates: RateMixture
-    known: int
-
-
-def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads) -> Posterior:
+def posterior(
+    seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Spreads
+) -> tuple[RateMixture, int]:
     """Return the distribution of the target's offset, exact for each spread between sources.
+
+    It lies around an offset of 0 by the shipped model. With it comes how many levels below the
+    team's the target shares with some run.
 
     Args:
         seen: (place, logarithm of the likelihood of the team's offset at the target, for each pair
@@ -169,8 +157,8 @@ def posterior(seen: Sequence[tuple[Place, np.ndarray]], path: Place, spreads: Sp
     weights = np.array(spreads.weights) * densities.sum(axis=1)
     within = spreads.remaining(known)
     parts = [_normal_of(density, within) for density in densities]
-    rates = RateMixture(weights=tuple((weights / weights.sum()).tolist()), parts=tuple(parts))
-    return Posterior(rates=rates, known=known)
+    chances = tuple((weights / weights.sum()).tolist())
+    return RateMixture(weights=chances, parts=tuple(parts)), known
 
 
 def _gathered(
@@ -188,19 +176,21 @@ def _gathered(
 def _passed(logs: np.ndarray, spread: float) -> np.ndarray:
     """Pass logarithms of likelihoods or densities one level up or down, `[…, grid]`."""
     top = logs.max(axis=-1, keepdims=True)
-    return np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
-
-
-@lru_cache(maxsize=256)
-def _kernel(spread: float) -> np.ndarray:
-    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
-    density = np.exp(-0.5 * distance**2)
-    return density / density[len(GRID) // 2].sum()
+    found: np.ndarray = np.log(np.maximum(np.exp(logs - top) @ kernel(spread), _LEAST)) + top
+    return found
 
 
 def kernel(spread: float) -> np.ndarray:
     """Return the chance of each offset given that of the level above, `[grid, grid]`, symmetric."""
     return _kernel(round(spread, _DIGITS))
+
+
+@lru_cache(maxsize=256)
+def _kernel(spread: float) -> np.ndarray:
+    distance = (GRID[:, None] - GRID[None, :]) / max(spread, STEP / 2)
+    density: np.ndarray = np.exp(-0.5 * distance**2)
+    density /= density[len(GRID) // 2].sum()
+    return density
 
 
 def _normal_of(density: np.ndarray, within: float) -> RateDistribution:

@@ -108,19 +108,13 @@ class OutcomePolicy:
         Args:
             rates: Learning rate of each run, distinct, in any order.
             runs: The runs' curves in the same order; they share everything but the rate.
-
-        Returns:
-            The labels.
         """
         diverged = [self.has_diverged(run) for run in runs]
         finals = [self.final_loss(run) for run in runs]
         finite = [i for i, bad in enumerate(diverged) if not bad and math.isfinite(finals[i])]
         if not finite:
-            excess = (math.inf,) * len(runs)
-            outcomes = (Outcome.DIVERGED,) * len(runs)
-            return Ladder(
-                policy=self.name, outcomes=outcomes, excess=excess, best_rate=None, edge=None
-            )
+            outcomes, excess = (Outcome.DIVERGED,) * len(runs), (math.inf,) * len(runs)
+            return Ladder(policy=self.name, outcomes=outcomes, excess=excess)
         best = min(finite, key=lambda i: finals[i])
         excess = tuple(final - finals[best] for final in finals)
         outcomes = tuple(
@@ -161,8 +155,8 @@ class Ladder:
     policy: str
     outcomes: tuple[Outcome, ...]
     excess: tuple[float, ...]
-    best_rate: float | None
-    edge: tuple[float, float | None] | None
+    best_rate: float | None = None
+    edge: tuple[float, float | None] | None = None
 
 
 def _edge(

@@ -74,8 +74,8 @@ class Shape:
         """
         if f"{PREFIX}width" not in said:
             return None
-        names = [field.name for field in fields(cls)]
-        found = {n: said[f"{PREFIX}{n}"] for n in names if f"{PREFIX}{n}" in said}
+        names = {f"{PREFIX}{field.name}": field.name for field in fields(cls)}
+        found = {name: said[column] for column, name in names.items() if column in said}
         try:
             return TypeAdapter(cls).validate_python(found)
         except ValidationError:
@@ -177,18 +177,15 @@ def append_row(path: Path, row: Mapping[str, object]) -> None:
     line = json.dumps(row, allow_nan=False) + "\n"
     try:
         with path.open("ab+") as file:
-            if file.tell() and not _ends_line(file):
-                line = "\n" + line  # a line that a killed process began
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = "\n" + line  # a line that a killed process began
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise write_failure(path, error) from error
-
-
-def _ends_line(file) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
 
 
 def read_record(path: Path) -> list[Row]:

@@ -18,7 +18,7 @@ READERS: tuple[RunReader, ...] = (
 )
 _TITLES = (
     "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "
-    " what rksp records"
+    "what rksp records"
 )
 
 

@@ -12,25 +12,16 @@ import numpy as np
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.assessment.risk import beyond as beyond_edge
 from rksp.checks.coverage import uncovered, untuned
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
-from rksp.documents.own_runs import (
-    HistoryReport,
-    PastLadderReport,
-    PastRunReport,
-    ScorecardReport,
-)
+from rksp.documents.own_runs import HistoryReport, PastLadderReport, PastRunReport, ScorecardReport
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
 from rksp.own_runs.history import History, PastLadder, read_history
-from rksp.own_runs.informed import InformedModel
+from rksp.own_runs.informed import Estimate, InformedModel
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
-
-Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights were
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others
@@ -38,10 +29,7 @@ _BINS = 10
 
 
 def learn(
-    paths: Sequence[Path],
-    source: ModelSource,
-    recipe: Recipe,
-    prior: EdgeModel | None = None,
+    paths: Sequence[Path], source: ModelSource, recipe: Recipe
 ) -> tuple[InformedModel, HistoryReport]:
     """Return the model that has also seen the runs under these paths.
 
@@ -51,16 +39,11 @@ def learn(
         paths: Files and folders; see `rksp.own_runs.registry`.
         source: The model that is asked about, which a run that names none is of.
         recipe: Fills in what a run does not say.
-        prior: Default the shipped model.
-
-    Returns:
-        The model, and what was read.
 
     Raises:
         InputError: A path holds no run that can be read.
     """
-    prior = prior or load_edge_model()
-    history = read_history(paths, source, recipe)
+    prior, history = load_edge_model(), read_history(paths, source, recipe)
     family = Declared(source.config, source.task).name
     return (
         InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
@@ -125,12 +108,12 @@ def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.nda
     return told, failed
 
 
-def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
+def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
     """Return, for each ladder that shows its edge, what all others of its kind make of it.
 
     There is none where too many would be compared.
     """
-    found: dict[int, Said] = {}
+    found: dict[int, Estimate] = {}
     for kind in (history.seen, history.tuned):
         edged = [one for one in kind if one.is_ladder and one.shows_edge]
         for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
@@ -142,7 +125,7 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
     return found
 
 
-def _said(one: Observed | Tuned, model: EdgePredictor) -> Said:
+def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
     """Return what the model says of a ladder, by what its weights were."""
     if isinstance(one, Tuned):
         return model.tuning.predict(one.inputs)
@@ -162,7 +145,9 @@ def _untold(ladder: PastLadder, model: EdgeModel) -> str:
     return reasons[0] if reasons else ""
 
 
-def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) -> PastLadderReport:
+def _ladder_report(
+    ladder: PastLadder, model: EdgeModel, others: Estimate | None
+) -> PastLadderReport:
     seen = ladder.observed
     untold = _untold(ladder, model)
     say = None if seen is None or untold else _said(seen, model)
@@ -214,16 +199,16 @@ def _rate(log_rate: float | None) -> float | None:
     return None if log_rate is None or not math.isfinite(log_rate) else 10**log_rate
 
 
-def _edge_error(seen: LabelledRuns, say: Said) -> float:
+def _edge_error(seen: LabelledRuns, say: Estimate) -> float:
     return abs(say.log_edge - sum(seen.bracket) / 2)
 
 
-def _is_inside(seen: LabelledRuns, say: Said) -> bool:
+def _is_inside(seen: LabelledRuns, say: Estimate) -> bool:
     low, high = seen.bracket
     return say.edge.below(10**low) <= 0.95 and say.edge.below(10**high) >= 0.05
 
 
-def _surprise(seen: LabelledRuns, say: Said, others: Said | None) -> str:
+def _surprise(seen: LabelledRuns, say: Estimate, others: Estimate | None) -> str:
     """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
     low, high = seen.bracket

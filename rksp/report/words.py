@@ -17,7 +17,7 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import Status
 
 _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,21 @@ from torch import Tensor
 
 from rksp.ground.errors import InputError
 from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
-from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, SpectralProfile, Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import (
+    NEAR_UNIT,
+    VARIANTS,
+    LayerSpectrum,
+    SpectralProfile,
+    Status,
+    Variant,
+)
 
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition
 
 # Smallest variance worth keeping, relative to the largest: the square of a dtype's resolution.
 # The covariance of float64 data has its own round-off, so float64 gains nothing over float32.
-_VARIANCE_FLOOR = {
+VARIANCE_FLOOR = {
     torch.float64: 1e-13,
     torch.float32: 1e-13,
     torch.float16: 1e-6,
@@ -45,6 +51,7 @@ VANISHING_UPDATE = 1e-3  # relative to the size of the input
 VANISHING_DISTANCE = 1e-2  # root mean square of A - I over the modes
 MAX_BLUR = 0.1  # round-off of the data relative to the weakest kept direction
 MAX_CONDITION = 1e8  # of the eigenvectors
+_CONTRACTIVE = 0.80  # modulus below which a mode is contractive; the rest is the middle
 _REFINE = 1e4  # condition beyond which the whitened covariance is computed again
 
 
@@ -77,16 +84,6 @@ class DistinctStates:
         means = np.isfinite(self.x_mean).all() and np.isfinite(self.y_mean).all()
         return bool(means and np.isfinite(np.vdot(self.x, self.x) + np.vdot(self.y, self.y)))
 
-    @property
-    def variance_floor(self) -> float:
-        """Relative variance below which a direction is round-off of the data's dtype."""
-        return _VARIANCE_FLOOR[self.dtype]
-
-    @property
-    def round_off(self) -> float:
-        """Relative error of one stored number."""
-        return float(torch.finfo(self.dtype).eps) / 2
-
 
 def distinct_states(x: Tensor, y: Tensor) -> DistinctStates:
     """Drop repeated pairs (the first of each is kept), convert to float64 and center.
@@ -103,7 +100,7 @@ def distinct_states(x: Tensor, y: Tensor) -> DistinctStates:
         raise InputError(
             f"States have shape {tuple(x.shape)}; give at least one state of at least one number."
         )
-    if x.dtype not in _VARIANCE_FLOOR or y.dtype not in _VARIANCE_FLOOR:
+    if x.dtype not in VARIANCE_FLOOR or y.dtype not in VARIANCE_FLOOR:
         raise InputError(
             f"States are {x.dtype} and {y.dtype}; give float64, float32, float16 or bfloat16."
         )
@@ -112,7 +109,7 @@ def distinct_states(x: Tensor, y: Tensor) -> DistinctStates:
     first: dict[tuple[bytes, bytes], int] = {}
     for index, pair in enumerate(zip(x_rows, y_rows, strict=True)):
         first.setdefault(pair, index)
-    dtype = max(x.dtype, y.dtype, key=_VARIANCE_FLOOR.__getitem__)
+    dtype = max(x.dtype, y.dtype, key=VARIANCE_FLOOR.__getitem__)
     if len(first) < len(x):
         kept = torch.tensor(list(first.values()))
         x, y = x[kept], y[kept]
@@ -209,7 +206,7 @@ def fit(
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it; row i belongs to the same token.
         rank: Keep at most this many principal directions; the width forces a full fit.
-        variant: The definition; only one with `rank="auto"` accepts `rank`.
+        variant: The definition; a published one accepts no `rank`.
         kreiss: Whether to measure the Kreiss constant too: 0.2 s at 128 modes, 2.2 s at 768.
         name: Module path of the block, copied to the result.
         layer: Index of the block, copied to the result.
@@ -226,9 +223,10 @@ def fit(
         return solve(states, variant, rank, name, layer, kreiss)
 
 
-def blas_threads(threads: int):
+def blas_threads(threads: int) -> AbstractContextManager[object]:
     """Return a context in which numpy and scipy use this many BLAS threads."""
-    return _controller().limit(limits=threads, user_api="blas")
+    limit: AbstractContextManager[object] = _controller().limit(limits=threads, user_api="blas")
+    return limit
 
 
 @functools.cache
@@ -238,10 +236,9 @@ def _controller() -> ThreadpoolController:
 
 def check_rank(rank: int | None, variant: Variant) -> None:
     """Raise `InputError` for a rank below one or a rank that contradicts the variant."""
-    if rank is not None and variant.rank != "auto":
+    if rank is not None and variant.is_published:
         raise InputError(
-            f"Variant {variant.name} fixes its own rank ({variant.rank}); "
-            "leave rank out, or use rksp-1."
+            f"Variant {variant.name} fixes its own rank (full); leave rank out, or use rksp-1."
         )
     if rank is not None and rank < 1:
         raise InputError(f"rank is {rank}; give at least 1.")
@@ -273,7 +270,7 @@ def solve(
         return bare
     inputs = states.distinct_inputs
     target = _target_rank(variant, rank, width, inputs)
-    subspace = principal_subspace(states.x, floor=states.variance_floor, rank=target)
+    subspace = principal_subspace(states.x, floor=VARIANCE_FLOOR[states.dtype], rank=target)
     if subspace is None:
         few = inputs < 2
         return replace(
@@ -281,7 +278,7 @@ def solve(
             status=Status.TOO_FEW_STATES if few else Status.RANK_DEFICIENT,
             status_detail=f"{inputs} distinct input(s)" if few else "the inputs do not vary",
         )
-    is_reduced = variant.rank == "auto" and rank is None
+    is_reduced = not variant.is_published and rank is None
     bare = replace(
         bare,
         modes=subspace.modes,
@@ -296,7 +293,7 @@ def solve(
 def _target_rank(variant: Variant, rank: int | None, width: int, inputs: int) -> int:
     if rank is not None:
         return min(rank, width)
-    if variant.rank == "full" or inputs - 1 >= STATES_PER_MODE * width:
+    if variant.is_published or inputs - 1 >= STATES_PER_MODE * width:
         return width
     return max(1, inputs // REDUCED_STATES_PER_MODE)
 
@@ -394,6 +391,15 @@ def _with_spectrum(
     moduli = np.abs(system.eigenvalues)
     energy = float(np.vdot(operator, operator))
     departure = max(0.0, energy - float(moduli @ moduli))
+    kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
+    low, high = NEAR_UNIT
+    masses: dict[str, Any] = {}
+    if len(kept):
+        masses = {
+            "near_unit_mass": float(((kept >= low) & (kept <= high)).mean()),
+            "expansive_mass": float((kept > high).mean()),
+            "contractive_mass": float((kept < _CONTRACTIVE).mean()),
+        }
     return replace(
         measured,
         eigenvalues=system.eigenvalues,
@@ -402,20 +408,8 @@ def _with_spectrum(
         spectral_radius=float(moduli[0]),
         nonnormality=math.sqrt(departure / energy) if energy > 0.0 else 0.0,
         energy_gain=energy / len(moduli),
-        **_masses(moduli, residuals, variant),
+        **masses,
     )
-
-
-def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict[str, Any]:
-    kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
-    if not len(kept):
-        return {}
-    low, high = variant.near_unit
-    return {
-        "near_unit_mass": float(((kept >= low) & (kept <= high)).mean()),
-        "expansive_mass": float((kept > high).mean()),
-        "contractive_mass": float((kept < variant.contractive).mean()),
-    }
 
 
 def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[Status, str]:
@@ -435,7 +429,7 @@ def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[S
     gap = (found.energy_gain or 0.0) + 1 - 2 * float(found.eigenvalues.real.mean())
     if gap < VANISHING_DISTANCE**2:
         return Status.VANISHING_UPDATE, f"the operator is within {math.sqrt(max(gap, 0)):.1e} of I"
-    blur = states.round_off * (found.condition or 1.0)
+    blur = torch.finfo(states.dtype).eps / 2 * (found.condition or 1.0)
     if blur > MAX_BLUR:
         dtype = str(states.dtype).removeprefix("torch.")
         return Status.ILL_CONDITIONED, (

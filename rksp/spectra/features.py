@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer needs no torch
-    from rksp.measure.forward_stats import ForwardStats
-    from rksp.measure.response_profile import ResponsePoint, ResponseProfile
+    from rksp.measure.shown import ForwardStats, ResponsePoint, ResponseProfile
     from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 
 SCHEMA = "features-1"

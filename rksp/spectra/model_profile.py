@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
-from rksp.measure.forward_stats import Collected
+from rksp.measure.shown import Collected
 from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 if TYPE_CHECKING:  # a stored profile is read without torch
@@ -155,7 +155,7 @@ def profile(
         reason = "none were asked for" if seen.chains else "no residual stream of constant width"
         count = sum(length for _, length in seen.chains)
         chosen = _chosen(fitted, count)
-        missing = SpectralProfile.not_measured(variant, reason)
+        missing = SpectralProfile(variant=variant, reason=reason)
         notes = (*seen.notes, *([] if seen.chains else [_judged_as(model)]))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")

@@ -63,7 +63,8 @@ class EigenSystem:
         both = self.pair != np.arange(len(self.pair))
         above = above + np.where(both, above[self.pair], 0.0)
         below = below + np.where(both, below[self.pair], 0.0)
-        return (above / below)[self.order]
+        ratios: np.ndarray = (above / below)[self.order]
+        return ratios
 
 
 def eigen_system(operator: np.ndarray) -> EigenSystem | None:
@@ -82,8 +83,8 @@ def eigen_system(operator: np.ndarray) -> EigenSystem | None:
         return None
     packed, pair = _packed(eigenvalues, vectors)
     left, condition = _inverse(packed)
-    if left is None:
-        left = _left_vectors(operator)
+    if left is None:  # the right vectors are dependent: the left ones, one by one
+        left = np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
     return _sorted(eigenvalues.astype(np.complex128), condition, left, pair)
 
 
@@ -97,7 +98,7 @@ def _mixed(operator: np.ndarray) -> EigenSystem | None:
     np.fill_diagonal(centered, operator.diagonal() - shift)
     try:
         found = torch.linalg.eig(torch.from_numpy(centered))
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # no convergence
         return None
     eigenvalues, vectors = (part.numpy() for part in found)
     packed, pair = _packed(eigenvalues, vectors.astype(np.complex128))
@@ -170,11 +171,6 @@ def _inverse(packed: np.ndarray) -> tuple[np.ndarray | None, float | None]:
     return inverse, float(condition)
 
 
-def _left_vectors(operator: np.ndarray) -> np.ndarray:
-    """Compute left vectors one by one, for an operator whose right vectors are dependent."""
-    return np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
-
-
 def operator_norm(operator: np.ndarray) -> float:
     """Compute the largest singular value of `[n, m]`, to five digits at least.
 
@@ -223,7 +219,7 @@ def kreiss_constant(operator: np.ndarray) -> float:
             vector /= np.linalg.norm(vector)
         return -excess * largest
 
-    found = []
+    found: list[tuple[float, ...]] = []
     for angle in np.linspace(0.0, np.pi, 32):
         vector = first
         for radius in _RADII:

@@ -1,4 +1,4 @@
-"""Define a spectrum by name and version, and hold the numbers of one block and of all blocks."""
+"""Define spectra by name and version, how far they can be trusted, and hold their numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from rksp.ground.errors import InputError
 from rksp.ground.text import words
-from rksp.spectra.status import Status
+
+if TYPE_CHECKING:  # the numbers are read without numpy
+    import numpy as np
 
 QUANTITIES = words(
     "near_unit_mass expansive_mass contractive_mass spectral_radius eigenvector_condition "
@@ -24,44 +25,73 @@ MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is ind
 Aggregates = Mapping[str, Mapping[str, float | int]]
 
 
+class Status(StrEnum):
+    """The outcome of fitting one layer. Only `OK` layers enter the aggregates."""
+
+    OK = "ok"
+    RANK_DEFICIENT = "rank_deficient"
+    TOO_FEW_STATES = "too_few_states"
+    VANISHING_UPDATE = "vanishing_update"
+    NON_FINITE = "non_finite"
+    ILL_CONDITIONED = "ill_conditioned"
+
+    @property
+    def remedy(self) -> str:
+        """What the status means for the reader and what to do about it, in one sentence."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = {
+    Status.OK: "Nothing to do.",
+    Status.RANK_DEFICIENT: (
+        "The states span fewer directions than the fit needs; use a longer or more varied probe "
+        "(--probe FILE), or a lower --rank."
+    ),
+    Status.TOO_FEW_STATES: (
+        "Too few distinct states for this many eigenvalues, so every residual would be zero; "
+        "raise --snapshots to at least 1.5 times the width, or lower --rank."
+    ),
+    Status.VANISHING_UPDATE: (
+        "The block returns its input almost unchanged (a zero-initialized branch, for example), "
+        "so its spectrum says nothing about risk; score again after a few training steps."
+    ),
+    Status.NON_FINITE: (
+        "The states hold NaN or infinity; see the forward findings for the first bad module."
+    ),
+    Status.ILL_CONDITIONED: (
+        "The kept directions differ in scale by more than their precision resolves; run the "
+        "forward pass in float32, or lower --rank."
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One definition of the spectrum, by name and version; results carry the name.
 
     Attributes:
         name: Name with a version; a changed definition gets a new number.
+        is_published: Whether it is the paper's: of full rank, where ours is reduced if states are
+            few; and its score averages layers of any status, where ours takes those of OK.
         epsilon: Constant added to the variances when whitening.
         max_residual: Modes with a larger left residual are not counted; None counts all.
-        rank: `"auto"` (full, or reduced if states are few) or `"full"`.
-        layers: Layers in the average of the published score: `"ok"`, or `"measured"` for any
-            status, because the paper has none.
-        near_unit: Band of modulus counted as near-unit, inclusive; above it is expansive.
-        contractive: Modulus below which a mode is contractive; the rest is the middle.
     """
 
     name: str
+    is_published: bool = False
     epsilon: float = 0.0
     max_residual: float | None = None
-    rank: Literal["auto", "full"] = "auto"
-    layers: str = "ok"
-    near_unit: tuple[float, float] = (0.90, 1.05)
-    contractive: float = 0.80
 
 
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         Variant(name="rksp-1"),
-        Variant(name="paper-full-1", epsilon=1e-5, rank="full", layers="measured"),
-        Variant(
-            name="paper-filtered-1",
-            epsilon=1e-5,
-            max_residual=0.1,
-            rank="full",
-            layers="measured",
-        ),
+        Variant(name="paper-full-1", is_published=True, epsilon=1e-5),
+        Variant(name="paper-filtered-1", is_published=True, epsilon=1e-5, max_residual=0.1),
     )
 }
+NEAR_UNIT = (0.90, 1.05)  # moduli that count as near-unit, inclusive; above them are expansive ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,26 +163,13 @@ class SpectralProfile:
         reason: Why it is not measured, with numbers and a remedy; otherwise empty.
     """
 
-    layers: tuple[LayerSpectrum, ...]
+    layers: tuple[LayerSpectrum, ...] = ()
     variant: str
-    aggregates: Aggregates
-    coverage: float
-    published_score: float | None
-    reading: str
+    aggregates: Aggregates = field(default_factory=dict)
+    coverage: float = 0.0
+    published_score: float | None = None
+    reading: str = "not measured"
     reason: str
-
-    @classmethod
-    def not_measured(cls, variant: str, reason: str) -> SpectralProfile:
-        """Return the profile of a model that has no blocks to measure."""
-        return cls(
-            layers=(),
-            variant=variant,
-            aggregates={},
-            coverage=0.0,
-            published_score=None,
-            reading="not measured",
-            reason=reason,
-        )
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:
@@ -172,7 +189,7 @@ class SpectralProfile:
                 f"Layers use {', '.join(others)} as well as {variant.name}; use one variant."
             )
         trusted = [s for s in ordered if s.status is Status.OK]
-        counted = trusted if variant.layers == "ok" else ordered
+        counted = ordered if variant.is_published else trusted
         masses = [s.near_unit_mass for s in counted if s.near_unit_mass is not None]
         reason = _reason(ordered, len(trusted))
         return cls(

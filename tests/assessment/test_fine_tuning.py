@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from support.places import RUN_CONFIGS
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -133,7 +131,7 @@ def test_what_no_run_has_is_not_told(more, reason):
 
 
 def test_few_published_runs_are_named_and_answer_nothing(monkeypatch):
-    few = tuple(dataclasses.replace(row, runs=2, stated=0) for row in published_runs())
+    few = tuple(row.model_copy(update={"runs": 2, "stated": 0}) for row in published_runs())
     monkeypatch.setattr("rksp.assessment.fine_tuning.published_runs", lambda: few)
     said = answer(LLAMA, objective="reward", rate=1e-5)
     assert said.verdict == "cannot tell" and "has 2 of reward models" in "; ".join(said.reasons)

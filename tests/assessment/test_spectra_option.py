@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.documents.options import MeasureOptions
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe

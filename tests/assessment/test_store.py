@@ -11,9 +11,8 @@ from support.commands import run_rksp
 
 import rksp
 from rksp.assessment import measuring, store
-from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.measurement import Measurement
-from rksp.assessment.pipeline import evaluate
+from rksp.assessment.pipeline import evaluate, gather, response_of
 from rksp.assessment.store import MeasurementStore
 from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Options, evaluate_group

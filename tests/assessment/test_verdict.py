@@ -8,9 +8,7 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
-from rksp.assessment.gathering import gather
-from rksp.assessment.pipeline import Evaluation, evaluate, judge
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import Evaluation, evaluate, gather, judge, score_report
 from rksp.assessment.risk import Basis
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.finding import Level

@@ -12,7 +12,7 @@ from support.edge_cases import inputs, ladder, ladders
 
 from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import EdgeLadder
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import ARTIFACT, EdgeModel, load_edge_model
 from rksp.ground.errors import ArtifactError
 
 RATES = 10.0 ** np.arange(-5, 2, 0.25)
@@ -86,10 +86,10 @@ def test_divergence_moves_with_an_edge_that_own_runs_or_levers_move(apart):
 
 def test_an_artifact_whose_divergence_is_damaged_is_refused(apart):
     text = apart.to_json()
-    assert EdgeModel.from_json(text) == apart
+    assert ARTIFACT.parse(text) == apart
     damaged = text.replace('"divergence": {', '"divergence": {"line": 1, "x": {', 1)
     with pytest.raises(ArtifactError):
-        EdgeModel.from_json(damaged)
+        ARTIFACT.parse(damaged)
 
 
 def test_what_nothing_normalizes_diverges_as_it_fails():

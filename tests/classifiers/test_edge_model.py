@@ -17,7 +17,7 @@ from lab.fit.edge_scores import shown_the_probe, single_run_auroc
 from lab.fit.edge_spreads import Miss, node_weights, posterior
 from lab.ladders.edge_ladders import edge_ladders
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model, shifts
+from rksp.classifiers.edge_model import ARTIFACT, EdgeModel, load_edge_model, shifts
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe
@@ -159,7 +159,7 @@ def test_a_run_that_never_reaches_its_peak_bears_a_higher_nominal_rate():
 def test_the_same_ladders_in_any_order_give_the_same_bytes(model):
     again = fit_edge_model(ladders()[::-1])
     assert again.to_json() == model.to_json()
-    assert EdgeModel.from_json(model.to_json()).to_json() == model.to_json()
+    assert ARTIFACT.parse(model.to_json()).to_json() == model.to_json()
 
 
 @pytest.mark.parametrize("path", [("edge", "intercept"), ("lapse", "share")])
@@ -167,7 +167,7 @@ def test_a_damaged_artifact_is_refused(model, path):
     document = json.loads(model.to_json())
     document[path[0]][path[1]] = "NaN"
     with pytest.raises(ArtifactError, match="damaged"):
-        EdgeModel.from_json(json.dumps(document))
+        ARTIFACT.parse(json.dumps(document))
 
 
 def test_a_rate_is_carried_by_the_shift_of_the_edge(model):
@@ -298,7 +298,7 @@ def test_a_model_whose_parts_do_not_fit_is_damaged(part, value):
         place = place[name]
     place[part[-1]] = value
     with pytest.raises(ArtifactError, match="damaged"):
-        EdgeModel.from_json(json.dumps(stored))
+        ARTIFACT.parse(json.dumps(stored))
 
 
 def test_a_ladders_best_rate_is_one_of_its_rates_on_every_processor():

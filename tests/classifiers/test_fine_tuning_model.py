@@ -34,8 +34,12 @@ from lab.fine_tuning_fit.scores import (
 )
 from lab.fine_tuning_fit.shipped import shipped_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning.intervals import matched_moments
-from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
+from rksp.classifiers.fine_tuning.model import (
+    ARTIFACT,
+    FineTuningModel,
+    load_fine_tuning_model,
+    matched_moments,
+)
 from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, published_runs
 from rksp.ground.errors import ArtifactError, InputError
 
@@ -283,7 +287,7 @@ def test_the_order_of_the_ladders_changes_no_byte():
 
 def test_a_model_survives_its_file(made_up):
     text = made_up.to_json()
-    assert FineTuningModel.from_json(text).to_json() == text
+    assert ARTIFACT.parse(text).to_json() == text
 
 
 @pytest.mark.parametrize(
@@ -302,7 +306,7 @@ def test_a_damaged_file_is_refused(made_up, damage):
     document = json.loads(made_up.to_json())
     damage(document)
     with pytest.raises(ArtifactError):
-        FineTuningModel.from_json(json.dumps(document))
+        ARTIFACT.parse(json.dumps(document))
 
 
 def test_left_out_ladders_are_not_seen():

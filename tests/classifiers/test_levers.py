@@ -24,7 +24,7 @@ from lab.ladders.levers import LeverEffect
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, find_lever
-from rksp.classifiers.levers.effects import LeverTable, ShiftedEdgeModel, load_lever_table
+from rksp.classifiers.levers.effects import ARTIFACT, ShiftedEdgeModel, load_lever_table
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
@@ -184,10 +184,10 @@ def test_a_wide_spread_between_families_widens_the_interval() -> None:
 
 def test_a_damaged_table_is_said_to_be_damaged() -> None:
     text = lever_table(qk_norm=0.5).to_json()
-    assert LeverTable.from_json(text).to_json() == text
+    assert ARTIFACT.parse(text).to_json() == text
     for wrong in ("{}", text.replace("qk_norm", "qk_nrm"), text.replace("0.5", '"much"', 1)):
         with pytest.raises(ArtifactError):
-            LeverTable.from_json(wrong)
+            ARTIFACT.parse(wrong)
 
 
 def test_a_shift_moves_the_edge_and_widens_it() -> None:

@@ -60,7 +60,7 @@ OPTIONS = {
     + "--steps "
     + MEASURE
     + MODEL
-    + "--address --classifier --data --dry-run --engine --exit-zero --export --fail-on --format "
+    + "--address --data --dry-run --engine --exit-zero --export --fail-on --format "
     "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
     "--sample-seed --samples --set --slurm --target --timeout --top --where --workers --help-all",
     "mcp": "",
@@ -78,7 +78,7 @@ OPTIONS = {
     + "--steps "
     + MEASURE
     + MODEL
-    + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
+    + "--task --help-all --apply --baseline --data --exit-zero --fail-on --format "
     "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
     "--select --set --strict --verbose",
     "watch": "--log --memory --monitor --on-alarm --record --status --to",

@@ -13,8 +13,7 @@ from support.commands import left_with
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from rksp.datasets.own_probe import fit_head, own_probe
-from rksp.datasets.own_rows import read_own_rows
+from rksp.datasets.own_data import fit_head, own_probe, read_own_rows
 from rksp.grid.cell import Cell, Options, ask
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.kernels.cross_entropy import IGNORED

@@ -18,8 +18,7 @@ from support.places import SUPPORT
 
 import rksp.grid.cell
 from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather
-from rksp.assessment.pipeline import evaluate, judge
+from rksp.assessment.pipeline import evaluate, gather, judge
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions
 from rksp.grid import table
@@ -361,7 +360,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
 
 def test_numbers_of_another_classifier_do_not_join_the_table(tmp_path, monkeypatch):
     fill_store(tmp_path / "g.db", (0.1, ""))
-    monkeypatch.setattr("rksp.grid.store.made_by", lambda _: made_by() | {"classifier": "other"})
+    monkeypatch.setattr("rksp.grid.store.made_by", lambda: made_by() | {"classifier": "other"})
     cells = [Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))]
     with GridStore(tmp_path / "g.db") as store, pytest.raises(InputError, match="with classifier"):
         store.fill(cells, STATES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from typing import Annotated, Literal, get_args
 
 import pytest
@@ -139,7 +138,6 @@ def test_what_is_not_whole_is_no_count(text, capsys):
         ("--beta1 1", "--beta1 is 1.0; it should be less than 1"),
         ("--rank 0", "--rank is 0; it should be greater than or equal to 1"),
         ("--optimizer adam2", "--optimizer is 'adam2'"),
-        ("--classifier absent.json --set n_layer=1", "absent.json"),
     ],
 )
 def test_a_message_names_the_flag(arguments, words, capsys):
@@ -176,18 +174,3 @@ def test_completion_lists_choices(capsys, monkeypatch):
     shown = capsys.readouterr()
     assert shown.out.split() == [*get_args(Recipe.model_fields["optimizer"].annotation)]
     assert shown.err == ""
-
-
-def test_a_score_is_judged_by_the_classifier_of_a_file(tmp_path, capsys):
-    shipped = files("rksp.classifiers") / "fitted" / "edge.json"
-    document = json.loads(shipped.read_text(encoding="utf-8"))
-    document["edge"]["intercept"] -= 4  # every edge four decades lower
-    mine = tmp_path / "mine.json"
-    mine.write_text(json.dumps(document), encoding="utf-8")
-    model = "--set n_layer=1 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 64"
-    command = f"score gpt2 --lr 1e-4 {model} --threads 1 --evidence forward --format json"
-    assert left_with(command.split()) == 0
-    shipped_risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
-    assert left_with([*command.split(), "--classifier", str(mine)]) == 1
-    risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
-    assert risk["probability_failed"] > 0.9 > shipped_risk["probability_failed"]

@@ -139,7 +139,7 @@ def test_top_singular_at_extreme_scales(value):
 def test_top_singular_refuses():
     with pytest.raises(InputError, match="empty"):
         top_singular([torch.zeros(0, 3)])
-    with pytest.raises(InputError, match="block"):
-        top_singular([torch.ones(3, 3)], block=17)
+    with pytest.raises(InputError, match="iteration"):
+        top_singular([torch.ones(3, 3)], iterations=0)
     with pytest.raises(InputError, match="state"):
         top_singular([torch.ones(3, 3)], [torch.ones(4, 3)])

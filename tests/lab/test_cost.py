@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from lab.bench.cost import score_cost
-from rksp.assessment.gathering import gather
-from rksp.assessment.pipeline import evaluate
+from rksp.assessment.pipeline import evaluate, gather
 from rksp.documents.options import MeasureOptions
 from rksp.ground.allocator import collector_paused, return_freed_memory
 from rksp.ground.errors import InputError

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support.edge_cases import ladder
 
+from lab.fit.edge_fit import _card
 from lab.fit.edge_spreads import HeldOut
 from lab.own_runs import evaluation
 from rksp.classifiers.edge_model import load_edge_model
@@ -51,3 +52,8 @@ def test_hindsight_is_no_worse_than_what_is_fair(parts):
             for learner in (evaluation._hindsight, evaluation._shrunk, evaluation._informed)
         ]
         assert found[0].edge <= min(e.edge for e in found) + 0.01
+
+
+def test_only_what_a_ladder_has_is_in_the_digest_of_the_data():
+    digest = lambda **more: _card([ladder(1, -2.0, **more)])["digest"]
+    assert digest() == digest(in_fp8=False) != digest(in_fp8=True)

@@ -54,7 +54,7 @@ def test_a_measurement_that_knows_the_rate_helps_and_one_by_chance_does_not(ladd
 
 
 def test_the_card_of_the_shipped_model_has_what_its_ladders_say(ladders):
-    assert load_fine_tuning_model().measured() == as_card(what_measuring_adds(ladders))
+    assert load_fine_tuning_model().card["measured"] == as_card(what_measuring_adds(ladders))
 
 
 def test_a_ladder_keeps_its_best_rate_and_fails_where_others_lose_by_the_margin(ladders):

@@ -56,7 +56,6 @@ FOUND = {
         "has no values",
     ),
     "threads without end": ((*SCORE, "--threads=2147483648"), None, "", "--threads"),
-    "classifier that is a list": ((*SCORE, "--classifier", "c.json"), "c.json", "[]", "edge"),
 }
 
 
@@ -71,7 +70,7 @@ def test_it_does_not_come_back(name, tmp_path, monkeypatch):
     assert (refusal or "") in given.err
 
 
-@pytest.mark.parametrize("command", [(*SCORE, "--classifier"), ("lab", "run", "-o", "x")])
+@pytest.mark.parametrize("command", [(*SCORE, "--recipe"), ("lab", "run", "-o", "x")])
 def test_devices_and_pipes_are_not_read(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = answers.answer(answers.Case(command=(*command, "/dev/zero"), files={}))

@@ -14,7 +14,7 @@ from support.benchmark_scripts import harness
 answers, inputs, limits = harness("answers"), harness("inputs"), harness("limits")
 kinds = harness("kinds").kinds
 CHEAP = ("recipe: axolotl", "recipe: torchtitan", "grids and sweeps", "rows of a grid")
-CHEAP += ("axes typed", "lab plans", "--classifier", ".rksp.toml")
+CHEAP += ("axes typed", "lab plans", ".rksp.toml")
 CHEAP += (pytest.param("sweep databases", marks=pytest.mark.slow),)
 
 

@@ -37,5 +37,5 @@ def test_our_house_stands_on_its_ground_and_holds_nothing_of_the_lab() -> None:
 def test_a_recipe_walks_from_the_score_to_the_report() -> None:
     stays = walk()
     assert stays[0] == "rksp.scoring:score"
-    assert "rksp.assessment.report:score_report" in stays
+    assert "rksp.assessment.pipeline:score_report" in stays
     assert len(stays) == len(set(stays))

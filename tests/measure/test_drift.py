@@ -9,8 +9,7 @@ import torch
 from support.tiny_models import TOKENS, tiny
 
 from rksp.assessment.evidence import first_step
-from rksp.assessment.gathering import gather, response_of
-from rksp.assessment.pipeline import judge
+from rksp.assessment.pipeline import gather, judge, response_of
 from rksp.datasets.batch import Batch
 from rksp.documents.options import MeasureOptions
 from rksp.measure.response import measure_drift, measure_response

@@ -23,8 +23,7 @@ from torch.nn import functional as F
 import rksp
 from rksp.datasets.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.models.given import given_batch
-from rksp.models.given_loss import split_batch
+from rksp.models.given import given_batch, split_batch
 
 
 def loss_of(model: nn.Module, given: object, loss=None) -> float:

@@ -14,7 +14,7 @@ from lab.hub_table import TABLE, hub_table
 from rksp.ground.errors import InputError
 from rksp.models import names
 from rksp.models.config_guard import check_sizes
-from rksp.models.published import nearest_published, published, published_like
+from rksp.models.names import nearest_published, published, published_like
 from rksp.models.resolve import resolve, settings_of
 
 RUN = """model_name_or_path: some/thing
@@ -171,7 +171,7 @@ def test_a_large_file_is_not_fetched(monkeypatch):
 
 _COST = """
 import sys, time
-from rksp.models.published import published
+from rksp.models.names import published
 start = time.process_time()
 assert published("meta-llama/Llama-3.1-8B")
 print(time.process_time() - start, "torch" in sys.modules, "transformers" in sys.modules)

@@ -13,7 +13,7 @@ from support.tiny_models import IDS, TINY_GPT2
 
 from rksp.ground.errors import InputError
 from rksp.models.config_guard import read_config, sanitize
-from rksp.models.overrides import ModelSettings, parse_value, resized
+from rksp.models.configuration import ModelSettings, parse_value, resized
 from rksp.models.resolve import resolve
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,8 @@ def test_probe_uses_the_tokenizer_beside_the_target(folder):
     with pytest.raises(InputError, match="cannot be read as a tokenizer"):
         make_probe(source)
     larger = resolve("gpt2", overrides=TINY_GPT2 | IDS | {"vocab_size": "1024"})
-    probe = make_probe(larger, tokenizer=stored, num_sequences=2, sequence_length=32)
+    larger = replace(larger, tokenizer_path=stored)
+    probe = make_probe(larger, num_sequences=2, sequence_length=32)
     assert "tokenizer" in probe.description and int(probe.inputs["input_ids"].max()) > 256
 
 

@@ -11,8 +11,7 @@ import torch
 from support.streams import FAMILIES, assert_same, batch_for, states_of
 from torch import nn
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.snapshots import collect

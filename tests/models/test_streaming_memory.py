@@ -35,7 +35,8 @@ def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
 
         def watched(unit):
             enter(unit)
-            held.append(sum(loading.size for loading in stream.supply._coming.values()))
+            coming = stream.supply._coming.values()
+            held.append(sum(t.nbytes for loading in coming for t in loading._tensors.values()))
 
         stream.supply._advance = watched
         states_of(stream.model, batch_for(source))

@@ -35,8 +35,7 @@ SETS = {
 
 def document(target: str, overrides=None, **more) -> dict:
     """Return the document of a score without what names a release."""
-    from rksp.assessment.pipeline import evaluate
-    from rksp.assessment.report import score_report
+    from rksp.assessment.pipeline import evaluate, score_report
 
     source = resolve.resolve(target, overrides=overrides, counts=False)
     recipe = Recipe(learning_rate=2e-3, **more)

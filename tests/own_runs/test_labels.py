@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from rksp.own_runs.interpret import in_nats, is_loss, loss_among
 from rksp.own_runs.outcome import Trained, ended, final_loss, judge
-from rksp.own_runs.run import Curve, in_nats, is_loss, loss_among
+from rksp.own_runs.run import Curve
 
 
 def run(rate: float, final: float = math.nan, **more: object) -> Trained:

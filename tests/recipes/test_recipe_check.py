@@ -141,7 +141,7 @@ DEEPSEEK_V3 = {
 )
 def test_a_configuration_counts_its_parameters(config: dict, total: float, active: float):
     """The published counts, within 3 %."""
-    shape = Declared(config).shape()
+    shape = Declared(config).shape
     assert shape.parameters == pytest.approx(total, rel=0.03)
     assert shape.active_parameters == pytest.approx(active, rel=0.03)
 

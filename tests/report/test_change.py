@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.reports import scored
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.options import MeasureOptions
 from rksp.models.resolve import resolve

@@ -10,16 +10,14 @@ import pytest
 from pydantic import ValidationError
 from support.reports import scored, with_risk
 
-from rksp.assessment.pipeline import evaluate
-from rksp.assessment.report import score_report
+from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.forward_stats import ForwardStats
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats

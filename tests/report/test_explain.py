@@ -6,7 +6,7 @@ import pytest
 from support.commands import left_with
 
 from rksp.report.glossary import find_word, words
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import Status
 
 KNOWN = {
     "RKSP101": "initial-loss",

@@ -29,8 +29,7 @@ from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
 from rksp.run import Run, origins_of_flags
-from rksp.spectra.spectrum import VARIANTS
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import VARIANTS, Status
 from rksp.watch.registry import FAULTS, INTERVENTIONS, MONITORS
 
 

@@ -12,7 +12,7 @@ import xmlschema
 from support.places import SCHEMAS
 from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
-from rksp.assessment.report import prevailing
+from rksp.assessment.pipeline import prevailing
 from rksp.documents.score import ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.text import short

@@ -8,8 +8,7 @@ import torch
 from support.oracles import jordan, noisy_pair, states_under
 
 from rksp.spectra.dmd import fit
-from rksp.spectra.spectrum import VARIANTS
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import VARIANTS, Status
 
 PAPER = VARIANTS["paper-full-1"]
 

@@ -12,8 +12,7 @@ from threadpoolctl import threadpool_info
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import LayerTransition
 from rksp.spectra.dmd import SpectralAccumulator, fit
-from rksp.spectra.spectrum import QUANTITIES, VARIANTS, SpectralProfile
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import QUANTITIES, VARIANTS, SpectralProfile, Status
 
 OURS = VARIANTS["rksp-1"]
 

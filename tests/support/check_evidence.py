@@ -14,9 +14,14 @@ from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
 from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
-from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
 from rksp.measure.response import measure_response
-from rksp.measure.response_profile import ResponseProfile
+from rksp.measure.shown import (
+    AttentionStats,
+    BlockStats,
+    ForwardStats,
+    ResponseProfile,
+    RouterStats,
+)
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe

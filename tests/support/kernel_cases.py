@@ -88,9 +88,9 @@ def check_symmetric_product(device: str, dtype, shape: tuple[int, ...], layout: 
 
 def check_polar_factor(device: str, dtype, shape: tuple[int, ...]) -> None:
     x = states(*shape, seed=4, device=device, dtype=dtype)
-    result = newton.polar_by(x, 8, newton.symmetric_product_triton)
+    result = newton.polar_factor(x, 8, newton.symmetric_product_triton)
     u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-    reference = newton.polar_by(x, 8, newton.symmetric_product_reference)
+    reference = newton.polar_factor(x, 8, newton.symmetric_product_reference)
     assert_as_good(result, reference, u @ vh)
 
 

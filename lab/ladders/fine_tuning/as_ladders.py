@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from lab.fine_tuning_fit.ladder import FineTuningLadder, ladder_of_runs
+from lab.fine_tuning_fit.ladder import FineTuningLadder, kind_of, ladder_of_runs
 from lab.ladders.fine_tuning.base_model import has_learned
 from lab.ladders.fine_tuning.run import FineTunedLadder
 from lab.ladders.fine_tuning.summary import LadderSummary, summarize
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.models.families import kind_of
 
 SOURCE = "lab"
 GAIN = 0.05  # nats on held-out data; a ladder that gains less had nothing to learn
@@ -56,7 +55,7 @@ def inputs_of(ladder: FineTunedLadder) -> FineTuningInputs:
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_OBJECTIVES.get(recipe.objective, "next_token"),
-        kind=kind_of(family) or "decoder",
+        kind=kind_of(family),
         family=family,
         parameters=float(ladder.base.parameters - (0 if family == "vit" else embedded)),
         rank=recipe.lora_rank,

@@ -24,6 +24,10 @@ _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 _IS_MEASURING: ContextVar[bool] = ContextVar("is_measuring", default=False)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+_EAGER_ARGUMENTS = {
+    **{name: name for name in ("query", "key", "value")},
+    **{"attention_mask": "mask", "scaling": "scale"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,7 +133,7 @@ def _seen(mask: Tensor) -> Tensor:
     """
     seen = mask > _HIDDEN
     if bool((seen & (mask <= -_NOTHING)).any()):
-        levels = mask[seen].unique()  # rising
+        levels = torch.unique(mask[seen])  # rising
         is_hidden = (levels[:-1] <= -_NOTHING) & (levels.diff() >= _NOTHING)
         if bool(is_hidden.any()):
             seen &= mask > levels[:-1][is_hidden].max()
@@ -168,7 +172,8 @@ def attention_entropies(logits: Tensor, visible: Tensor) -> Tensor:
         probabilities = logits.softmax(-1)
     finally:
         _IS_MEASURING.reset(token)
-    return torch.special.entr(probabilities).sum(-1) / most
+    entropies: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropies / most
 
 
 Look = Callable[[AttentionCall], None]
@@ -188,18 +193,18 @@ class AttentionTap(TorchFunctionMode):
 
     def __init__(self, handle: Handle) -> None:
         super().__init__()
-        self.handle = handle
+        self.handle, self._stack = handle, ExitStack()
 
     def open(self) -> AttentionTap:
         """Enter the mode; the tap can then be stored like the handle of a hook."""
-        self.__enter__()
+        self._stack.enter_context(self)
         return self
 
     def remove(self) -> None:
         """Leave the mode, like removing a hook."""
-        self.__exit__(None, None, None)
+        self._stack.close()
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             return self._inside(func, args, kwargs)
@@ -208,7 +213,7 @@ class AttentionTap(TorchFunctionMode):
             return func(*args, **kwargs) if replaced is None else replaced
         return func(*args, **kwargs)
 
-    def _inside(self, func: Callable, args: tuple, kwargs: dict) -> object:
+    def _inside(self, func: Callable[..., object], args: Any, kwargs: Any) -> object:
         """Tap nn.MultiheadAttention, which reaches a mode as one call with the mode off inside."""
         before = F.scaled_dot_product_attention
         F.scaled_dot_product_attention = _Tapped((*getattr(before, "handles", ()), self.handle))
@@ -253,7 +258,7 @@ class _Watcher(AttentionTap):
         super().__init__(look)
         self.is_inside = False  # of attention that was already observed
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _SOFTMAX and not (self.is_inside or _IS_MEASURING.get()):
             logits = args[0] if args else kwargs.get("input")
@@ -262,17 +267,18 @@ class _Watcher(AttentionTap):
                 self.handle(AttentionCall(logits=logits))
         return super().__torch_function__(func, types, args, kwargs)
 
-    def shown(self, original: Callable) -> Callable:
+    def shown(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap transformers' eager attention: observe its arguments instead of its softmax."""
 
-        def eager(module, query, key, value, attention_mask=None, *args, **kwargs):
-            scale = kwargs.get("scaling", args[0] if args else None)
-            softcap = kwargs.get("softcap")
-            given = {"query": query, "key": key, "value": value, "mask": attention_mask}
-            self.handle(AttentionCall(**given, scale=scale, softcap=softcap))
+        def eager(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(_EAGER_ARGUMENTS, args, strict=False)) | kwargs
+            named: dict[str, Any] = {
+                field: given.get(name) for name, field in _EAGER_ARGUMENTS.items()
+            }
+            self.handle(AttentionCall(**named, softcap=kwargs.get("softcap")))
             before, self.is_inside = self.is_inside, True
             try:
-                return original(module, query, key, value, attention_mask, *args, **kwargs)
+                return original(module, *args, **kwargs)
             finally:
                 self.is_inside = before
 
@@ -303,7 +309,7 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
         yield
 
 
-def _call(args: tuple, kwargs: dict[str, Any]) -> AttentionCall:
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
     given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
     return AttentionCall(
         query=given["query"],

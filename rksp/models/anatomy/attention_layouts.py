@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from rksp.models.anatomy.norms import qk_norm
 from rksp.models.anatomy.weight_view import Matrix, at_least_float, gathered
 
 _QueryKeyValue = tuple[Matrix, Matrix, Matrix]
+_Number = TypeVar("_Number", int, float)
 
 _SEPARATE = (
     ("q_proj", "k_proj", "v_proj"),
@@ -156,7 +158,7 @@ def attention_layer(model: nn.Module, path: str, module: nn.Module) -> Attention
         heads=query.heads,
         kv_heads=key.heads,
         head_dim=dim,
-        scale=_scale(module, dim),
+        scale=first_positive(float, _SCALES, module) or dim**-0.5,
         query=query,
         key=key,
         value=value,
@@ -172,7 +174,7 @@ def _separate(path: str, module: Any) -> _QueryKeyValue | None:
         if not all(map(is_linear, linears)):
             continue
         q, k, v = (whole_matrix(_join(path, n), m) for n, m in zip(names, linears, strict=True))
-        dim, heads = _number(module, _HEAD_DIMS), _number(module, _HEADS)
+        dim, heads = first_positive(int, _HEAD_DIMS, module), first_positive(int, _HEADS, module)
         dim = dim or (q.shape[0] // heads if heads else None)
         if not dim or q.shape[0] % dim or k.shape[0] % dim:
             return None
@@ -199,10 +201,10 @@ def _fused(path: str, module: nn.Module) -> _QueryKeyValue | None:
 
 
 def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValue | None:
-    heads = _number(module, _HEADS)
+    heads = first_positive(int, _HEADS, module)
     outputs = whole_matrix(name, linear).shape[0]
     multi_query = bool(getattr(module, "multi_query", False))
-    kv_heads = 1 if multi_query else _number(module, _KEY_HEADS) or heads
+    kv_heads = 1 if multi_query else first_positive(int, _KEY_HEADS, module) or heads
     if not heads or not kv_heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
         return None
     if not multi_query and type(module).__name__.startswith("GPTBigCode"):
@@ -211,7 +213,7 @@ def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValu
 
 
 def _query_key_value(name: str, module: Any, linear: nn.Linear) -> _QueryKeyValue | None:
-    heads, kind = _number(module, _HEADS), type(module).__name__
+    heads, kind = first_positive(int, _HEADS, module), type(module).__name__
     if not heads:
         return None
     if kind.startswith("Falcon"):
@@ -246,7 +248,7 @@ def _latent(path: str, module: Any) -> AttentionLayer | None:
     """Split DeepSeek's multi-head latent attention (V2, section 2.1): low-rank queries and keys."""
     nope, rope = getattr(module, "qk_nope_head_dim", None), getattr(module, "qk_rope_head_dim", 0)
     wide, rank = getattr(module, "v_head_dim", None), getattr(module, "kv_lora_rank", None)
-    heads = _number(module, _HEADS)
+    heads = first_positive(int, _HEADS, module)
     low = is_linear(getattr(module, "q_b_proj", None))
     query, query_name = (module.q_b_proj, "q_b_proj") if low else (module.q_proj, "q_proj")
     if nope is None or wide is None or rank is None or heads is None:
@@ -263,7 +265,7 @@ def _latent(path: str, module: Any) -> AttentionLayer | None:
         heads=heads,
         kv_heads=heads,
         head_dim=nope,
-        scale=_scale(module, nope + rope),
+        scale=first_positive(float, _SCALES, module) or (nope + rope) ** -0.5,
         query=whole_matrix(name, query, part="query", rows=(0, nope), **per_head),
         query_rotary=whole_matrix(name, query, **rotary, **per_head) if rope else None,
         query_down=whole_matrix(_join(path, "q_a_proj"), module.q_a_proj) if low else None,
@@ -299,21 +301,15 @@ def _output(model: nn.Module, path: str, module: nn.Module) -> Matrix | None:
     return None
 
 
-def _scale(module: nn.Module, width: int) -> float:
-    for place in (module, getattr(module, "config", None)):
-        for name in _SCALES:
-            value = getattr(place, name, None)
-            if isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
-                return float(value)
-    return width**-0.5
-
-
-def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    for place in (module, getattr(module, "config", None)):
+def first_positive(
+    kind: type[_Number], names: Iterable[str], *modules: nn.Module
+) -> _Number | None:
+    """Return the first positive number of these names in modules, then in their configurations."""
+    for place in (*modules, *(getattr(module, "config", None) for module in modules)):
         for name in names:
             value = getattr(place, name, None)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
+            if isinstance(value, int | kind) and not isinstance(value, bool) and value > 0:
+                return kind(value)
     return None
 
 

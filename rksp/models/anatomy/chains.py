@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -41,7 +42,7 @@ class Chain:
     entering: _Key = ("args", 0)
     leaving: _Key = ()
 
-    def read_input(self, args: tuple, kwargs: dict) -> Tensor | None:
+    def read_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Return the state in the arguments of a block's call."""
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
@@ -175,23 +176,21 @@ def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
                 places.setdefault(child, []).append((listing, index))
     pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
 
-    def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
-    def after(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def after(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:
             listing.calls.append(_Call(index, entering, leaving))
 
-    hooks = []
-    for module in places:
-        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(module.register_forward_hook(after, with_kwargs=True))
-    try:
+    with ExitStack() as stack:
+        for module in places:
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         run()
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
@@ -321,11 +320,8 @@ def _outermost(chains: list[Chain]) -> list[Chain]:
         if not taken & {id(block) for block in chain.blocks}:
             kept.append(chain)
     paths = {chain.path for chain in kept}
-    return [c for c in chains if c in kept and not any(_is_within(c.path, p) for p in paths)]
-
-
-def _is_within(path: str, other: str) -> bool:
-    return path != other and path.startswith(f"{other}." if other else "")
+    inner = {a for a in paths for b in paths if a != b and a.startswith(f"{b}." if b else "")}
+    return [c for c in chains if c in kept and c.path not in inner]
 
 
 def _size(chain: Chain) -> int:

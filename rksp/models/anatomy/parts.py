@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from rksp.ground.model import definite
 from rksp.models.anatomy.attention_layouts import (
     AttentionLayer,
     attention_layer,
+    first_positive,
     is_linear,
     whole_matrix,
 )
@@ -71,27 +71,22 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
         experts = _expert_count(block)
         for name in _ROUTER_NAMES if experts else ():
             child = getattr(block, name, None)
-            for holder_name, holder in _with_weight(child) if isinstance(child, nn.Module) else ():
-                if holder.weight.shape[0] != experts:
+            for inner, holder in child.named_modules() if isinstance(child, nn.Module) else ():
+                weight = getattr(holder, "weight", None)
+                if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
                     continue
-                prefix = f"{path}." if path else ""
+                if len(weight) != experts:
+                    continue
                 yield Router(
-                    path=f"{prefix}{name}" + (f".{holder_name}" if holder_name else ""),
+                    path=".".join(filter(None, (path, name, inner))),
                     block=block,
-                    weight=holder.weight,
+                    weight=weight,
                     bias=getattr(holder, "bias", None),
-                    top_k=min(_top_k(definite(child), block), experts),
+                    top_k=min(first_positive(int, _TOP_K, definite(child), block) or 1, experts),
                     is_sigmoid=_is_sigmoid(definite(child), block),
                     correction=_correction(definite(child), block),
                 )
                 break
-
-
-def _with_weight(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, inner in module.named_modules():
-        weight = getattr(inner, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.dim() == 2:
-            yield name, inner
 
 
 def _expert_count(block: nn.Module) -> int:
@@ -107,15 +102,6 @@ def _expert_count(block: nn.Module) -> int:
         if "expert" in name and isinstance(count := getattr(child, "num_experts", None), int):
             return count  # DBRX stores all experts in one matrix
     return 0
-
-
-def _top_k(*places: nn.Module) -> int:
-    named = (*places, *(getattr(place, "config", None) for place in places))
-    for place in named:
-        for name in _TOP_K:
-            if isinstance(value := getattr(place, name, None), int) and value > 0:
-                return value
-    return 1
 
 
 def _is_sigmoid(*places: nn.Module) -> bool:
@@ -234,15 +220,7 @@ def _gate_and_up(matrix: Matrix) -> Iterator[Matrix]:
         return
     halves = ((0, outputs // 2, "gate"), (outputs // 2, outputs, "up"))
     for start, stop, part in halves:
-        yield Matrix(
-            name=f"{matrix.name}:{part}",
-            parameter=matrix.parameter,
-            bias=matrix.bias,
-            is_transposed=matrix.is_transposed,
-            start=start,
-            stop=stop,
-            expert=matrix.expert,
-        )
+        yield replace(matrix, name=f"{matrix.name}:{part}", start=start, stop=stop)
 
 
 def equivalent_shape(model: nn.Module) -> tuple[int, int]:

@@ -55,7 +55,7 @@ class Matrix:
 
     def read_heads(self) -> Tensor:
         """Return `read` split by head: `[heads, outputs of a head, inputs]`."""
-        return self.read().unflatten(0, (self.heads, -1))
+        return torch.unflatten(self.read(), 0, (self.heads, -1))
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
@@ -68,29 +68,20 @@ class Matrix:
     @torch.no_grad()
     def scale_heads(self, factors: Sequence[float] | Tensor) -> None:
         """Multiply each head's outputs, bias included, by its factor `[heads]`, in place."""
-        whole = gathered(self.parameter)
-        rows = self._rows(whole)
-        self._multiply(rows, factors)
-        _put_back(self.parameter, whole)
-        if self.bias is not None:
-            whole = gathered(self.bias)
-            self._multiply(self._bias_rows(whole).unsqueeze(-1), factors)
-            _put_back(self.bias, whole)
-
-    def _multiply(self, rows: Tensor, factors: Sequence[float] | Tensor) -> None:
-        outputs = self.shape[0]
-        each = torch.as_tensor(factors, dtype=rows.dtype, device=rows.device)
-        rows.mul_(each.repeat_interleave(outputs // self.heads).view(*rows.shape[:2], 1))
+        for parameter in (self.parameter, self.bias):
+            if parameter is not None:
+                whole = gathered(parameter)
+                rows = self._rows(whole)
+                each = torch.as_tensor(factors, dtype=rows.dtype, device=rows.device)
+                each = each.repeat_interleave(self.shape[0] // self.heads)
+                rows.mul_(each.view(*rows.shape[:2], *(1 for _ in rows.shape[2:])))
+                _put_back(parameter, whole)
 
     def _rows(self, whole: Tensor) -> Tensor:
-        """Return a view `[groups, outputs of a group, inputs]`."""
+        """Return a view `[groups, outputs of a group, inputs]`, of a bias without the inputs."""
         part = whole if self.expert is None else whole[self.expert]
-        part = part.mT if self.is_transposed else part
-        return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
-
-    def _bias_rows(self, whole: Tensor) -> Tensor:
-        part = whole if self.expert is None else whole[self.expert]
-        return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
+        part = part.mT if self.is_transposed and part.dim() > 1 else part
+        return torch.unflatten(part, 0, (self.groups, -1))[:, self.start : self.stop]
 
 
 def gathered(parameter: Tensor) -> Tensor:

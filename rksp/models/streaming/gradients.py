@@ -12,6 +12,7 @@ vectors and other small weights.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,8 +27,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from rksp.ground.model import definite
-from rksp.models.streaming.supply import as_real, square_sum
-from rksp.models.streaming.units import Begin, Rows, multiply_back, run_all
+from rksp.kernels.wide_output import Graph
+from rksp.models.streaming.units import Begin, Rows, flat, multiply_back, run_all
+from rksp.models.streaming.weights import as_real, square_sum
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream
@@ -51,31 +53,23 @@ class Gradients:
     """The gradients of one backward pass, by weight."""
 
     def __init__(self) -> None:
-        self._parts: dict[Key, _Parts] = {}
+        self._parts: defaultdict[Key, _Parts] = defaultdict(_Parts)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._parts)
 
-    @property
-    def names(self) -> set[str]:
-        """Names of the weights with a gradient, in whole or in part."""
-        return {name for name, _ in self._parts}
-
     def add_product(self, key: Key, left: Tensor, right: Tensor) -> None:
         """Add `leftᵀ @ right`, from `[tokens, rows]` and `[tokens, columns]`."""
-        self._of(key).products.append((left, right))
+        self._parts[key].products.append((left, right))
 
     def add_rows(self, key: Key, ids: Tensor, values: Tensor) -> None:
         """Add `values` `[tokens, columns]` to the rows `ids` `[tokens]`."""
-        self._of(key).rows.append((ids, values))
+        self._parts[key].rows.append((ids, values))
 
     def add_dense(self, key: Key, value: Tensor) -> None:
         """Add a whole gradient."""
-        parts = self._of(key)
+        parts = self._parts[key]
         parts.dense = value.clone() if parts.dense is None else parts.dense.add_(value)
-
-    def _of(self, key: Key) -> _Parts:
-        return self._parts.setdefault(key, _Parts())
 
     @torch.no_grad()
     def fill(self, key: Key, start: int, stop: int, out: Tensor) -> Tensor:
@@ -102,7 +96,7 @@ class Gradients:
         """Measure a gradient of this shape, on the threads of a pool."""
 
         def part(start: int, stop: int) -> tuple[float, float]:
-            out = torch.empty(part_shape(shape, start, stop))
+            out = torch.empty((stop - start, *shape[1:]) if shape else ())
             return size_of(self.fill(key, start, stop, out))[:2]
 
         found = run_all(pool, [partial(part, *edges) for edges in chunks(shape)])
@@ -124,11 +118,6 @@ def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     width = max(1, torch.Size(shape[1:]).numel())
     size = max(1, _CHUNK // width)
     return list(pairwise([*range(0, shape[0], size), shape[0]])) if shape[0] else []
-
-
-def part_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """Return the shape of a range of rows."""
-    return (stop - start, *shape[1:]) if shape else ()
 
 
 _MARK = "_rksp_lent"
@@ -186,7 +175,7 @@ class Tape(TorchFunctionMode):
         setattr(lent, _MARK, _Lent(key, value, begin))
         return lent
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = None
         if func is F.linear:
@@ -247,25 +236,33 @@ class Tape(TorchFunctionMode):
         return wait()
 
 
-class _Borrow(torch.autograd.Function):
+class _Borrow(Graph):
     """A weight as a tensor that requires a gradient, which goes to `sink` and not to a leaf."""
 
     @staticmethod
-    def forward(ctx, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
         ctx.sink = sink
         return value.detach()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ctx.sink(grad)
         return None, None, None
 
 
-class _Product(torch.autograd.Function):
+class _Product(Graph):
     """`x @ weightᵀ + bias`, or without the transposition; the weight is not kept."""
 
     @staticmethod
-    def forward(ctx, x, anchor, bias, lent: _Lent, tape: Tape, is_transposed: bool):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        anchor: Tensor,
+        bias: Tensor | None,
+        lent: _Lent,
+        tape: Tape,
+        is_transposed: bool,
+    ) -> Tensor:
         ctx.key, ctx.tape, ctx.is_transposed = lent.key, tape, is_transposed
         ctx.number = tape.number(lent.begin)
         ctx.tall = lent.value if lent.begin is None else None
@@ -278,9 +275,9 @@ class _Product(torch.autograd.Function):
         return out if bias is None else out.add_(bias)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        outer, inner = _flat(grad), _flat(x.detach())
+        outer, inner = flat(grad), flat(x.detach())
         pair = (inner, outer) if ctx.is_transposed else (outer, inner)
         ctx.tape.gradients.add_product(ctx.key, *pair)
         stream = ctx.tape.stream
@@ -297,17 +294,19 @@ class _Product(torch.autograd.Function):
         return grad_x, None, grad_bias, None, None, None
 
 
-class _LookUp(torch.autograd.Function):
+class _LookUp(Graph):
     """`weight[ids]`; the weight is not kept."""
 
     @staticmethod
-    def forward(ctx, anchor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape):
+    def forward(
+        ctx: Any, anchor: Tensor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape
+    ) -> Tensor:
         ctx.ids, ctx.key, ctx.padding, ctx.tape = ids, lent.key, padding, tape
         return F.embedding(ids, lent.value)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        ids, values = ctx.ids.flatten(), _flat(grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ids, values = ctx.ids.flatten(), flat(grad)
         if ctx.padding is not None:
             counts = ids != ctx.padding
             ids, values = ids[counts], values[counts]
@@ -322,10 +321,6 @@ def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
     for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():
         total += multiply_back(stream.supply.products, x[:, start:stop], part)
     return total
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
 
 
 @contextmanager

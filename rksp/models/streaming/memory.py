@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import psutil
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.models.source import ModelSource
-
-if TYPE_CHECKING:
-    from rksp.models.streaming.units import Unit
 
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
@@ -28,12 +22,8 @@ _OF_WHAT = {
 }
 _BELOW = {"gradient": "forward", "response": "gradient"}
 
-_PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
-_ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
-_SCRATCH = 12  # such outputs that statistics take and the allocator keeps, ...
-_MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: larger blocks go back to the system
+ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
-OVERHEAD = 50 * 10**6  # bytes for threads and BLAS buffers; a tenth is lost between allocations
 _SHARE = 0.9  # of the free memory, if no limit is given
 # Limit and usage of a container (cgroup 2, cgroup 1), and the name of the usage: file pages do not
 # count, because the system frees them on demand.
@@ -45,88 +35,6 @@ _CONTAINERS = (
         "total_rss",
     ),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """Predicted peak of a streamed pass, in bytes; the estimate is high rather than low.
-
-    Attributes:
-        base: Memory that the process holds already.
-        weights: The largest sum of weights in use and in preparation.
-        activations: Activations of the widest part of the pass, logits included.
-        spectra: States of the blocks whose spectra are being computed.
-    """
-
-    base: int
-    weights: int
-    activations: int
-    spectra: int
-
-    @property
-    def peak(self) -> int:
-        """Predicted peak, in bytes."""
-        inside = self.weights + self.activations + self.spectra
-        return self.base + OVERHEAD + int(1.1 * inside)
-
-    def check(self, limit: int | None, target: str) -> None:
-        """Refuse a pass that would not fit.
-
-        Raises:
-            InputError: It does not fit; the message has the prediction and says what to do.
-        """
-        limit = free_memory() if limit is None else limit
-        if self.peak > limit:
-            raise InputError(
-                f"{target} needs {readable(self.peak)} of memory even when streamed "
-                f"({readable(self.weights)} of it weights), more than {readable(limit)}; "
-                f"give --max-memory {math.ceil(self.peak / 1e6)}MB if there is as much, use fewer "
-                "threads or --snapshots, or build nothing: --evidence config."
-            )
-
-
-def plan_memory(
-    order: Sequence[Unit],
-    *,
-    ahead: int,
-    slice_size: int = 0,
-    widest: int = 0,
-    logits: int = 0,
-    entries: int = 0,
-    workers: int = 1,
-) -> MemoryPlan:
-    """Add up the memory that is in use at once.
-
-    Args:
-        order: Units in the order of the pass.
-        ahead: Bytes prepared ahead.
-        slice_size: Bytes of the largest expert that is loaded alone.
-        widest: Bytes of the largest module output for the whole batch, without the logits.
-        logits: Bytes of the model's output.
-        entries: States times width of one block.
-        workers: Number of spectra computed at once.
-
-    Returns:
-        The plan.
-    """
-    held = 0
-    for place, unit in enumerate(order):
-        size = 0
-        for coming in order[place + 1 :]:
-            if size + coming.size > ahead:
-                break
-            size += coming.size
-        held = max(held, unit.size + size)
-    inside = [unit.size for unit in order if not unit.path]
-    return MemoryPlan(
-        base=resident_memory(),
-        weights=held + sum(inside) + 2 * slice_size,
-        activations=_ACTIVATIONS * widest
-        + min(_SCRATCH * widest, _MOST_SCRATCH)
-        + logits
-        + logits // 2,
-        spectra=_PER_STATE * entries * (workers + 1),
-    )
 
 
 def check_pass(
@@ -154,7 +62,7 @@ def check_pass(
     vocabulary = getattr(config, "vocab_size", None)
     logits = 4 * tokens * vocabulary if isinstance(vocabulary, int) else 0
     states = 4 * tokens * max(widths, default=0)
-    needed = resident_memory() + logits + logits // 2 + _ACTIVATIONS * states
+    needed = resident_memory() + logits + logits // 2 + ACTIVATIONS * states
     limit = free_memory() if limit is None else limit
     if needed > limit:
         raise InputError(
@@ -251,7 +159,7 @@ def readable(size: int) -> str:
 
 def resident_memory() -> int:
     """Return the bytes of this process in memory."""
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 def free_memory() -> int:

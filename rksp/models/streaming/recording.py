@@ -31,7 +31,7 @@ _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.
 class _SmallOnly(TorchFunctionMode):
     """Creates large tensors without storage, and fills empty small ones with NaN."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _FACTORIES and kwargs.get("device") in (None, "cpu", torch.device("cpu")):
             if _entries(func, args, kwargs) >= _LARGE:
@@ -43,7 +43,7 @@ class _SmallOnly(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _entries(func: Callable, args: tuple, kwargs: dict) -> int:
+def _entries(func: object, args: Any, kwargs: dict[str, Any]) -> int:
     size = kwargs.get("size", args[:1] if func is torch.full else args)
     if len(size) == 1 and not isinstance(size[0], int):
         size = size[0]
@@ -85,11 +85,11 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
 
 
 def put_parameters(model: nn.Module, values: dict[int, nn.Parameter]) -> None:
-    """Replace every parameter, wherever it occurs, by the one under its identity."""
+    """Replace parameters, wherever they occur, by those under their identities."""
     for module in model.modules():
         for name, held in module._parameters.items():
             if held is not None:
-                module._parameters[name] = values[id(held)]
+                module._parameters[name] = values.get(id(held), held)
 
 
 def share_weights(model: nn.Module) -> None:
@@ -125,8 +125,8 @@ class Step:
     """
 
     operation: str
-    args: tuple
-    kwargs: dict
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     first: int = 0
     pieces: int = 0
@@ -146,9 +146,7 @@ class Step:
 class Filling:
     """How one weight is filled: its steps in order; the first writes the whole weight."""
 
-    name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
     steps: tuple[Step, ...]
 
     @property
@@ -156,21 +154,12 @@ class Filling:
         """Number of entries."""
         return torch.Size(self.shape).numel()
 
-    @property
-    def draws(self) -> int:
-        """Count of random numbers it draws, without rejections."""
-        return sum(
-            self.numel if step.view is None else torch.Size(step.view[0]).numel()
-            for step in self.steps
-            if step.operation in _RANDOM
-        )
 
-
-class _Notebook(TorchDispatchMode):
+class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # untyped
     """Records every in-place operation on the weights; other operations run."""
 
     def __init__(self, names: dict[int, str], shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # untyped
         self.names, self.shapes = names, shapes
         self.steps: dict[str, list[Step]] = {name: [] for name in shapes}
         self.unclear: dict[str, str] = {}
@@ -182,7 +171,7 @@ class _Notebook(TorchDispatchMode):
             return None
         return self.names.get(tensor.untyped_storage()._cdata)
 
-    def note(self, tensor: Tensor, operation: str, args: tuple, kwargs: dict) -> None:
+    def note(self, tensor: Tensor, operation: str, args: Any, kwargs: dict[str, Any]) -> None:
         name = definite(self.name_of(tensor))
         values = (*args, *kwargs.values())
         is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
@@ -203,15 +192,16 @@ class _Notebook(TorchDispatchMode):
             self.unclear.pop(name, None)
         self.steps[name].append(step)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for value, argument in zip(args, func._schema.arguments, strict=False):
             alias = argument.alias_info
-            if alias is None or not alias.is_write or self.name_of(value) is None:
+            name = self.name_of(value)
+            if alias is None or not alias.is_write or name is None:
                 continue
             operation = func._schema.name.removeprefix("aten::")
             if value is not args[0] or not operation.endswith("_"):
-                self.unclear[self.name_of(value)] = operation
+                self.unclear[name] = operation
             else:
                 kept = {k: v for k, v in kwargs.items() if k != "generator"}
                 self.note(value, operation, args[1:], kept)
@@ -219,7 +209,7 @@ class _Notebook(TorchDispatchMode):
         self.derive(func, args, kwargs, result)
         return result
 
-    def derive(self, func, args: tuple, kwargs: dict, result: Any) -> None:
+    def derive(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Follow a weight multiplied, divided, increased or decreased by a number."""
         operation = func._schema.name.removeprefix("aten::")
         name = self.name_of(args[0]) if args else None
@@ -237,11 +227,11 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
     """Record whole functions of `torch.nn.init` that need values to be followed."""
     from transformers import initialization
 
-    table = initialization.TORCH_INIT_FUNCTIONS
+    table: Any = initialization.TORCH_INIT_FUNCTIONS
     originals = {name: table[name] for name in _WHOLE if name in table}
 
-    def noted(operation: str, original):
-        def call(tensor: Tensor, *args, **kwargs) -> Tensor:
+    def noted(operation: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             if notebook.name_of(tensor) is None:
                 return original(tensor, *args, **kwargs)
             kept = {k: v for k, v in kwargs.items() if k != "generator"}
@@ -302,7 +292,9 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
         small = {name: shape for name, shape in lacking.items() if shape.numel() <= _SMALL}
         notebook, real = _note_all(model, seed, small)
         given = given | real
-        if lacking := _lacking(notebook, given) | _nan(real):
+        lacking = _lacking(notebook, given)
+        lacking |= {name: value.shape for name, value in real.items() if value.isnan().any()}
+        if lacking:
             raise NotCovered(
                 f"{type(model).__name__} does not initialize {next(iter(lacking))} independently "
                 "of the other weights; use --stream never."
@@ -318,9 +310,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
             pieces = _pieces(step, tensor.numel())
             numbered.append(replace(step, first=number, pieces=pieces))
             number += pieces
-        recipes[name] = Filling(
-            name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)
-        )
+        recipes[name] = Filling(shape=tuple(tensor.shape), steps=tuple(numbered))
     return recipes
 
 
@@ -363,20 +353,12 @@ def _note_all(
 def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
     """Replace some parameters by real ones, wherever shared ones occur."""
     empty = dict(model.named_parameters())
-    standins = {id(empty[name]): nn.Parameter(value) for name, value in real.items()}
-    places = [
-        (module, name, parameter)
-        for module in model.modules()
-        for name, parameter in module._parameters.items()
-        if id(parameter) in standins
-    ]
+    standins = {name: nn.Parameter(value) for name, value in real.items()}
     try:
-        for module, name, parameter in places:
-            module._parameters[name] = standins[id(parameter)]
+        put_parameters(model, {id(empty[name]): standin for name, standin in standins.items()})
         yield
     finally:
-        for module, name, parameter in places:
-            module._parameters[name] = parameter
+        put_parameters(model, {id(standin): empty[name] for name, standin in standins.items()})
 
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
@@ -389,10 +371,6 @@ def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.S
             _is_filled(notebook.steps[name]) or (name in given and not given[name].isnan().any())
         )
     }
-
-
-def _nan(real: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in real.items() if value.isnan().any()}
 
 
 def _is_filled(steps: list[Step]) -> bool:

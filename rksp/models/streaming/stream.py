@@ -6,9 +6,11 @@ A rehearsal without weights finds how a model can be streamed, and what that tak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, takewhile
 from typing import Any, cast
 
 import torch
@@ -22,15 +24,12 @@ from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
 from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import (
-    OVERHEAD,
-    MemoryPlan,
+    ACTIVATIONS,
     free_memory,
-    plan_memory,
     readable,
     resident_memory,
 )
 from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
-from rksp.models.streaming.supply import Supply
 from rksp.models.streaming.units import (
     GRAINS,
     Experts,
@@ -52,14 +51,34 @@ from rksp.models.streaming.units import (
 from rksp.models.streaming.weights import (
     CheckpointWeights,
     InitialWeights,
+    Supply,
     Weights,
     fill_buffers,
 )
 
 AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
+_PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
+_SCRATCH = 12  # outputs of the widest module that statistics take and the allocator keeps, ...
+_MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: larger blocks go back to the system
+_OVERHEAD = 50 * 10**6  # bytes for threads and BLAS buffers; a tenth is lost between allocations
 # What a forward pass keeps for the backward pass, as a share of the inputs and outputs of all
 # products (1.13 of Llama). The factors of all gradients are 0.9 to 1.03 of these.
 _GRAPH = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What a pass takes, in bytes.
+
+    Attributes:
+        peak: Predicted peak of the process; the estimate is high rather than low.
+        weights: The largest sum of weights in use and in preparation.
+        ahead: Weights to prepare ahead of use.
+    """
+
+    peak: int
+    weights: int
+    ahead: int
 
 
 class Stream:
@@ -107,7 +126,7 @@ class Stream:
         self.widest = self.logits = 0
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
-        self._hooks: list = []
+        self._hooks = ExitStack()
         self._tape: Any = None  # a `gradients.Tape`, whose module imports this one
         self._threads: int | None = None  # of torch, before the stream was entered
         self.split_flops = 0  # FLOP of products split over threads
@@ -141,28 +160,18 @@ class Stream:
         sliced = {*self.stacks, *self.tall}
         whole = [slot for slot in self.slots if slot not in sliced]
         self.grain, self.units = grain, units_of(self.model, whole, grain)
-        self._detach()
+        self._hooks.close()
         if self._threads is not None:
             self._attach()
 
     def _attach(self) -> None:
         for unit in self.units:
-            self._hooks += [
-                unit.module.register_forward_pre_hook(
-                    lambda module, args, unit=unit: self._enter(unit)
-                ),
-                unit.module.register_forward_hook(
-                    lambda module, args, output, unit=unit: self._leave(unit, output)
-                ),
-            ]
-        self._hooks.append(
-            self.model.register_forward_hook(lambda module, args, output: self.release())
-        )
-
-    def _detach(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+            before = unit.module.register_forward_pre_hook(partial(self._enter, unit))
+            after = unit.module.register_forward_hook(partial(self._leave, unit))
+            self._hooks.callback(before.remove)
+            self._hooks.callback(after.remove)
+        last = self.model.register_forward_hook(lambda *_: self.release())
+        self._hooks.callback(last.remove)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -183,7 +192,7 @@ class Stream:
             self.release()
             self.supply.is_hollow = False
 
-    def _enter(self, unit: Unit) -> None:
+    def _enter(self, unit: Unit, *_: object) -> None:
         self._retire()
         if self.supply.is_hollow:
             self.supply.order.append(unit)
@@ -222,11 +231,13 @@ class Stream:
             wait = read(index, index + 1)
             return lambda: wait()[0]
 
-        return self._tape.expert(slot, index, begin)
+        expert: Tensor = self._tape.expert(slot, index, begin)
+        return expert
 
-    def _leave(self, unit: Unit, output: Any) -> None:
-        if self.supply.is_hollow and unit.module is not self.model:
-            size = _bytes_of(output)
+    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        if self.supply.is_hollow and module is not self.model:
+            tensor = first_tensor(output)
+            size = 0 if tensor is None else tensor.nbytes
             # The last module returns the logits; there is one copy of them and not four.
             self.widest, self.logits = max(self.widest, self.logits), size
         # The unit is dropped later, because hooks after this one may read the weights.
@@ -263,7 +274,7 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         self.release()
-        self._detach()
+        self._hooks.close()
         self._experts.clear()
         for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
@@ -273,12 +284,7 @@ class Stream:
         self._threads = None
 
 
-def _bytes_of(output: Any) -> int:
-    tensor = first_tensor(output)
-    return 0 if tensor is None else tensor.numel() * tensor.element_size()
-
-
-def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPlan, int]:
+def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
     """Predict the peak of a pass; if memory is short, less is prepared ahead.
 
     Args:
@@ -286,38 +292,44 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
         sequences: Number of sequences of the pass.
         entries: States times width of one block.
 
-    Returns:
-        The plan, and the bytes to prepare ahead.
-
     Raises:
         InputError: The pass does not fit even with nothing prepared ahead.
     """
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
     limit = free_memory() if stream.max_memory is None else stream.max_memory
+    order, widest, logits = (
+        stream.supply.order,
+        stream.widest * sequences,
+        stream.logits * sequences,
+    )
+    always = sum(unit.size for unit in order if not unit.path) + 2 * _slice_size(stream)
+    activations = ACTIVATIONS * widest + min(_SCRATCH * widest, _MOST_SCRATCH) + 3 * logits // 2
+    spectra = _PER_STATE * entries * (stream.workers + 1)
     for ahead in (wished, inner, wished // 4, 0):
-        plan = plan_memory(
-            stream.supply.order,
-            ahead=ahead,
-            slice_size=_slice_size(stream),
-            widest=stream.widest * sequences,
-            logits=stream.logits * sequences,
-            entries=entries,
-            workers=stream.workers,
-        )
-        if plan.peak <= limit:
-            return plan, ahead
-    plan.check(limit, stream.target)
-    raise AssertionError("a plan beyond the limit is refused")
+        weights = _held(order, ahead) + always
+        peak = resident_memory() + _OVERHEAD + int(1.1 * (weights + activations + spectra))
+        if peak <= limit:
+            return MemoryPlan(peak=peak, weights=weights, ahead=ahead)
+    raise InputError(
+        f"{stream.target} needs {readable(peak)} of memory even when streamed "
+        f"({readable(weights)} of it weights), more than {readable(limit)}; "
+        f"give --max-memory {math.ceil(peak / 1e6)}MB if there is as much, use fewer "
+        "threads or --snapshots, or build nothing: --evidence config."
+    )
+
+
+def _held(order: Sequence[Unit], ahead: int) -> int:
+    """Return the bytes of the largest unit with those after it that are prepared meanwhile."""
+    held = 0
+    for place, unit in enumerate(order):
+        sizes = accumulate(coming.size for coming in order[place + 1 :])
+        held = max(held, unit.size + max(takewhile(lambda size: size <= ahead, sizes), default=0))
+    return held
 
 
 def gradient_peak(stream: Stream, same: Batch) -> int:
-    """Predict the bytes of a streamed gradient, which keeps the inputs and outputs of weights.
-
-    Args:
-        stream: A rehearsed stream.
-        same: The batch of the gradient.
-    """
+    """Predict the bytes of a rehearsed stream's gradient, which keeps the states around weights."""
     config, tokens = getattr(stream.model, "config", None), definite(same.labels).numel()
     chosen = getattr(config, "num_experts_per_tok", None) or 2
     kept = 0
@@ -331,15 +343,11 @@ def gradient_peak(stream: Stream, same: Batch) -> int:
             kept += slot.empty.numel()
     logits = 4 * 3 * tokens * (getattr(config, "vocab_size", None) or 0)
     weights = 2 * definite(stream.plan).weights  # what multiplies takes as much again
-    return resident_memory() + OVERHEAD + int(1.1 * (weights + logits + _GRAPH * 4 * kept))
+    return resident_memory() + _OVERHEAD + int(1.1 * (weights + logits + _GRAPH * 4 * kept))
 
 
 def check_gradient(stream: Stream, same: Batch) -> None:
-    """Refuse a gradient that will not fit, before the pass that precedes it.
-
-    Args:
-        stream: A stream that was just rehearsed.
-        same: The batch of the gradient.
+    """Refuse the gradient of a batch that will not fit, before the pass that precedes it.
 
     Raises:
         InputError: It does not fit; the message has the prediction and says what does.
@@ -396,7 +404,8 @@ def rehearse(
             f"{type(stream.model).__name__} cannot be streamed: it uses weights outside of the "
             f"modules that hold them ({text}); use --stream never."
         ) from failure
-    stream.plan, stream.supply.ahead = plan_stream(stream, sequences, entries)
+    stream.plan = _plan(stream, sequences, entries)
+    stream.supply.ahead = stream.plan.ahead
     if stream.gradient_batch is not None:
         check_gradient(stream, stream.gradient_batch)
     return result

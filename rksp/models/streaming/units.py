@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +138,7 @@ class HollowProducts(TorchFunctionMode):
         super().__init__()
         self.tall = tall
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_product = func in (F.linear, F.embedding) and len(args) > 1 and self._is_hollow(args[1])
         if is_product and func is F.linear:
             x, weight = args[0], args[1]
@@ -236,7 +236,7 @@ class Experts:
         return self.shape[0]
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Multiply stacks (`torch.bmm`) expert by expert, as Llama 4 does."""
         if func is torch.bmm and len(args) == 2 and isinstance(args[1], cls) and not kwargs:
             x, stack = args
@@ -267,9 +267,9 @@ class Rows:
 
     def look_up(self, ids: Tensor) -> Tensor:
         """Return `weight[ids]`; only the neighborhood of each row is loaded."""
-        wanted, place = ids.unique(return_inverse=True)
+        wanted, place = torch.unique(ids, return_inverse=True)
         size = max(1, PIECE // self.shape[1])  # a random piece is drawn whole
-        groups = (wanted // size).unique().tolist()
+        groups = torch.unique(wanted // size).tolist()
         found = []
         for first in range(0, len(groups), _GROUPS):
             some = groups[first : first + _GROUPS]
@@ -329,7 +329,7 @@ class SplitProducts(TorchFunctionMode):
         super().__init__()
         self.pool, self.tall, self.flops = pool, tall or {}, 0
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.linear and not kwargs:
             if id(args[1]) in self.tall:
@@ -342,14 +342,14 @@ class SplitProducts(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype)
-        self.multiply(_flat(x), weight, bias, _flat(out))
+        self.multiply(flat(x), weight, bias, flat(out))
         return out
 
     def _by_rows(self, weight: Rows, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(like), dtype=x.dtype)
         for start, stop, part in weight.parts():
             own = None if bias is None else bias[start:stop]
-            self.multiply(_flat(x), part, own, _flat(out)[:, start:stop])
+            self.multiply(flat(x), part, own, flat(out)[:, start:stop])
             del part  # before the next one takes its memory
         return out
 
@@ -388,7 +388,8 @@ def run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Result]]) -> l
     return [future.result() for future in [pool.submit(job) for job in jobs]]
 
 
-def _flat(x: Tensor) -> Tensor:
+def flat(x: Tensor) -> Tensor:
+    """View `[..., width]` as rows."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -1,12 +1,17 @@
-"""Draw weights by their recipes, whole or in part, with the same bits in any order."""
+"""The weights of a stream: drawn by their recipes or read, begun ahead of use, noted as they pass.
+
+They are drawn whole or in part, with the same bits in any order.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +20,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
 from rksp.models.checkpoint import check_finite, find_weights
 from rksp.models.streaming.recording import (
     PIECE,
@@ -25,6 +29,7 @@ from rksp.models.streaming.recording import (
     put_parameters,
     record_model,
 )
+from rksp.models.streaming.units import Read, Slot, Unit, hollow, run_all
 
 
 class Weights(Protocol):
@@ -180,8 +185,8 @@ class CheckpointWeights:
         self._handles: dict[Any, Any] = {}
         self._places: dict[Any, Any] = {}
         for file in find_weights(folder):
-            handle = self._handles[file] = safe_open(file, framework="pt")
-            self._places |= dict.fromkeys(handle.keys(), file)
+            self._handles[file] = safe_open(file, framework="pt")
+            self._places |= dict.fromkeys(self._handles[file].keys(), file)
         self._sources = _sources(model, sorted(self._places, key=_natural))
         self._use_other_names()
 
@@ -209,11 +214,13 @@ class CheckpointWeights:
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with a weight."""
-        return [lambda: self._fill(name, out, self._whole(name))]
+        return [lambda: self._fill(name, out, self._value(name))]
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with some rows of a weight."""
-        return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
+        return [
+            lambda: self._fill(name, out, self._value(name, slice(start, stop)).reshape(out.shape))
+        ]
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Fill a model's buffers with the values in the checkpoint."""
@@ -223,7 +230,7 @@ class CheckpointWeights:
                     path, _, last = name.rpartition(".")
                     buffer = torch.empty(buffer.shape, dtype=buffer.dtype)
                     model.get_submodule(path)._buffers[last] = buffer
-                self._fill(name, buffer, self._whole(name))
+                self._fill(name, buffer, self._value(name))
 
     @torch.no_grad()
     def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
@@ -232,38 +239,25 @@ class CheckpointWeights:
         out.copy_(value)
         check_finite({name: out}, str(self.folder))
 
-    def _whole(self, name: str) -> Tensor:
+    def _value(self, name: str, rows: slice | None = None) -> Tensor:
+        """Return a weight, or some of its rows."""
         source = self._sources[name]
         if source.converter is None:
-            return self._read(source.first)
-        tensors = {p: [self._read(key) for key in keys] for p, keys in source.keys.items()}
-        return self._converted(name, source, tensors)
-
-    def _part(self, name: str, start: int, stop: int) -> Tensor:
-        source = self._sources[name]
-        if source.converter is None:
-            return self._read(source.first, slice(start, stop))
-        tensors = {
-            p: [self._read(key) for key in keys[start:stop]] for p, keys in source.keys.items()
-        }
-        return self._converted(name, source, tensors)
-
-    def _converted(self, name: str, source: _Source, tensors: dict[str, list[Tensor]]) -> Tensor:
+            return self._read(source.first, rows)
         converter = copy.deepcopy(source.converter)
-        for pattern, parts in tensors.items():
-            for part in parts:
-                definite(converter).add_tensor(source.first, pattern, pattern, part)
-        found = definite(converter).convert(
-            source.first, model=self._model, config=self._model.config
-        )
-        value = found[name]
+        for pattern, keys in source.keys.items():
+            for key in keys[rows or slice(None)]:
+                converter.add_tensor(source.first, pattern, pattern, self._read(key))
+        found = converter.convert(source.first, model=self._model, config=self._model.config)
+        value: Tensor | list[Tensor] = found[name]
         return value[0] if isinstance(value, list) else value
 
     def _read(self, key: str, rows: slice | None = None) -> Tensor:
         file = self._places[key]
         try:
             handle = self._handles[file]
-            return handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+            got: Tensor = handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+            return got
         except (SafetensorError, OSError, ValueError) as error:
             raise InputError(f"{file} cannot be read at {key} ({error}); copy it again.") from error
 
@@ -307,3 +301,187 @@ def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
 def _natural(key: str) -> list[tuple[int, str]]:
     """Return a sort key that puts `experts.2` before `experts.10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split(".")]
+
+
+_CHUNK = 1 << 20  # entries summed in float32 at once: a relative error of 1e-6
+Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
+
+
+class Loading:
+    """Tensors by name, which jobs in a pool fill.
+
+    Args:
+        shapes: Objects with the shape and dtype of each tensor, by name.
+        jobs: Returns the jobs that fill a tensor.
+        pool: Runs the jobs.
+    """
+
+    def __init__(self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor) -> None:
+        self._tensors = {n: torch.empty_like(like, device="cpu") for n, like in shapes.items()}
+        self._futures: list[Future[object]] = [
+            pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
+        ]
+
+    def wait(self) -> dict[str, Tensor]:
+        """Return the filled tensors; raise the error of a failed job."""
+        for future in self._futures:
+            future.result()
+        return self._tensors
+
+    def drop(self) -> None:
+        """Cancel the jobs that have not started."""
+        for future in self._futures:
+            future.cancel()
+
+
+class Scales:
+    """Root mean squares of the matrices that a pass has loaded.
+
+    For an embedding that is never whole, only the neighborhood of looked-up rows counts.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[int, tuple[float, int]]] = {}
+
+    def note(self, name: str, start: int, part: Tensor, pool: ThreadPoolExecutor) -> None:
+        """Add the rows of a weight from `start` on; each range counts once."""
+        if part.dim() == 2 and part.is_floating_point():
+            ranges = self._sums.setdefault(name, {})
+            if start not in ranges:
+                ranges[start] = square_sum(part, pool), part.numel()
+
+    def rms(self, name: str) -> float | None:
+        """Return the RMS of the entries seen; None if none were."""
+        ranges = self._sums.get(name)
+        if not ranges:
+            return None
+        return math.sqrt(sum(s for s, _ in ranges.values()) / sum(n for _, n in ranges.values()))
+
+
+def root_mean_square(weight: Tensor) -> float:
+    """Compute the RMS of all entries of a weight."""
+    return math.sqrt(square_sum(weight.detach()) / weight.numel())
+
+
+def as_real(values: Tensor) -> Tensor:
+    """View a complex tensor as pairs of real numbers, as torch's optimizers do; others as is."""
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+@torch.no_grad()
+def square_sum(weight: Tensor, pool: ThreadPoolExecutor | None = None) -> float:
+    """Compute the sum of squares; it is the same for any number of threads."""
+    flat = as_real(weight).reshape(-1)
+    edges = pairwise([*range(0, len(flat), _CHUNK), len(flat)])
+
+    def part(start: int, stop: int) -> float:
+        values = flat[start:stop].float()
+        return float(values.dot(values))
+
+    jobs = [partial(part, *ends) for ends in edges]
+    return sum([job() for job in jobs] if pool is None else run_all(pool, jobs))
+
+
+class Supply:
+    """Gives units their weights, in the order that a rehearsal found.
+
+    Args:
+        weights: Where the weights come from.
+        workers: Threads that prepare weights, and as many for products.
+
+    Attributes:
+        order: Units as they are used in a pass.
+        ahead: Bytes that may be prepared ahead of use.
+        held: Units whose modules hold their weights now.
+        is_hollow: Weights have no memory, as in a rehearsal.
+        scales: Facts of the weights that have passed by.
+        products: Threads that multiply.
+        loads: Threads that prepare weights.
+    """
+
+    products: ThreadPoolExecutor
+    loads: ThreadPoolExecutor
+
+    def __init__(self, weights: Weights, workers: int) -> None:
+        self.weights, self.workers = weights, workers
+        self.order: list[Unit] = []
+        self.ahead = 0
+        self.held: list[Unit] = []
+        self.is_hollow = False
+        self.scales = Scales()
+        self._coming: dict[Unit, Loading] = {}
+        self._place = 0
+
+    def open(self) -> None:
+        """Start the threads."""
+        self.products = ThreadPoolExecutor(self.workers, "rksp-products")
+        self.loads = ThreadPoolExecutor(self.workers, "rksp-weights")
+
+    def fetch(self, unit: Unit) -> dict[str, Tensor]:
+        """Return the weights of a unit; start loading those of the units after it."""
+        loading = self._coming.pop(unit, None) or self._load(unit)
+        self._advance(unit)
+        tensors = loading.wait()
+        for name, tensor in tensors.items():
+            self.scales.note(name, 0, tensor, self.products)
+        return tensors
+
+    def begin(self, slot: Slot) -> Callable[[], Tensor]:
+        """Start to load one whole weight; return the function that waits for it."""
+        loading = Loading({slot.name: slot.empty}, self.weights.jobs, self.loads)
+        return lambda: loading.wait()[slot.name]
+
+    def read(self, slot: Slot) -> Read:
+        """Return the function that loads parts of a slot's weight."""
+
+        def read(start: int, stop: int) -> Callable[[], Tensor]:
+            shape, dtype = (stop - start, *slot.empty.shape[1:]), slot.empty.dtype
+            like = torch.empty(shape, dtype=dtype, device="meta")
+            if self.is_hollow:  # an expert, because tall weights are never read in rehearsal
+                like = torch.empty(shape[1:], dtype=dtype, device="meta")
+                return lambda: hollow(like).unsqueeze(0)
+            jobs = partial(self.weights.rows, slot.name, start, stop)
+            loading = Loading({slot.name: like}, lambda _, out: jobs(out), self.loads)
+
+            def wait() -> Tensor:
+                part = loading.wait()[slot.name]
+                self.scales.note(slot.name, start, part, self.products)
+                return part
+
+            return wait
+
+        return read
+
+    def _load(self, unit: Unit) -> Loading:
+        shapes: dict[str, Tensor] = {slot.name: slot.empty for slot in unit.slots}
+        return Loading(shapes, self.weights.jobs, self.loads)
+
+    def _advance(self, unit: Unit) -> None:
+        """Start loading what comes next, as far as memory is reserved for it."""
+        try:
+            self._place = self.order.index(unit, self._place) + 1
+        except ValueError:
+            return  # a module that the rehearsal did not reach, such as another expert
+        window, size = [], 0
+        for coming in self.order[self._place :]:
+            size += coming.size
+            if size > self.ahead:
+                break
+            window.append(coming)
+        for stale in set(self._coming) - set(window):
+            self._coming.pop(stale).drop()
+        for coming in window:
+            if coming not in self._coming and coming not in self.held:
+                self._coming[coming] = self._load(coming)
+
+    def rest(self) -> None:
+        """Drop what was prepared; the next pass starts anew."""
+        for loading in self._coming.values():
+            loading.drop()
+        self._coming.clear()
+        self._place = 0
+
+    def close(self) -> None:
+        """Stop the threads."""
+        for pool in (self.loads, self.products):
+            pool.shutdown(wait=True, cancel_futures=True)

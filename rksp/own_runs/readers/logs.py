@@ -115,15 +115,9 @@ def _read_lightning(path: Path) -> Iterator[RawRun]:
         logged = {_plain(name): value for name, value in row.items() if name not in _PLACES}
         points.add(row.get("step"), logged)
     folder = path.parent
-    name = (
-        f"{folder.parent.name}/{folder.name}" if folder.name.startswith("version_") else folder.name
-    )
-    yield RawRun(
-        name=name,
-        file=path,
-        said=settings_beside(folder),
-        curves=points.curves(),
-    )
+    is_version = folder.name.startswith("version_")
+    name = f"{folder.parent.name}/{folder.name}" if is_version else folder.name
+    yield RawRun(name=name, file=path, said=settings_beside(folder), curves=points.curves())
 
 
 def _plain(name: str) -> str:
@@ -148,12 +142,8 @@ def _is_trainer_state(path: Path) -> bool:
         return True
     if (folder.parent / _STATE_FILE).is_file():
         return False
-    beside = [
-        p
-        for p in folder.parent.glob(f"{_CHECKPOINT}*/{_STATE_FILE}")
-        if _step_of(p) > _step_of(path)
-    ]
-    return not beside
+    beside = folder.parent.glob(f"{_CHECKPOINT}*/{_STATE_FILE}")
+    return all(_step_of(other) <= _step_of(path) for other in beside)
 
 
 def _step_of(path: Path) -> int:
@@ -255,13 +245,7 @@ def _read_text_log(path: Path) -> Iterator[RawRun]:
     curves = points.curves()
     done = max((curve.steps[-1] for curve in curves.values()), default=0)
     state = "" if not planned else "finished" if done >= 0.99 * planned else "unfinished"
-    yield RawRun(
-        name=path.stem,
-        file=path,
-        said=said,
-        curves=curves,
-        state=state,
-    )
+    yield RawRun(name=path.stem, file=path, said=said, curves=curves, state=state)
 
 
 TEXT_LOGS = RunReader(matches=_is_text_log, read=_read_text_log)
@@ -337,11 +321,8 @@ def _messages(path: Path) -> Iterator[bytes]:
         place += _HEADER
         if kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
             return
-        parts = (
-            content[place : place + length]
-            if kind in (_FULL, _FIRST)
-            else (parts + content[place : place + length])
-        )
+        part = content[place : place + length]
+        parts = part if kind in (_FULL, _FIRST) else parts + part
         place += length
         if kind in (_FULL, _LAST):
             yield parts

@@ -14,8 +14,7 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
 from rksp.report.blocks import Numbers
-from rksp.spectra.spectrum import Variant
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import NEAR_UNIT, Status, Variant
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
@@ -204,7 +203,7 @@ def small_multiples(
         variant: Says which moduli count as near-unit, drawn as a ring.
         number: Writes numbers of the seed.
     """
-    near_unit = None if variant is None else variant.near_unit
+    near_unit = None if variant is None else NEAR_UNIT
     drawn = [
         Markup("<figure>{}<figcaption>{}<br>ρ {}{}</figcaption></figure>").format(
             circle(layer, within, near_unit),

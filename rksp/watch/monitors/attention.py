@@ -28,8 +28,7 @@ from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.spectra.dmd import fit
-from rksp.spectra.spectrum import LayerSpectrum
-from rksp.spectra.status import Status
+from rksp.spectra.spectrum import LayerSpectrum, Status
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
