@@ -56,6 +56,7 @@ class Finder:
         self._phase = _Phase.BETWEEN
         self._losses: list[Tensor] = []
         self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
+        self._words = 0  # by which the step's losses are multiplied
         self._depth = 0  # of backward passes
         self._is_busy = self._is_over = False
         self._known: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
@@ -150,8 +151,8 @@ class Finder:
             self._guarded(_run_new, module, known, args, kwargs)
 
     def _around_backward(self, backward: _Call, tensors: Any, *args: Any, **kw: Any) -> Any:
-        if not self._depth and self.session is not None and isinstance(tensors, Tensor):
-            self._guarded(self.session.begin_backward, tensors)
+        if not self._depth and isinstance(tensors, Tensor):
+            self._guarded(self._before_backward, tensors)
         self._depth += 1
         try:
             done = backward(tensors, *args, **kw)
@@ -274,6 +275,11 @@ class Finder:
             self.session.begin(args, kwargs)
         self.session.begin_pass(args, kwargs)
 
+    def _before_backward(self, loss: Tensor) -> None:
+        self._words += _words(loss)
+        if self.session is not None:
+            self.session.begin_backward(loss)
+
     def _after_backward(self, tensors: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
@@ -307,7 +313,8 @@ class Finder:
                 return  # the optimizer of another model, or a second clip
             self.session.begin((), {})
         self._phase = _Phase.READ
-        losses, self._losses = self._losses, []
+        losses, self._losses = [loss / max(self._words, 1) for loss in self._losses], []
+        self._words = 0
         self.session.after_backward(losses, scale=scale, limit=limit)
 
     def _after_update(self, optimizer: Optimizer) -> None:
@@ -361,6 +368,20 @@ def owner_of(trained: set[int]) -> nn.Module | None:
     """Return the smallest module that holds all of these parameters."""
     holders = [m for m in living(nn.Module) if trained <= {id(p) for p in m.parameters()}]
     return min(holders, key=lambda m: sum(1 for _ in m.modules()), default=None)
+
+
+def _words(loss: Tensor) -> int:
+    """Return the number of words that a mean is multiplied by, as in torchtune's recipes, or 0.
+
+    They divide the gradients of a step by the sum of these numbers before they clip.
+    """
+    if loss.grad_fn is None or not loss.grad_fn.name().startswith("MulBackward"):
+        return 0
+    with contextlib.suppress(RuntimeError):  # the script wrote to it
+        other = getattr(loss.grad_fn, "_saved_other", None)
+        if isinstance(other, Tensor) and other.dtype == torch.int64 and other.numel() == 1:
+            return int(other)
+    return 0
 
 
 def _ids(optimizer: Optimizer) -> set[int]:
