@@ -107,7 +107,7 @@ def test_the_commands_fit_and_judge_the_rows_of_files(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     fitted = load_fine_tuning_model(output)
     assert {"east", "west", "north", "lab"} <= set(fitted.card["rows"]["ladder"])
-    assert {row["rate"] for row in fitted.measured()} == {"best", "edge", "forgetting"}
+    assert {row["rate"] for row in fitted.card["measured"]} == {"best", "edge", "forgetting"}
     judged = run_rksp("eval-fine-tuning", str(path), program=main)
     assert judged.returncode == 0, judged.stderr
     assert "| families | 12 | 3 |" in judged.stdout  # of the rows alone

@@ -155,11 +155,11 @@ class Filling:
         return torch.Size(self.shape).numel()
 
 
-class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # untyped
+class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     """Records every in-place operation on the weights; other operations run."""
 
     def __init__(self, names: dict[int, str], shapes: dict[str, torch.Size]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # untyped
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         self.names, self.shapes = names, shapes
         self.steps: dict[str, list[Step]] = {name: [] for name in shapes}
         self.unclear: dict[str, str] = {}

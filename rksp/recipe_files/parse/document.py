@@ -250,7 +250,7 @@ def _plain(key: Any) -> str:
     return str(key).replace("-", "_")
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """PyYAML's safe loader with the scalars of YAML 1.2."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}

@@ -329,7 +329,7 @@ def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
 
 def _hook(tensor: Tensor, call: Callable[[Tensor], None]) -> None:
     """Call with the gradient of a tensor, which stays as it is."""
-    tensor.register_hook(call)  # type: ignore[no-untyped-call, unused-ignore]  # torch's own
+    tensor.register_hook(call)  # type: ignore[no-untyped-call]  # torch's own
 
 
 def _first(tensor: Tensor) -> Tensor:

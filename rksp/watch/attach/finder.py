@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import json
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
+
+from rksp.watch.attach import living
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -357,11 +358,6 @@ def _run_new(
         if key not in known:
             more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
             hook(module, args, *more)
-
-
-def living(*kinds: type) -> Iterator[Any]:
-    """Yield the objects of these kinds in this process."""
-    return (found for found in gc.get_objects() if issubclass(type(found), kinds))
 
 
 def owner_of(trained: set[int]) -> nn.Module | None:

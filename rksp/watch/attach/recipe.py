@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from rksp.models.adapters import adapters_of, precision_of
 from rksp.recipe import fields_of
 from rksp.recipe_files.table.names import schedule_of
-from rksp.watch.attach.finder import living
+from rksp.watch.attach import living
 
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
