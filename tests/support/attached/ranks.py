@@ -38,4 +38,6 @@ for _ in range(12):
     optimizer.zero_grad()
     losses.append(loss.item())
 Path(f"losses.{rank}").write_text("\n".join(map(repr, losses)))
+dist.barrier()  # gloo aborts a rank whose peer is gone before its last message has arrived
+del model, optimizer
 dist.destroy_process_group()

@@ -100,4 +100,5 @@ for step in range(12):
         kept = {"model": get_model_state_dict(model), "optimizer": optimizers.state_dict()}
         dcp.save(kept, checkpoint_id="checkpoint")
 Path(f"losses.{rank}").write_text("\n".join(map(repr, losses)))
+dist.barrier()  # gloo aborts a rank whose peer is gone before its last message has arrived
 dist.destroy_process_group()
