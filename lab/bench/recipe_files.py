@@ -35,7 +35,7 @@ reader.
 
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
-(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), where options of the script count with
+(`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), where options of the script are read at
 their defaults; a notebook as the script of its cells; shell scripts as words. A value that stands
 elsewhere, such as behind `!include`, is named and left out.
 

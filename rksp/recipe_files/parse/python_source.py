@@ -4,8 +4,8 @@ Read are: assignments of literals and arithmetic at the top level and in classes
 of modded-nanogpt), functions that return a configuration built from nested calls with keywords
 (torchtitan's registry), and the keywords with which optimizers are built. Of a training script, the
 calls: with which literal arguments it builds its trainer and model. A name counts with what it was
-assigned last before the call, if every assignment to it is at the top level, or just one is at
-whatever depth; an option of the command line counts with its default.
+assigned last before the call, if every assignment to it is at the top level, or if there is only
+one, at whatever depth. An option of the script's command line has its default.
 """
 
 from __future__ import annotations
@@ -470,12 +470,10 @@ def _option(node: ast.Call, known: Mapping[str, Any]) -> dict[str, Any]:
     if not names or is_positional or "required" in given:
         return {}
     name = names[-1] if "dest" in given else (long or names)[0]
+    if "default" in given:
+        return {name: _value(given["default"], known)}
     is_switch = "action" in given and literal(given["action"], known) == "store_true"
-    return {
-        name: _value(given["default"], known)
-        if "default" in given
-        else (False if is_switch else None)
-    }
+    return {name: False if is_switch else None}
 
 
 def _last_word(node: ast.expr) -> str:
@@ -513,7 +511,7 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
         if compare is not None and all(isinstance(side, int | float | str) for side in sides):
             with contextlib.suppress(TypeError):
                 return compare(*sides)
-        if ast.unparse(node).endswith("== 'cuda'"):
+        if ast.unparse(node).endswith("== 'cuda'"):  # of what a function picks
             return True
     if isinstance(node, ast.IfExp):
         test = _value(node.test, known)

@@ -76,7 +76,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     more = f", the first of {len(found)}" if len(found) > 1 else ""
     notes = [f"Read from the calls of a script, {first.short}{_at(first)}{more}."]
     if any(call.short.startswith("parse_") for call in calls):
-        notes.append("Its options count with their defaults.")
+        notes.append("Its command-line options are read at their defaults.")
     return read, tuple(notes)
 
 
