@@ -55,8 +55,9 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
 
     Short runs have the spread of the lab's tasks, long ones that of the public sources. An unknown
     family adds the spread between families of the lab, whose tasks are known, and another objective
-    than the next token that between its tasks, or a stated one where text is masked. An optimizer that is no kin of Adam adds the part of
-    its spread between sources that goes beyond that of the others.
+    than the next token that between its tasks, or a stated one where text is masked. An optimizer
+    that is no kin of Adam adds the part of its spread between sources that goes beyond that of the
+    others.
     Lapses are counted with these spreads.
 
     Args:
