@@ -113,9 +113,7 @@ def fit_censored(
     bounds = [(None, None), *(limits[s] for s in signs), *[(None, None)] * len(names)]
     bounds += [(math.log(_NARROWEST), math.log(_WIDEST))] * kind_count
     options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-14, "gtol": 1e-7, "maxcor": 30}
-    near = minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    ).x
+    near = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     theta = _settled(lambda theta: objective(theta)[1], near, bounds)
     return CensoredFit(
         intercept=float(theta[0]),
