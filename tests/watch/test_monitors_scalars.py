@@ -130,6 +130,15 @@ def test_gradient_norm_leaves_out_what_is_not_finite_and_what_has_no_gradient() 
     assert monitor.bind(frozen) == "no parameter is trained"
 
 
+def test_a_sparse_gradient_counts_each_row_once(recwarn) -> None:
+    model = nn.Embedding(8, 2, sparse=True)
+    model(torch.tensor([3, 3, 5])).sum().backward()  # row 3 twice: 2 and 2
+    moment = Moment(step=0, model=model)
+    (norm,) = set(gradient_norms(moment).values())
+    assert float(norm) == pytest.approx(math.sqrt(2 * 2**2 + 2 * 1**2))
+    assert float(sums_of_squares([[model.weight.grad]])) == pytest.approx(10.0)
+
+
 def test_a_gradient_whose_square_overflows_has_a_norm_and_is_finite() -> None:
     model = _model()
     for p in model.parameters():

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ class Finder:
         self._passed: set[tuple[int, int]] = set()  # (module, number of optimizers) looked at
         self._phase = _Phase.BETWEEN
         self._losses: list[Tensor] = []
+        self._product: Tensor | float = 0.0  # of vectors differentiated, with their weights
+        self._is_searching = False  # an optimizer evaluates its closure anew, as LBFGS does
         self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
         self._words = 0  # by which the step's losses are multiplied
         self._depth = 0  # of backward passes
@@ -95,7 +97,9 @@ class Finder:
             optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
             optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
         ]
+        self._wrap(nn.Module, "__reduce_ex__", self._around_reduction)
         self._wrap(torch.autograd, "backward", self._around_backward)
+        self._wrap(torch.autograd, "grad", self._around_grad)
         self._wrap(Optimizer, "__init__", self._around_making)
         for name in _CLIPS:
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -160,8 +164,27 @@ class Finder:
         finally:
             self._depth -= 1
         if not self._depth:
-            self._guarded(self._after_backward, tensors)
+            weights = kw.get("grad_tensors", args[0] if args else None)
+            self._guarded(self._after_backward, tensors, weights)
         return done
+
+    def _around_grad(self, grad: _Call, outputs: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+        if isinstance(inputs, Iterator):  # of parameters, which torch would use up
+            inputs = tuple(inputs)
+        found = grad(outputs, inputs, *args, **kw)
+        parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        is_of_weights = any(isinstance(one, nn.Parameter) for one in parts)
+        if is_of_weights and isinstance(outputs, Tensor) and not self._depth:
+            weights = kw.get("grad_outputs", args[0] if args else None)
+            self._guarded(self._differentiated, outputs, weights)
+        return found
+
+    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: Any) -> Any:
+        """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
+        reduced = reduce(module, *args)
+        if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
+            return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
+        return reduced
 
     def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
@@ -198,6 +221,7 @@ class Finder:
         if self._depth:
             self._guarded(self._refuse, "an optimizer steps inside of a backward pass")
             return None
+        self._is_searching = False
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._guarded(self._before_update, optimizer)
@@ -206,6 +230,7 @@ class Finder:
         def watched() -> Any:
             result = closure()
             self._guarded(self._before_update, optimizer)
+            self._is_searching = True
             return result
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
@@ -214,6 +239,7 @@ class Finder:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if not torch.compiler.is_compiling():
+            self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -267,9 +293,9 @@ class Finder:
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with the first of its forward passes."""
-        if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
-            self._finish()
-        if self.session is None:
+        if self._phase is _Phase.READ and not self._is_searching:
+            self._finish()  # an optimizer of the last step did not step this time
+        if self.session is None or self._is_searching:
             return
         if self._phase is _Phase.BETWEEN:
             self._phase = _Phase.PASSES
@@ -281,17 +307,30 @@ class Finder:
         if self.session is not None:
             self.session.begin_backward(loss)
 
-    def _after_backward(self, tensors: Any) -> None:
+    def _after_backward(self, tensors: Any, weights: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
-        is_other = self._entry is not None and self._phase is not _Phase.PASSES
-        if is_other or any(part.numel() != 1 for part in parts):
+        if self._is_of_another():
             return
-        self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+        if all(part.numel() == 1 for part in parts):
+            self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+        elif len(parts) == 1:
+            self._differentiated(parts[0], weights)
         if len(self._losses) > _MOST_PASSES:
             self._refuse(f"no optimizer stepped in {_MOST_PASSES} backward passes")
         if self.session is not None:
             self.session.end_micro_batch()
+
+    def _differentiated(self, output: Tensor, weights: Any) -> None:
+        """Note what stands for the loss of a step in which backward is called on no scalar."""
+        if not self._is_of_another() and (output.numel() == 1 or isinstance(weights, Tensor)):
+            part = output.detach() if weights is None else (output.detach() * weights).sum()
+            self._product = self._product + part
+
+    def _is_of_another(self) -> bool:
+        """Tell whether a pass is of another model, or of a step that was already read."""
+        is_off = self._entry is not None and self._phase is not _Phase.PASSES
+        return is_off or self._is_searching
 
     def _before_update(self, optimizer: Optimizer) -> None:
         if not self._losses and not any(float(g.get("lr", 1)) for g in optimizer.param_groups):
@@ -314,8 +353,9 @@ class Finder:
                 return  # the optimizer of another model, or a second clip
             self.session.begin((), {})
         self._phase = _Phase.READ
-        losses, self._losses = [loss / max(self._words, 1) for loss in self._losses], []
-        self._words = 0
+        found = self._losses or [one for one in (self._product,) if isinstance(one, Tensor)]
+        losses = [loss / max(self._words, 1) for loss in found]
+        self._losses, self._product, self._words = [], 0.0, 0
         self.session.after_backward(losses, scale=scale, limit=limit)
 
     def _after_update(self, optimizer: Optimizer) -> None:
@@ -358,6 +398,21 @@ def _run_new(
         if key not in known:
             more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
             hook(module, args, *more)
+
+
+def _without_ours(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a module without the hooks of rksp; the state itself stays."""
+    held = {n: part for n, part in state.items() if "_hooks" in n and isinstance(part, dict)}
+    ours = {
+        key
+        for part in held.values()
+        for key, hook in part.items()
+        if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("rksp.")
+    }
+    if not ours:
+        return state
+    parts = {n: part for n, part in held.items() if not ours.isdisjoint(part)}
+    return state | {n: type(p)((k, p[k]) for k in p if k not in ours) for n, p in parts.items()}
 
 
 def owner_of(trained: set[int]) -> nn.Module | None:

@@ -78,6 +78,7 @@ class Session:
         self._limit: float | None = None
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
+        self._was_stopped = False
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -102,7 +103,6 @@ class Session:
             torch=torch.__version__,
             silent=self.watch.silent,
         )
-        self.voice.leave("log", str(self.voice.log.path))
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
@@ -158,6 +158,8 @@ class Session:
         Raises:
             SystemExit: An alarm is to stop the run.
         """
+        if not self.step:  # from here on there is something to report
+            self.voice.leave("log", str(self.voice.log.path))
         self._moment = self._now()
         loss = float(sum(losses)) if losses else None
         if self._kept is not None:
@@ -193,7 +195,7 @@ class Session:
         self.voice.note("end", **end, crash=crash and summary(crash))
         self._beside.close()
         if self._recorded is not None:
-            self._recorded.write()
+            self._recorded.write(is_whole=crash is None and not self._was_stopped)
 
     # Parts
 
@@ -249,6 +251,7 @@ class Session:
         critical = next((a for a in heard if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options["on_alarm"] == "stop":
             reason = f"stopped at step {critical.step}: {sentence(critical)}"
+            self._was_stopped = True
             self.voice.note("stop", step=critical.step, reason=reason)
             self.voice.leave("stop", reason)
             raise SystemExit(STOPPED)
