@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -231,7 +233,9 @@ def without_a_scalar() -> list[float]:
         if step % 2:
             each.backward(torch.full_like(each, 1 / len(each)))
         else:
-            for p, grad in zip(weights, torch.autograd.grad(each.mean(), iter(weights))):
+            for p, grad in zip(
+                weights, torch.autograd.grad(each.mean(), iter(weights)), strict=True
+            ):
                 p.grad = grad
         optimizer.step()
         optimizer.zero_grad()
@@ -265,15 +269,23 @@ LOOPS = (
 )  # fmt: skip
 
 
+class Holding(Finder):
+    """Keeps the watch of a model that its script has dropped, to look at it afterwards."""
+
+    def _meet(self, *args: object) -> None:
+        super()._meet(*args)
+        self.held = self.session
+
+
 @pytest.fixture
 def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
     """Attach to this process, and detach at the end of the test."""
     made: list[Finder] = []
 
-    def attach(**options: object) -> Finder:
+    def attach(kind: type[Finder] = Holding, **options: object) -> Finder:
         told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
         told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None, "memory": 1.0}
-        made.append(Finder(told | options))
+        made.append(kind(told | options))
         made[-1].hook()
         return made[-1]
 
@@ -453,6 +465,43 @@ def test_a_log_without_a_step_is_not_announced(attached, tmp_path):
         train()
         finder.close()
         assert len(list(tmp_path.glob("*.log"))) == logs
+
+
+def test_a_model_that_its_script_drops_is_let_go_and_the_next_one_is_watched(attached, tmp_path):
+    models: list[weakref.ref[Net]] = []
+
+    def folds() -> list[float]:
+        losses = []
+        for _ in range(2):
+            model = Net()
+            models.append(weakref.ref(model))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            losses += trained(model, optimizer)
+            del model, optimizer
+        return losses
+
+    expected = seeded(folds)
+    models.clear()
+    finder = attached(Finder, record=str(tmp_path / "runs.jsonl"), monitors=["loss"])
+    assert seeded(folds) == expected
+    assert models[0]() is None
+    finder.close()
+    lines = list(map(json.loads, (tmp_path / "watch.jsonl").read_text().splitlines()))
+    assert [line["kind"] for line in lines if line["kind"] in ("run", "end")] == ["run", "end"] * 2
+    losses = [line["value"] for line in lines if line.get("quantity") == "loss"]
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert len(read_record(tmp_path / "runs.jsonl")) == 2
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
 
 
 def test_a_cause_that_cannot_be_looked_for_changes_nothing(attached, tmp_path, monkeypatch):

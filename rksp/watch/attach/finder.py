@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -50,7 +52,7 @@ class Finder:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.session: Session | None = None
+        self._session: Callable[[], Session | None] = lambda: None  # the model's hook holds it
         self._process = os.getpid()
         self._made: list[weakref.ref[Optimizer]] = []
         self._passed: set[tuple[int, int]] = set()  # (module, number of optimizers) looked at
@@ -63,12 +65,19 @@ class Finder:
         self._depth = 0  # of backward passes
         self._is_busy = self._is_over = False
         self._known: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._expected: set[Optimizer] = set()
-        self._stepped: set[Optimizer] = set()
-        self._entry: nn.Module | None = None
+        self._expected: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._is_called = False  # the model in training; otherwise steps begin with backward
         self._has_mode = False  # the script puts the model into training mode
         self._handles: list[Any] = []
+        self._seeking: Any = None  # the hook on all modules, until one is met
+        self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
+
+    @property
+    def session(self) -> Session | None:
+        """The watch of a model, as long as the script keeps the model."""
+        return self._session()
 
     @classmethod
     def attach(cls) -> None:
@@ -81,6 +90,7 @@ class Finder:
         """End the watch, and leave torch as it was; not to be called inside of a hook."""
         if os.getpid() != self._process:
             return
+        self._cease()
         for handle in self._handles:
             handle.remove()
         for owner, name, original in reversed(self._wrapped):
@@ -92,8 +102,8 @@ class Finder:
         """Register with torch."""
         # Of torch.compile, about the one global hook, which is gone before anything is compiled.
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        self._seek()
         self._handles = [
-            hooks.register_module_forward_pre_hook(self._before_any_forward),
             optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
             optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
         ]
@@ -106,6 +116,17 @@ class Finder:
                 self._wrap(place, name, self._around_clip)
         self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
         self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
+
+    def _seek(self) -> None:
+        """Look for a model in what is called from now on."""
+        if self._seeking is None:
+            self._seeking = hooks.register_module_forward_pre_hook(self._before_any_forward)
+
+    def _cease(self) -> None:
+        """Look for no model any more."""
+        if self._seeking is not None:
+            self._seeking.remove()
+            self._seeking = None
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
@@ -142,12 +163,14 @@ class Finder:
         self._passed.add(key)
         self._guarded(self._meet, module)
         if self.session is not None:  # its own hook comes too late for this pass
-            self._before_entry(module, args, {})
+            self._before_entry(self.session, module, args, {})
 
     def _before_entry(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, session: Session, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
+            return
+        if not self._is_called or session is not self.session:
             return
         if module.training or not self._has_mode:
             self._has_mode |= module.training
@@ -192,6 +215,7 @@ class Finder:
         return clip(*args, **kwargs)
 
     def _around_making(self, make: _Call, optimizer: Any, *args: Any, **kw: Any) -> Any:
+        self._guarded(self._look_again)
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
@@ -207,9 +231,9 @@ class Finder:
     def _around_scaled_step(
         self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
     ) -> Any:
-        before = set(self._stepped)
+        before = len(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
-        if self._phase is not _Phase.BETWEEN and self._stepped == before:
+        if self._phase is not _Phase.BETWEEN and len(self._stepped) == before:
             self._guarded(self._skip, optimizer)
         return done
 
@@ -259,6 +283,16 @@ class Finder:
 
     # What that means
 
+    def _look_again(self) -> None:
+        """Free a model that the script dropped, and look for the next one that trains."""
+        is_used = self.session is not None and self.session.step > 0
+        if is_used and (now := time.monotonic()) >= self._rests_until:
+            gc.collect()  # a model and its watch refer to each other
+            end = time.monotonic()
+            self._rests_until = end + 50 * (end - now)  # a script may make optimizers all the time
+        if self.session is None:
+            self._seek()
+
     def _refuse(self, why: str) -> None:
         raise RuntimeError(why)
 
@@ -278,18 +312,21 @@ class Finder:
             root = owner_of(trained) or module
         if root is None:
             raise LookupError("no module holds what the optimizer trains")
-        self._handles.pop(0).remove()
+        self._cease()
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         from rksp.watch.attach.session import Session
 
-        self._expected = set(met)
-        self.session = Session(root, module, met, self.options)
-        self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
-        if module is not None:
-            self._entry = module
-            hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
-            self._handles.insert(0, hook)
+        self._expected, self._stepped = weakref.WeakSet(met), weakref.WeakSet()
+        self._known.clear()
+        self._phase, self._is_called, self._has_mode = _Phase.BETWEEN, module is not None, False
+        session = Session(root, module, met, self.options)
+        self._session = weakref.ref(session)
+        if all(owner is not FullyShardedDataParallel for owner, *_ in self._wrapped):
+            self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
+        hook = functools.partial(self._before_entry, session)
+        holder = root if module is None else module
+        self._handles.append(holder.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with the first of its forward passes."""
@@ -329,7 +366,7 @@ class Finder:
 
     def _is_of_another(self) -> bool:
         """Tell whether a pass is of another model, or of a step that was already read."""
-        is_off = self._entry is not None and self._phase is not _Phase.PASSES
+        is_off = self._is_called and self._phase is not _Phase.PASSES
         return is_off or self._is_searching
 
     def _before_update(self, optimizer: Optimizer) -> None:
@@ -338,9 +375,8 @@ class Finder:
         if self.session is None:
             self._meet(None, optimizer)
         if self._takes_part(optimizer):
-            if self._phase is _Phase.BETWEEN and self._entry is not None:
-                self._entry = None  # it is not called in training: steps begin with backward
-                self._handles.pop(0).remove()
+            if self._phase is _Phase.BETWEEN:
+                self._is_called = False
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, still in there
             self._read(1.0 if scale is None else float(scale))
 
@@ -349,7 +385,7 @@ class Finder:
         if self.session is None or self._phase is _Phase.READ:
             return
         if self._phase is _Phase.BETWEEN:
-            if self._entry is not None:
+            if self._is_called:
                 return  # the optimizer of another model, or a second clip
             self.session.begin((), {})
         self._phase = _Phase.READ
@@ -367,7 +403,7 @@ class Finder:
     def _finish(self) -> None:
         """End a step whose weights have moved."""
         self._phase = _Phase.BETWEEN
-        self._expected, self._stepped = self._stepped or self._expected, set()
+        self._expected, self._stepped = self._stepped or self._expected, weakref.WeakSet()
         if self.session is not None:
             self.session.after_update()
 

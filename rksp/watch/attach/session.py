@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -78,7 +80,8 @@ class Session:
         self._limit: float | None = None
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
-        self._was_stopped = False
+        self._was_stopped = self._is_closed = False
+        self._process = os.getpid()
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -187,8 +190,15 @@ class Session:
         if self.voice.is_time():
             self._say_where_it_is()
 
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
     def close(self) -> None:
-        """Write the end of the run."""
+        """Write the end of the run, once, in the process that trained it."""
+        if self._is_closed or os.getpid() != self._process:
+            return
+        self._is_closed = True
         crash = getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
