@@ -256,6 +256,9 @@ def copied_and_saved() -> list[float]:
         for same in (copy.deepcopy(model), copy.copy(model)):
             assert not same._forward_pre_hooks and not same._forward_pre_hooks_with_kwargs
             loss_of(same, batch())
+        tokens = batch()
+        assert torch.equal(torch.jit.script(model.eval())(tokens), model(tokens))
+        model.train()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

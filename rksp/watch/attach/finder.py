@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import _recursive
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
@@ -108,6 +109,7 @@ class Finder:
             optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
         ]
         self._wrap(nn.Module, "__reduce_ex__", self._around_reduction)
+        self._wrap(_recursive, "get_hook_stubs", self._around_stubs)
         self._wrap(torch.autograd, "backward", self._around_backward)
         self._wrap(torch.autograd, "grad", self._around_grad)
         self._wrap(Optimizer, "__init__", self._around_making)
@@ -237,6 +239,15 @@ class Finder:
             self._guarded(self._skip, optimizer)
         return done
 
+    def _around_stubs(self, stubs: _Call, module: nn.Module) -> Any:
+        """Leave our hooks out of a module that `torch.jit.script` compiles."""
+        held = vars(module).copy()
+        vars(module).update(_without_ours(held))
+        try:
+            return stubs(module)
+        finally:
+            vars(module).update(held)
+
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -254,7 +265,7 @@ class Finder:
         def watched() -> Any:
             result = closure()
             self._guarded(self._before_update, optimizer)
-            self._is_searching = True
+            self._is_searching = self._phase is _Phase.READ
             return result
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})

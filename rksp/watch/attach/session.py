@@ -190,8 +190,8 @@ class Session:
         if self.voice.is_time():
             self._say_where_it_is()
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        with suppress(Exception):  # modules may be gone by now
             self.close()
 
     def close(self) -> None:
