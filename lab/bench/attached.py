@@ -95,7 +95,7 @@ def watched_cost(
         kept.begin(number + 1)
         copy = time.process_time() - started
         finder.close()
-    bare, own = map(min, zip(*alone[rounds + 1 :], strict=True))
+    bare, own = (min(part) for part in zip(*alone[rounds + 1 :], strict=True))
     watched = spent[1 : rounds + 1]
     least = {name: min(step[name] for step in watched) for name in every if name in spent[1]}
     every[_COPY] = SPARSEST
