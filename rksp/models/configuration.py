@@ -23,7 +23,7 @@ from rksp.models.declared import setting
 from rksp.models.type_table import TableConfig, has_parts, table_config, type_names
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
-# builds from a published config.json; `tests/families.md` lists them.
+# builds from a published config.json.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
     "mimo": "qwen2",
