@@ -160,7 +160,7 @@ def conclude(document: Document, *, exit_zero: bool) -> int:
 
 
 def made_with(context: typer.Context) -> dict[str, str]:
-    """Return what a report says of its command: how to repeat it, and which defaults a file set."""
+    """Return how to repeat the command of a report, and which defaults a file set."""
     sources = {p.name: context.get_parameter_source(p.name) for p in context.command.params}
     from_file = [
         f"{parameter.opts[-1]} {context.params[parameter.name]}"
