@@ -12,7 +12,7 @@ import typer
 from rksp.cli import process
 from rksp.cli import shared_options as shared
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
+from rksp.cli.rendering import MAX_TRAINED, command_line, conclude, emit, made_with, outputs
 from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -35,7 +35,8 @@ _TWIN = {"batch_size": 8, "sequence_length": 64}
 Target = Annotated[str, typer.Argument(help="A target, as for rksp score.")]
 _Given = Annotated[Given[Recipe], Panel(title="Recipe")]
 _Of = Annotated[shared.RunOptions, Panel(title="Recipe")]
-_Model = Annotated[shared.ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})]
+_TRAINS = Panel(title="Model", defaults={"max_params": MAX_TRAINED})
+_Model = Annotated[shared.ModelOptions, _TRAINS]
 
 
 def _measuring(spend: str, seed: str, **defaults: object) -> Panel:
