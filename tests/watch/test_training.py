@@ -71,7 +71,7 @@ def test_the_loop_is_the_bare_loop_bit_for_bit(schedule: str) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert np.arraysame_weights(curves.loss, np.float32(losses))
+    assert np.array_equal(curves.loss, np.float32(losses))
     assert same_weights(ours, theirs)
     assert curves.planned_steps == 10
     assert len(curves.grad_norm) == 10
@@ -215,7 +215,7 @@ def test_low_precision_trains_near_full(precision: str) -> None:
     full = train(_member(), batches, _recipe(max_steps=8, learning_rate=1e-3))
     low = train(_member(), batches, _recipe(max_steps=8, learning_rate=1e-3, precision=precision))
     np.testing.assert_allclose(low.loss, full.loss, rtol=0.02)
-    assert not np.arraysame_weights(low.loss, full.loss)  # it did compute in another type
+    assert not np.array_equal(low.loss, full.loss)  # it did compute in another type
     np.testing.assert_allclose(low.grad_norm, full.grad_norm, rtol=0.1)  # unscaled
 
 
