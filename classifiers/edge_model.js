@@ -253,9 +253,8 @@ function wideningsOf(model, run, facts, features, outside, of) {
   const shown = (name) => (model[of].weights[name] || 0) * features[name];
   const kind = KINDS.reduce((sum, name) => sum + shown(name), offsetOf(model.kinds, run, of));
   found.push(((1 - share) / share) * Math.abs(kind));
-  if (!run.predicts_next && unlike.task) {
-    found.push(horizonShare(run.max_steps) * unlike.task[of]);
-  }
+  const objective = unlike[run.masks ? "masked" : "task"];
+  if (!run.predicts_next && objective) found.push(horizonShare(run.max_steps) * objective[of]);
   if (!facts.optimizers[run.optimizer].is_adam_kin && unlike.optimizer) {
     found.push(unlike.optimizer[of]);
   }

@@ -140,8 +140,9 @@ class Kinds:
         if share < 1:  # the part of the effect of a kind that only toy runs show
             whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
             found["kind"] = _times((1 - share) / share, whole)
-        if not inputs.predicts_next and "task" in self.unlike:
-            found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])
+        objective = "masked" if inputs.masks else "task"
+        if not inputs.predicts_next and objective in self.unlike:
+            found["objective"] = _times(horizon_share(inputs.steps), self.unlike[objective])
         if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
             found["optimizer"] = self.unlike["optimizer"]
         if inputs.in_fp8 and "optimizer" in self.unlike:  # as much as any part that runs differ in

@@ -132,7 +132,7 @@ def _sources(
 
 
 def _errors(title: str, edges: Sequence[float], bests: Sequence[float]) -> str:
-    cells = " | ".join(f"{value:.2f}" for value in edges)
+    cells = " | ".join("–" if math.isnan(value) else f"{value:.2f}" for value in edges)
     return f"| {title} | **{np.nanmean(edges):.2f}** | {cells} | {np.nanmean(bests):.2f} |"
 
 
@@ -154,15 +154,17 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         mine = _adam(found)
         lost = [float(p.ladder.excess_at(p.start)) for p in mine]
         edged = [p for p in mine if p.ladder.has_edge]
-        fails = np.mean([p.start > p.ladder.edge for p in edged])
-        share = float(np.mean([p.is_covered for p in edged]))
+        shares = [p.is_covered for p in edged]
+        normed = [p.is_covered for p in edged if p.ladder.inputs.norm != "none"]
+        fails = f"{np.mean([p.start > p.ladder.edge for p in edged]):.0%}" if edged else "–"
+        share = f"{np.mean(shares):.0%}" if edged else "–"
         lines.append(
             f"| {name} | {len(mine)} | {np.median(lost):.3f} | {np.quantile(lost, 0.9):.3f} | "
-            f"{fails:.0%} | {share:.0%} |"
+            f"{fails} | {share} |"
         )
         pooled += lost
-        covered.append(share)
-        judged.append(np.mean([p.is_covered for p in edged if p.ladder.inputs.norm != "none"]))
+        covered += [np.mean(shares)] if shares else []
+        judged += [np.mean(normed)] if normed else []
         runs = sum(len(p.failed) for p in mine)
         for p in mine:
             probabilities += p.failed.tolist()

@@ -142,9 +142,8 @@ def _conclusions(
         found.append(f"The loss shows a failure from step {trial.onset} on.")
     cause = next((one for one in causes if one.cause != "unknown"), None)
     if cause is not None:
-        found.append(
-            f"The cause, as step {cause.step} shows: {cause.cause}. {_sentence(cause.text)}"
-        )
+        why = f"{cause.text[:1].upper()}{cause.text[1:]}."
+        found.append(f"The cause, as step {cause.step} shows: {cause.cause}. {why}")
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
     if troubles and (cause is None or cause.cause in ("rate", "warm-up")):
         start = (forecast.rates if forecast else {}).get("start_here")
@@ -155,10 +154,6 @@ def _conclusions(
         how = "--on-alarm shape" if advice == "step_clip" else f'interventions=["{advice}"]'
         found.append(f"Against this alarm there is {advice} ({how}).")
     return found
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarray:

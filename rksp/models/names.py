@@ -35,11 +35,13 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
 from rksp.ground.files import with_home
 from rksp.models.configuration import ALIASES, offline, types_for
+from rksp.models.type_table import type_names
 
 _ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _PUBLISHED = "published.tsv"
 _SIZE = re.compile(r"(?<![a-z0-9])(\d+x)?\d+([._]\d+)?[bm](?![a-z0-9])")
 _SIZED = re.compile(r"\d|(^|[-_])(tiny|small|base|large|mini|medium|xl|xxl)($|[-_])")
+_NAMED_SIZE = re.compile(r"[-_](tiny|small|base|large|mini|medium|xl|xxl)($|[-_])")
 _DOT = re.compile(r"([a-z]\d+)_(\d+)(?=[_-]|$)")  # qwen2_5_7b is qwen2.5-7b
 _MOST_WORDS, _LONGEST = 16, 200  # of a name that is searched for a stem
 _LARGEST = 2**20  # bytes of a config.json; the largest real one is below 100 kB
@@ -341,7 +343,8 @@ def published_like(name: str) -> Published | None:
     """Return the configuration that a name or a path speaks of; None if it speaks of none.
 
     A part of the path is the name of a published model, or holds one that states its size:
-    `my-org/Llama-3.1-8B-medical`, `/models/DeepSeek-V3.1`, `qwen2_5/qwen2_5_7b`.
+    `my-org/Llama-3.1-8B-medical`, `/models/DeepSeek-V3.1`, `qwen2_5/qwen2_5_7b`,
+    `me/whisper-small-hi`.
     """
     for part in reversed(name.replace("\\", "/").split("/")):
         words = re.split(r"([-_])", part)[: 2 * _MOST_WORDS]
@@ -352,7 +355,8 @@ def published_like(name: str) -> Published | None:
         for i, j in spans:
             stem = "".join(words[i:j]).lower()
             is_whole = j - i == len(words) and _SIZED.search(stem)  # not `model`, `checkpoint`
-            if is_whole or (_SIZE.search(stem) and not stem[0].isdigit()):
+            is_sized = _SIZE.search(stem) or _NAMED_SIZE.search(stem)
+            if is_whole or (is_sized and not stem[0].isdigit()):
                 dotted = _DOT.sub(r"\1.\2", stem).replace("_", "-")
                 found = _row(f"/{stem} ") or _row(f"/{dotted} ")
                 if found is not None:
@@ -361,11 +365,11 @@ def published_like(name: str) -> Published | None:
 
 
 def nearest_published(name: str) -> str:
-    """Return "; did you mean a, b?" for the ids closest to a name, or ""."""
+    """Return "; did you mean a, b?" for the ids and model types closest to a name, or ""."""
     ids = [one for line in _text()[0].splitlines()[1:] for one in line.split("\t")[3].split()]
     model = name.rpartition("/")[2].lower()
     named: dict[str, str] = {}
-    for one in ids:
+    for one in (*ids, *sorted(type_names())):
         named.setdefault(one.rpartition("/")[2].lower(), one)
     close = difflib.get_close_matches(model, named, n=3, cutoff=0.75)
     return f"; did you mean {', '.join(named[one] for one in close)}?" if close else ""

@@ -358,6 +358,18 @@ def test_what_the_data_do_not_know_widens_the_interval_and_says_so():
     assert sum(usual.unlike.values()) < 0.1
 
 
+def test_masked_text_widens_the_interval_of_long_runs_by_more_than_another_objective_does():
+    shipped = load_edge_model()
+    at = lambda steps, **more: shipped.predict(
+        inputs(768, steps=steps, warmup_steps=100, family="bert", predicts_next=False, **more)
+    )
+    masked, other = at(100_000, masks=True), at(100_000)
+    assert masked.unlike["objective"] == pytest.approx(0.45)
+    assert 0 < other.unlike["objective"] < 0.4
+    assert masked.do_not_exceed() / 10**masked.log_edge < other.do_not_exceed() / 10**other.log_edge
+    assert "objective" not in at(200, masks=True).unlike  # the lab has such runs
+
+
 def test_a_rate_of_muon_in_jordans_scale_is_converted():
     shipped = load_edge_model()
     at = lambda **more: shipped.predict(inputs(1024, optimizer="muon", family="llama", **more))

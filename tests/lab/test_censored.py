@@ -54,3 +54,28 @@ def test_a_column_of_a_kind_that_few_ladders_show_stays_near_its_prior():
         priors=priors,
     )
     assert fit([0.01]).coefficients[0] < 0.2 < 1.0 < fit([10.0]).coefficients[0]
+
+
+def test_the_order_of_the_rows_moves_no_digit_that_an_artifact_keeps():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 4)) @ rng.normal(size=(4, 12)) + 0.01 * rng.normal(size=(400, 12))
+    truth = x @ rng.normal(size=12) * 0.1 + rng.normal(size=400) * 0.3
+    low = np.floor(truth / 0.2) * 0.2
+    high = np.where(rng.random(400) < 0.3, math.inf, low + 0.2)
+
+    def fit(order):
+        return fit_censored(
+            x[order],
+            low[order],
+            high[order],
+            weights=np.ones(400),
+            kinds=(np.arange(400) % 2)[order],
+            groups=[f"source {number % 5}" for number in order],
+            group_spread=0.3,
+            signs=[0] * 12,
+        )
+
+    one, other = fit(np.arange(400)), fit(rng.permutation(400))
+    assert other.coefficients == pytest.approx(one.coefficients, rel=0, abs=1e-10)
+    assert other.spreads == pytest.approx(one.spreads, rel=0, abs=1e-10)
+    assert other.intercept == pytest.approx(one.intercept, rel=0, abs=1e-10)

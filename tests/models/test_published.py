@@ -61,7 +61,12 @@ def test_the_table_is_small():
         ("medical-Qwen2.5-7B-sft", "Qwen/Qwen2.5-7B"),
         ("qwen2_5/qwen2_5_7b", "Qwen/Qwen2.5-7B"),
         ("t5-small", "google-t5/t5-small"),
-        *((name, None) for name in ("my-org/Llama-3.1-9B", "checkpoint", "a/chatbot", "x/8b")),
+        ("me/whisper-small-hi", "openai/whisper-small"),
+        ("bert-base-uncased-finetuned-sst2", "google-bert/bert-base-uncased"),
+        *(
+            (name, None)
+            for name in ("my-org/Llama-3.1-9B", "checkpoint", "a/chatbot", "x/8b", "my-base-model")
+        ),
     ],
 )
 def test_a_stem_with_a_size_speaks_of_a_model(name, known):
@@ -71,6 +76,7 @@ def test_a_stem_with_a_size_speaks_of_a_model(name, known):
 
 def test_the_nearest_ids_are_named():
     assert LLAMA in nearest_published("meta-lama/Llama-3.1-9B")
+    assert " modernbert" in nearest_published("answerdotai/ModernBERT-base")  # a model type
     assert nearest_published("qqq/zzzzzz") == ""
 
 
