@@ -146,7 +146,7 @@ def playground(
     if output is not None:
         check_writable(output)
     run = of.run(target, recipe)
-    run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+    run, source = run.with_model(model.resolve(run.target, run.overrides, counts=False))
     table: Any = context.find_root().command
     command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
     known = {name: value for name, value in run.recipe if name not in recipe.typed}

@@ -40,7 +40,7 @@ RUN = (
 
 
 def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any], int]:
-    """Return what parses an option that counts something, such as `--seeds 3` or `--steps 10k`.
+    """Return the parser of an option that counts something, such as `--seeds 3` or `--steps 10k`.
 
     Args:
         least: The least count that is accepted; None leaves that to the model of the option.
@@ -62,7 +62,7 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
 
 
 def as_choice(known: Sequence[str]) -> dict[str, Any]:
-    """Return what makes an option take one of these words, in capitals or not."""
+    """Return the settings of an option that takes one of these words, in capitals or not."""
 
     def parse(value: str) -> str:
         found = next((one for one in known if one.lower() == value.lower()), None)
@@ -80,7 +80,7 @@ def as_choice(known: Sequence[str]) -> dict[str, Any]:
 
 
 def _as_number(name: str) -> Callable[[Any], float]:
-    """Return what parses an option that takes a number, such as `--lr 6e-4`."""
+    """Return the parser of an option that takes a number, such as `--lr 6e-4`."""
 
     def parse(value: Any) -> float:
         try:
@@ -261,7 +261,7 @@ class _Group:
 
 
 def _parsing(flag: Flag, field: FieldInfo) -> dict[str, Any]:
-    """Return what reads an option, and says in rksp's words what it cannot read."""
+    """Return the settings with which typer reads an option, with errors in rksp's words."""
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(one) for one in kinds if get_origin(one) is Literal), ())
     if flag.is_text:

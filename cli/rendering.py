@@ -47,6 +47,7 @@ _TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labe
 _TEXTS = "text-classification"
 _LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
 _SHRINKS = ("model_type", "config")
+MAX_TRAINED = 2e7  # parameters of what short runs train unless asked for more
 _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
@@ -160,7 +161,7 @@ def conclude(document: Document, *, exit_zero: bool) -> int:
 
 
 def made_with(context: typer.Context) -> dict[str, str]:
-    """Return what a report says of its command: how to repeat it, and which defaults a file set."""
+    """Return how to repeat the command of a report, and which defaults a file set."""
     sources = {p.name: context.get_parameter_source(p.name) for p in context.command.params}
     from_file = [
         f"{parameter.opts[-1]} {context.params[parameter.name]}"
@@ -274,11 +275,10 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
         typed = context.params["target"]
         changed |= {"target": "FOLDER"} | ({} if typed == target.name else {"recipe_file": typed})
         return command_line(context, command, changed)
-    limit: Any = next(p.default for p in command.params if p.name == "max_params")
-    if size > limit and not target.is_pretrained and target.kind in _SHRINKS:
+    if size > MAX_TRAINED and not target.is_pretrained and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:
         return ""
-    elif size > limit:
+    elif size > MAX_TRAINED:
         changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
     return command_line(context, command, changed)

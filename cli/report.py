@@ -142,5 +142,5 @@ def _question(
     if target is None:
         return None, run.recipe
     with stdout_for_us_alone():
-        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+        run, source = run.with_model(model.resolve(run.target, run.overrides, counts=False))
     return source, run.recipe

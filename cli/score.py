@@ -101,7 +101,7 @@ def score(
     with collector_paused():
         files = outputs(output.output_format, output.output)
         bar = Gate.parse(gate.fail_on)
-        since = None if gate.baseline is None else _compares(gate.baseline)
+        since = None if gate.baseline is None else _comparison(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         run = of.run(target, recipe)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
@@ -146,7 +146,7 @@ def _question(
     return shared.learned(question, risk.runs).applying(levers)
 
 
-def _compares(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
+def _comparison(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
     from rksp.report.diff import compare  # most scores have no baseline
 
     return partial(compare, load(baseline), strict=True)
@@ -185,7 +185,7 @@ def _finished(
     return summarized(report)
 
 
-def _told(report: Report, name: str, seed: int) -> Progress:
+def _seed_progress(report: Report, name: str, seed: int) -> Progress:
     title = f"{one_line(name, 60)} seed {seed}"
     return lambda done, total, step: report(f"{title}: {_STEPS.get(step, step)}", done, total)
 
@@ -224,7 +224,7 @@ def _scored(
         question = replace(question, source=source)
         with memory:
             evaluations = [
-                question.evaluated(options, _told(progress, name, options.seed))
+                question.evaluated(options, _seed_progress(progress, name, options.seed))
                 for options in seeds
             ]
     return question.reported(evaluations)

@@ -12,7 +12,7 @@ import typer
 from rksp.cli import process
 from rksp.cli import shared_options as shared
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
+from rksp.cli.rendering import MAX_TRAINED, command_line, conclude, emit, made_with, outputs
 from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -35,7 +35,8 @@ _TWIN = {"batch_size": 8, "sequence_length": 64}
 Target = Annotated[str, typer.Argument(help="A target, as for rksp score.")]
 _Given = Annotated[Given[Recipe], Panel(title="Recipe")]
 _Of = Annotated[shared.RunOptions, Panel(title="Recipe")]
-_Model = Annotated[shared.ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})]
+_TRAINS = Panel(title="Model", defaults={"max_params": MAX_TRAINED})
+_Model = Annotated[shared.ModelOptions, _TRAINS]
 
 
 def _measuring(spend: str, seed: str, **defaults: object) -> Panel:
@@ -161,7 +162,7 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
     """Return the report with the next command; where no model answers, the ladder's rates do."""
     from rksp.report.gate import summarized
 
-    told = _told(report)
+    told = _start_on_page(report)
     start = trained.start_here if told is None else told
     changed: dict[str, object] = {"record": None}
     if start is None:
@@ -177,7 +178,7 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
     return report.model_copy(update={"summary": summary})
 
 
-def _told(report: ScoreReport) -> float | None:
+def _start_on_page(report: ScoreReport) -> float | None:
     """Return the rate to start with that the page has, if it has one."""
     from rksp.report.gate import deciding
 
@@ -187,7 +188,7 @@ def _told(report: ScoreReport) -> float | None:
 
 def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
     """Yield what the ladder shows, and its runs; the rates too, where the page has none."""
-    yield f"\n{trained.answer if _told(report) is None else trained.said}."
+    yield f"\n{trained.answer if _start_on_page(report) is None else trained.said}."
     yield f"{'rate':>10}  {'final loss':>10}"
     for rate, loss, label in trained.runs:
         yield f"{short(rate):>10}  {'–' if loss is None else f'{loss:.3f}':>10}  {label}"

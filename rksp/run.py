@@ -230,7 +230,7 @@ class Run:
         is_elsewhere = self.is_pretrained and not source.is_pretrained  # the weights
         return replace(source, starts_trained=is_elsewhere)
 
-    def met(self, source: ModelSource) -> tuple[Run, ModelSource]:
+    def with_model(self, source: ModelSource) -> tuple[Run, ModelSource]:
         """Return the run with what its model shows of the recipe, and the source as `started`.
 
         Where the model shows other than the recipe says, the recipe counts, and the source has a
@@ -342,9 +342,9 @@ class Question:
 
     @classmethod
     def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
-        """Return the question about a run and the source of its target; see `Run.met`."""
-        met, found = run.met(source)
-        return cls(run=met, source=found, bars=bars)
+        """Return the question about a run and the source of its target; see `Run.with_model`."""
+        run, source = run.with_model(source)
+        return cls(run=run, source=source, bars=bars)
 
     def learning(self, paths: Sequence[Path]) -> Question:
         """Return the question to a classifier that also knows past runs.

@@ -41,7 +41,7 @@ def watched_cost(
     """Train a GPT-2 with every monitor at every step, and spread the cost of each over its cadence.
 
     The first step, in which the finder finds the model, is left out; of the others the least
-    counts. In one more step all monitors are off: it gives the bare step and the finder's own cost.
+    counts. In as many more all monitors are off: they give the bare step and the finder's own cost.
 
     Args:
         batch_size: Sequences of a step.
@@ -72,7 +72,8 @@ def watched_cost(
         model = GPT2LMHeadModel(GPT2Config(**sizes or {}))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         spent: list[Counter[str]] = []
-        for number in range(rounds + 2):
+        alone: list[tuple[float, float]] = []  # the step without the finder, and the finder
+        for number in range(2 * rounds + 1):
             if number == rounds + 1:  # the finder by itself
                 session = definite(finder.session)
                 session.watch.silent.update(dict.fromkeys(every, "bench"))
@@ -88,12 +89,15 @@ def watched_cost(
             step = _seconds(finder)
             step.subtract(before)
             spent.append(step)
+            own = finder.seconds - own
+            alone.append((whole - own, own))
         kept._next, started = 0, time.process_time()
         kept.begin(number + 1)
         copy = time.process_time() - started
         finder.close()
-    bare, own = whole - (finder.seconds - own), finder.seconds - own
-    least = {name: min(step[name] for step in spent[1:-1]) for name in every if name in spent[1]}
+    bare, own = (min(part) for part in zip(*alone[rounds + 1 :], strict=True))
+    watched = spent[1 : rounds + 1]
+    least = {name: min(step[name] for step in watched) for name in every if name in spent[1]}
     every[_COPY] = SPARSEST
     parts = {"bare step": bare, "finding the steps": own, _COPY: copy, **least}
     rows = [{"name": n, "every": every.get(n, 1), "ms": 1e3 * s} for n, s in parts.items()]

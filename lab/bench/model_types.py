@@ -12,11 +12,15 @@ import csv
 import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from rksp.ground.text import words
+from rksp.models.tiny import SIZES, shrunk
 
 TABLE = Path(__file__).with_suffix(".csv")
 TIERS = ("config", "forward", "response", "streamed")
@@ -24,6 +28,23 @@ COLUMNS = ("type", "task", *TIERS, "critical rate", "slope", "features", "findin
 LIMIT = 30  # processor seconds a type; most take two
 SAME = {"critical rate": 0.02, "slope": 0.02, "features": 1e-3}
 WORKS = "works"
+# The dimensions of heads and of latent attention.
+_OF_HEADS = words(
+    "head_dim rotary_dim q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim "
+    "qk_head_dim index_head_dim index_n_heads index_topk o_lora_rank o_groups"
+)
+_KEPT_HEADS = {name: size for name, size in SIZES.items() if name not in _OF_HEADS}
+
+# A ladder of tiny sizes; those of some types must agree, so each rung changes less. All sizes; not
+# those of heads; as many key–value heads as heads, and eight layers; only depth and vocabulary;
+# only depth.
+RUNGS: tuple[Callable[[Mapping[str, Any]], dict[str, Any]], ...] = (
+    shrunk,
+    partial(shrunk, sizes=_KEPT_HEADS),
+    partial(shrunk, sizes=_KEPT_HEADS | {"num_key_value_heads": 4, "num_kv_heads": 4}, depth=8),
+    partial(shrunk, sizes={}),
+    partial(shrunk, sizes={}, vocabulary=None),
+)
 
 
 def row_of(kind: str) -> dict[str, str]:
@@ -36,7 +57,6 @@ def row_of(kind: str) -> dict[str, str]:
         A cell a column of `COLUMNS`: `works` or the sentence that refuses; the differences between
         streamed and in memory, relative, and of features absolute.
     """
-    from lab.bench.rungs import RUNGS
     from rksp.ground.errors import RkspError
 
     row, error = {"type": kind}, None
@@ -49,7 +69,6 @@ def row_of(kind: str) -> dict[str, str]:
 
 
 def _scored(kind: str, rung: int) -> dict[str, str]:
-    from lab.bench.rungs import RUNGS
     from rksp.assessment.pipeline import evaluate
     from rksp.documents.options import MeasureOptions
     from rksp.ground.errors import RkspError

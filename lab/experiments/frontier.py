@@ -78,11 +78,8 @@ def is_better(group: Sequence[LeverEffect], clipped: Sequence[LeverEffect]) -> b
 
 def _order(item: tuple[str, Sequence[LeverEffect]]) -> tuple[float, float, str]:
     name, group = item
-    return -_saved(group), _loss(group), name
-
-
-def _saved(group: Sequence[LeverEffect]) -> float:
-    return sum(e.saved for e in group) / max(1, sum(e.failing for e in group))
+    saved = sum(e.saved for e in group) / max(1, sum(e.failing for e in group))
+    return -saved, _loss(group), name
 
 
 def _loss(group: Sequence[LeverEffect]) -> float:

@@ -104,7 +104,7 @@ class Leads:
         limits = _limits([row for row in rows if row.is_chosen_on])
         ruled = {
             name: {_key(r): r.first[name] for r in judged if name in r.first}
-            for name in _monitors(judged)
+            for name in sorted({name for row in judged for name in row.first})
         }
         fixed = {
             name: {_key(r): at for r in judged if (at := _crossing(r, name, limit)) is not None}
@@ -192,10 +192,6 @@ def _limits(rows: Sequence[LeadRow]) -> dict[str, float]:
 
 def _crossing(row: LeadRow, name: str, limit: float) -> int | None:
     return next((step for step, value in row.records.get(name, ()) if value > limit), None)
-
-
-def _monitors(rows: Sequence[LeadRow]) -> list[str]:
-    return sorted({name for row in rows for name in row.first})
 
 
 def _key(row: LeadRow) -> tuple:

@@ -90,7 +90,8 @@ class Profiles:
         """
         setting = self.settings[0]
         trivial = make_task(setting.task, **setting.task_options).trivial_loss
-        cells = [cell for family in _families(rows) for cell in _cells(family, rows, trivial)]
+        families = dict.fromkeys(row.family for row in rows)
+        cells = [cell for family in families for cell in _cells(family, rows, trivial)]
         header = ("model", "learned", "step", "loss", "M≈1", "stable rank", "QK rank")
         chance = f"Answering with the label frequencies costs {trivial:.3f} nats.\n"
         parts = [markdown(header, cells, texts=1), chance, *([self.paper] if self.paper else [])]
@@ -111,10 +112,6 @@ def _row(stored: Stored) -> ProfileRow:
         loss=[(step, known[at]) for step, at in near.items()],
         profiles=result.profiles,
     )
-
-
-def _families(rows: Sequence[ProfileRow]) -> list[str]:
-    return list(dict.fromkeys(row.family for row in rows))
 
 
 def _cells(family: str, rows: Sequence[ProfileRow], trivial: float) -> list[tuple[str, ...]]:

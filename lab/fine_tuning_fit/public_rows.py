@@ -143,7 +143,8 @@ def chosen_rate(row: Row) -> FineTuningLadder:
     best = (rate - _CHOSEN_WIDTH, rate + _CHOSEN_WIDTH)
     grid = sorted(math.log10(x) for x in row.get("swept_grid") or ())
     if len(grid) > 2:
-        best = between_neighbours(grid, _nearest(grid, rate))
+        nearest = min(range(len(grid)), key=lambda number: abs(grid[number] - rate))
+        best = between_neighbours(grid, nearest)
     return FineTuningLadder(
         name=str(row["id"]),
         kind=RECIPE,
@@ -366,7 +367,3 @@ def _kind(family: str | None) -> str:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _nearest(rates: Sequence[float], rate: float) -> int:
-    return min(range(len(rates)), key=lambda number: abs(rates[number] - rate))

@@ -27,7 +27,7 @@ def bounds_markdown(public: Sequence[Left], families: Sequence[tuple[Left, EdgeL
     """
     grids = [
         (
-            _of_grid([_edge_half(x) for x in rest if x.has_edge]),
+            _of_grid([(x.high - x.low) / 2 for x in rest if x.has_edge]),
             _of_grid([_best_half(x) for x in rest]),
         )
         for _, rest in public
@@ -52,10 +52,6 @@ def bounds_markdown(public: Sequence[Left], families: Sequence[tuple[Left, EdgeL
 def _of_grid(halves: Sequence[float]) -> float:
     """Return the median distance from the middles of cells, truths lying anywhere in them."""
     return float(np.median(np.outer(halves, _PLACES))) if halves else math.nan
-
-
-def _edge_half(ladder: EdgeLadder) -> float:
-    return (ladder.high - ladder.low) / 2
 
 
 def _best_half(ladder: EdgeLadder) -> float:

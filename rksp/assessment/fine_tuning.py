@@ -176,8 +176,8 @@ def assess_fine_tuning(
                 f"{sort_of(known.objective, known.method)}"
             )
         reasons[0] = f"trained weights: {reasons[0]}"
-        return terms.untold(reasons, outside=over, classifier_data=digest)
-    return terms.told(
+        return terms.cannot_tell(reasons, outside=over, classifier_data=digest)
+    return terms.of_estimate(
         said,
         contributions=_contributions(said) if rate is not None else [],
         outside=over,

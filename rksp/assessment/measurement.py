@@ -84,7 +84,7 @@ class Measurement:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of an array, a number of numpy or a status."""
+    """Convert an array, a number of numpy or a status to what JSON can hold."""
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, np.ndarray) and np.iscomplexobj(value):

@@ -147,7 +147,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
 def _responded(
     built: Built, evidence: Evidence, step: Recipe, progress: Progress
 ) -> ResponseProfile:
-    """Return what is measured of what the recipe trains."""
+    """Measure the response of the model as the recipe trains it, with adapters if it has them."""
     same, fresh = _parts(built.probe.batch)
     model, share = built.model, same.count / (same.count + fresh.count)
     if step.peft != "none" and adapters_of(model) is None:

@@ -297,11 +297,11 @@ class _Answers:
             broken = not_finite(seen, self.response)
         about: dict[str, Any] = {"learning_rate": rate, "steps": recipe.max_steps, **self.bars}
         if broken is not None:
-            return Terms(**about, tier=evidence.tier).failing(broken)
+            return Terms(**about, tier=evidence.tier).certain_failure(broken)
         terms = Terms(**about, tier=features.tier)
         choice = choose_model(recipe, is_pretrained=evidence.is_trained)
         if choice.model == "none":
-            return terms.untold(choice.reasons)
+            return terms.cannot_tell(choice.reasons)
         if choice.model == "fine-tuning":
             return self._tuned(recipe, terms)
         model = self.classifier or load_edge_model()
@@ -310,7 +310,7 @@ class _Answers:
             doubts = doubts_of(seen, self.response, doubts)
 
         def make() -> Basis:
-            """Return what the model of the edge says, and if asked with each lever."""
+            """Ask the model of the edge, and if wanted once more for each lever."""
             basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
             if basis.reasons or not with_levers:
                 return basis
@@ -368,7 +368,7 @@ def _task_of(evidence: Evidence) -> str:
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
-    """Return what no run of fine-tuning has and its model does not know by name, as clauses."""
+    """Return why the runs of fine-tuning do not cover this one, as clauses."""
     doubts, model = untuned(recipe), evidence.source.model
     if evidence.profile is not None:
         from rksp.assessment.measured import loss_doubts

@@ -182,7 +182,7 @@ class Terms:
             **known,
         )
 
-    def untold(self, reasons: Sequence[str], **known: Any) -> RiskAssessment:
+    def cannot_tell(self, reasons: Sequence[str], **known: Any) -> RiskAssessment:
         """Return the answer "cannot tell", which has no numbers: they would be no answer.
 
         Args:
@@ -191,7 +191,7 @@ class Terms:
         """
         return self.answer(Verdict.CANNOT_TELL, reasons=list(reasons), **known)
 
-    def failing(self, cause: str) -> RiskAssessment:
+    def certain_failure(self, cause: str) -> RiskAssessment:
         """Return the answer that needs no model: values are not finite before the first step.
 
         Args:
@@ -210,7 +210,7 @@ class Terms:
             counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
         )
 
-    def told(
+    def of_estimate(
         self,
         estimate: EdgeEstimate | FineTuningEstimate,
         rates: Sequence[float] = RATES,
@@ -337,11 +337,11 @@ class Basis:
         if not reasons and learning_rate is not None and is_alone:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
-            return terms.untold(reasons, **known)
+            return terms.cannot_tell(reasons, **known)
         start, with_rate = estimate.start_here, learning_rate is not None
         rate_to_better = learning_rate if with_advice else None
         excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
-        return terms.told(
+        return terms.of_estimate(
             estimate,
             RATES if with_curve else (),
             **known,

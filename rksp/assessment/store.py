@@ -140,7 +140,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _code() -> str:
-    """Return what changes when the code that measures is edited, as its version does not."""
+    """Return a digest of the code that measures: an edit changes it and not the version."""
     whole = hashlib.sha256()
     for file in _code_files():
         state = file.stat()

@@ -123,7 +123,7 @@ def in_force(settings: Mapping[str, Any], facts: Facts) -> bool:
 
 
 def model_facts(config: object, task: str | None = None) -> dict[str, Fact]:
-    """Return what a configuration shows of the model; nothing without one."""
+    """Return the facts of a model's configuration; none without one."""
     if config is None:
         return {}
     said = Declared(config, task)
@@ -144,7 +144,7 @@ def model_facts(config: object, task: str | None = None) -> dict[str, Fact]:
 
 
 def gpu_facts(name: str | None) -> dict[str, Fact]:
-    """Return what the name of an accelerator shows, such as `h100` or `NVIDIA H100 80GB HBM3`."""
+    """Return the facts in the name of an accelerator, such as `h100` or `NVIDIA H100 80GB HBM3`."""
     if not name:
         return {}
     is_amd = re.search(r"\bMI[0-9]{3}|\bRX |Radeon|gfx", name, re.IGNORECASE)

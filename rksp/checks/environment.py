@@ -86,7 +86,7 @@ class Environment:
     is_whole: bool
 
     def facts(self) -> dict[str, Fact]:
-        """Return what the releases show of the run: the device of the wheels, what is missing."""
+        """Return the facts in the releases: the device of the wheels, and a missing package."""
         torch, found = self.releases.get("torch"), {}
         device = "" if torch is None else torch.build
         if not device and any(name.startswith("nvidia-cudnn") for name in self.releases):

@@ -173,7 +173,7 @@ def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _within(field: str, objectives: Sequence[str], said: str, least: float, most: float) -> Look:
-    """Return what notes that a setting lies outside what published runs have; a wild one warns."""
+    """Return the look that notes a setting outside the published range; a wild one warns."""
 
     def look(evidence: CheckEvidence) -> Iterator[Observation]:
         recipe, value = evidence.recipe, getattr(evidence.recipe, field)

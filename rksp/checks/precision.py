@@ -126,7 +126,8 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16 or not evidence.is_fine_tuning:
         return
-    name, declared = evidence.settings.name, _declared_dtype(evidence)
+    name = evidence.settings.name
+    declared = str(evidence.settings.get("dtype", "torch_dtype") or "")  # of the saved weights
     if "bfloat16" in declared:
         message = f"According to its configuration, this {name} model was trained in bf16."
     elif evidence.settings.family.overflows_fp16 and "float16" not in declared:
@@ -134,11 +135,6 @@ def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     else:
         return
     yield Observation(message=message, value=None)
-
-
-def _declared_dtype(evidence: CheckEvidence) -> str:
-    """Return the type that the weights were saved in; empty where nothing says it."""
-    return str(evidence.settings.get("dtype", "torch_dtype") or "")
 
 
 @check("RKSP307")

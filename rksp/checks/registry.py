@@ -66,7 +66,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
 
 def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
-    """Return what all checks see that read no rate, of the model and of its recipe."""
+    """Return the observations of all checks that read no learning rate."""
     of_model, of_recipe = (evidence.held,), evidence.but_for_rate
     if of_recipe not in seen:
         if of_model not in seen:
@@ -76,7 +76,7 @@ def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
-    """Return what the checks see that read so much."""
+    """Return the observations of the checks that read this much of the evidence."""
     return tuple(
         (check, observation)
         for check in _ready(evidence.held, reads)
@@ -86,7 +86,7 @@ def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
 
 @cache
 def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
-    """Return the checks that read so much and need no more than is held, by code."""
+    """Return the checks that read this much and whose needs are met, by code."""
     return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
 
 

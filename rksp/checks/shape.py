@@ -251,7 +251,8 @@ def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
     if evidence.is_pretrained:
         return
-    for path, blocks in groupby(forward.blocks if forward is not None else (), _chain):
+    chain = lambda block: block.name.rpartition(".")[0]
+    for path, blocks in groupby(forward.blocks if forward is not None else (), chain):
         growth = _second_half_growth(list(blocks))
         if growth > _SECOND_HALF_GROWTH:
             yield Observation(
@@ -276,10 +277,6 @@ def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
                 f"{math.sqrt(2 * facts.depth):.3g}."
             ),
         )
-
-
-def _chain(block: BlockStats) -> str:
-    return block.name.rpartition(".")[0]
 
 
 def _second_half_growth(blocks: Sequence[BlockStats]) -> float:

@@ -26,7 +26,7 @@ from rksp.confirm.trial import (
     TrainingData,
     TrainingProgress,
     check_trainable,
-    step_told,
+    step_progress,
     trial_row,
 )
 from rksp.datasets.own_data import OwnRows
@@ -91,7 +91,7 @@ class Ranks:
         is_shared = self.device_number is not None and device == "cuda"
         return f"cuda:{self.device_number}" if is_shared else device
 
-    def told(self, said: Any) -> list[Any]:
+    def all_gather(self, said: Any) -> list[Any]:
         """Tell all ranks something, as JSON, and return what every rank says, in their order.
 
         Every rank calls it equally often.
@@ -232,7 +232,7 @@ def calibrate(
     ranks = ranks or Ranks()
     # All ranks begin with what the first one finds: the file grows while a slow one reads.
     found = [row for row in read_record(record) if _is_of(row, ladder)]
-    rows = {_rate(row): row for row in ranks.told(found)[0]}
+    rows = {_rate(row): row for row in ranks.all_gather(found)[0]}
     planned, steps = ladder.first_rates(), ladder.recipe.max_steps
     device = ranks.place(ladder.trainee.device)
     here = replace(ladder, trainee=replace(ladder.trainee, device=device))
@@ -253,10 +253,10 @@ def calibrate(
             name = f"run {place + 1} of {len(planned)}, rate {rate:g}"
             total = max(len(planned), _COUNT) * steps
             progress(name, place * steps, total)
-            told = step_told(progress, name, steps, place * steps, total)
+            told = step_progress(progress, name, steps, place * steps, total)
             mine.append(_trained(here, rate, data, told))
             append_row(record, mine[-1])
-        rows |= {_rate(row): row for part in ranks.told(mine) for row in part}
+        rows |= {_rate(row): row for part in ranks.all_gather(mine) for row in part}
 
 
 def _is_of(row: Row, ladder: Ladder) -> bool:

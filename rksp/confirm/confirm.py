@@ -22,7 +22,7 @@ from rksp.confirm.trial import (
     TrainingData,
     TrainingProgress,
     check_trainable,
-    step_told,
+    step_progress,
     trial_row,
 )
 from rksp.datasets.own_data import fit_head, read_own_rows
@@ -189,7 +189,7 @@ class _Runs:
                 monitors=self.monitors,
                 sinks=sinks,
                 checkpoints=None if finished is None else Checkpoints(finished.path(file, "")),
-                progress=step_told(self.progress, name, steps, done, self.total),
+                progress=step_progress(self.progress, name, steps, done, self.total),
             )
             trials.append(trial)
             if finished is not None:

@@ -273,14 +273,13 @@ def label_entropy(labels: Tensor) -> float:
     return float(-(share * share.log()).sum())
 
 
-def step_told(progress: TrainingProgress, name: str, steps: int, done: int, total: int) -> Progress:
-    """Return what tells of every step of one run, after `done` steps of earlier ones."""
-
-    def told(step: int, loss: float) -> None:
-        said = f"{name}: step {step + 1}/{steps}, loss {loss:.4g}"
-        progress(said, done + step + 1, total)
-
-    return told
+def step_progress(
+    progress: TrainingProgress, name: str, steps: int, done: int, total: int
+) -> Progress:
+    """Return the progress of the steps of one run, after `done` steps of earlier ones."""
+    return lambda step, loss: progress(
+        f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, total
+    )
 
 
 def check_trainable(source: ModelSource) -> None:

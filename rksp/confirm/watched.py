@@ -66,8 +66,10 @@ def _reported(
 ) -> WatchReport:
     run, end, asked = facts["run"], facts.get("end", {}), facts.get("forecast")
     steps = 1 + max(reading.step for reading in readings)
+    loss = _series(readings, "loss", steps)
+    is_unknown = np.isnan(loss) & ~(_series(readings, "non_finite_loss", steps) >= 1)
     curves = Curves(
-        loss=_series(readings, "loss", steps),
+        loss=_filled(loss, is_unknown),
         grad_norm=np.nan_to_num(_series(readings, "gradient_norm", steps), nan=0.0),
         planned_steps=steps,  # what was trained is judged, not what was not
     )
@@ -81,7 +83,11 @@ def _reported(
         seconds=seconds,
         step_seconds=seconds / steps,
     )
-    trial = sum_up(record, "the run", 0).model_copy(update={"profiles": _curves(readings)})
+    trial = sum_up(record, "the run", 0)
+    points = [(step, None if is_unknown[step] else value) for step, value in trial.loss]
+    final = None if is_unknown.all() else trial.final_loss
+    update = {"profiles": _curves(readings), "loss": points, "final_loss": final}
+    trial = trial.model_copy(update=update)
     forecast = None
     if asked is not None:
         known = {k: v for k, v in asked.items() if k in ForecastReport.model_fields}
@@ -128,15 +134,16 @@ def _conclusions(
         found.append(f"{first.monitor} raised the first alarm, at step {first.step}{where}.")
     else:
         found.append("No monitor raised an alarm.")
-    if trial.onset is None:
+    if all(value is None for _, value in trial.loss) and trial.onset is None:
+        found.append("No loss was seen: the script calls backward on none.")
+    elif trial.onset is None:
         found.append("The loss by itself shows no failure.")
     else:
         found.append(f"The loss shows a failure from step {trial.onset} on.")
     cause = next((one for one in causes if one.cause != "unknown"), None)
     if cause is not None:
-        found.append(
-            f"The cause, as step {cause.step} shows: {cause.cause}. {_sentence(cause.text)}"
-        )
+        why = f"{cause.text[:1].upper()}{cause.text[1:]}."
+        found.append(f"The cause, as step {cause.step} shows: {cause.cause}. {why}")
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
     if troubles and (cause is None or cause.cause in ("rate", "warm-up")):
         start = (forecast.rates if forecast else {}).get("start_here")
@@ -149,10 +156,6 @@ def _conclusions(
     return found
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarray:
     """Return the values of a quantity of the whole model by step, `[steps]`; NaN where none is."""
     found = np.full(steps, np.nan, dtype=np.float32)
@@ -160,6 +163,15 @@ def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarra
         if reading.quantity == quantity:
             found[reading.step] = min(max(reading.value, -3e38), 3e38)
     return found
+
+
+def _filled(loss: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
+    """Return the losses with the last known one, or else the first, for those nobody knows."""
+    known = np.flatnonzero(~is_unknown)
+    if not len(known):
+        return np.zeros_like(loss)  # which no rule takes for a failure
+    last = np.searchsorted(known, np.arange(len(loss)), "right") - 1
+    return loss[known[np.maximum(last, 0)]]
 
 
 def _curves(readings: Sequence[Reading]) -> dict[str, Curve]:

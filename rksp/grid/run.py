@@ -58,19 +58,19 @@ class _Teller:
     failures: Counter[str] = field(default_factory=Counter)
 
     def tell_failure(self, name: str, message: str, cells: int) -> None:
-        """Tell of a failure of this many cells."""
+        """Report a failure of this many cells, with its words the first time."""
         is_known = message in self.failures
         self.failures[message] += cells
         self.tell("" if is_known else f"{name}: {message}")
 
     def tell_repeated(self) -> None:
-        """Tell how many cells each failure stopped that stopped several."""
+        """Report each failure that stopped several cells, with their number."""
         for message, count in self.failures.items():
             if count > 1:
                 self.tell(f"{count} cells failed: {message}")
 
     def tell(self, what: str = "") -> None:
-        """Tell of an event; a cell that ended well has no words and is told once a second."""
+        """Report an event; without words, as for a cell that ended well, at most once a second."""
         now = time.monotonic()
         if now - self.counted >= 1.0:
             counts = self.store.counts()
@@ -243,7 +243,8 @@ def run_grid(
     """
     options = options or Options()
     groups = len(set(init_keys(plan.cells, options)))
-    engine = engine or LocalEngine(_workers(groups))
+    # Half the cores: more threads than free cores cost tenfold.
+    engine = engine or LocalEngine(max(1, min(groups, (os.cpu_count() or 2) // 2)))
     check_writable(path)
     for note in check_names(plan.cells, allow_hub=options.allow_hub):
         progress(note, 0, len(plan.cells))
@@ -294,8 +295,3 @@ def _result(store: GridStore) -> GridResult:
         assumed={name: str(words) for name, words in store.about("assumed").items()},
         sweep=store.about("sweep"),
     )
-
-
-def _workers(groups: int) -> int:
-    """Return half the number of cores; more threads than free cores cost tenfold."""
-    return max(1, min(groups, (os.cpu_count() or 2) // 2))

@@ -318,7 +318,7 @@ def export_sweep(
     atomic_write(path, to_wandb(cells, head or {}, ranges))
     if ranges:
         return _about_ranges(path, ranges, ceiling)
-    extra = _product(cells) - len(cells)
+    extra = math.prod(map(len, _values(cells).values())) - len(cells)
     if not extra:
         return ""
     return (
@@ -412,10 +412,6 @@ def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
         if all(isinstance(value, int | float) for value in values):
             values.sort()
     return found
-
-
-def _product(cells: Sequence[Settings]) -> int:
-    return math.prod(len(values) for values in _values(cells).values())
 
 
 def _hydra_value(value: Any) -> str:

@@ -357,7 +357,7 @@ class Cache:
 
     def read(self, name: str) -> bytes | None:
         """Return an entry; None if there is none or it is damaged. Reading makes it young."""
-        path = self._path(name)
+        path = self.folder / f"{name}.json"
         try:
             head, _, content = path.read_bytes().partition(b"\n")
         except OSError:
@@ -378,9 +378,6 @@ class Cache:
             kept.write(name, f"{digest(content, length=_DIGEST)}\n".encode() + content)
             kept.clean()
             self._shrink()
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
 
     def _shrink(self) -> None:
         found = []

@@ -23,7 +23,7 @@ from rksp.models.declared import setting
 from rksp.models.type_table import TableConfig, has_parts, table_config, type_names
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
-# builds from a published config.json; `tests/families.md` lists them.
+# builds from a published config.json.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
     "mimo": "qwen2",
@@ -337,7 +337,9 @@ class ModelSettings:
         """The settings that `dropout` means; none where it is a setting itself."""
         if self._has("dropout"):
             return ()
-        found = (n for n, v in self.known.items() if _DROPOUT.match(n) and _is_number(v))
+        found = (
+            n for n, v in self.known.items() if _DROPOUT.match(n) and isinstance(v, int | float)
+        )
         return tuple(sorted(found))
 
     def close(self, name: str) -> str:
@@ -371,7 +373,8 @@ class ModelSettings:
         for name, given in self._spread(overrides).items():
             value = parse_value(given) if isinstance(given, str) else given
             own = self.known.get(self.renamed.get(name, name))
-            if isinstance(value, float) and value.is_integer() and _is_whole(own):
+            is_count = isinstance(own, int) and not isinstance(own, bool)
+            if isinstance(value, float) and value.is_integer() and is_count:
                 value = int(value)  # 1e3 of a number of layers
             if not self._has(name):
                 raise InputError(f"--set {name}: this model has no such setting{self.close(name)}")
@@ -395,14 +398,6 @@ class ModelSettings:
             return dict(overrides)
         rest = {name: value for name, value in overrides.items() if name != "dropout"}
         return dict.fromkeys(self.dropouts, overrides["dropout"]) | rest
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _follow_depth(target: dict[str, Any], old: Any, new: int) -> None:

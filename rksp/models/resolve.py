@@ -438,7 +438,7 @@ Maker = Callable[[], "nn.Module"]
 def _makers(
     chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
 ) -> tuple[Maker, Maker]:
-    """Return what builds the model, with its weights if it has a folder, and without."""
+    """Return two builders of the model: with its weights, if it has a folder, and without."""
 
     def construct() -> nn.Module:
         return make(chosen) if folder is None else _load(chosen, folder, is_fresh)

@@ -31,6 +31,7 @@ from rksp.own_runs.registry import read_raw_runs
 from rksp.recipe import Recipe
 
 _WORSE_THAN_GUESSING = 0.5  # nats
+_DISORDERLY = "its losses do not follow the rate"
 _Model = tuple[Declared | None, bool]  # what declares it, and whether it starts trained
 
 
@@ -292,7 +293,7 @@ def _unused(found: LabelledRuns, runs: Sequence[Trained], guess: float | None) -
     if found.is_still:
         return "its losses do not change with the rate"
     if found.is_ladder and not found.is_orderly:
-        return "its losses do not follow the rate"
+        return _DISORDERLY
     return ""
 
 
@@ -302,7 +303,7 @@ def _doubt_of(ladders: Sequence[PastLadder]) -> str:
     Half of all ladders without an order: the losses were shuffled, or belong to other runs.
     """
     usable = [x for x in ladders if len({run.rate for run in x.runs}) >= 4]
-    wild = [x for x in usable if x.unused == "its losses do not follow the rate"]
+    wild = [x for x in usable if x.unused == _DISORDERLY]
     if len(usable) >= 2 and len(wild) * 2 >= len(usable):
         return f"in {len(wild)} of {len(usable)} ladders the losses do not follow the rate"
     return ""

@@ -107,7 +107,7 @@ class Spreads:
         return math.sqrt(sum(weight * spread**2 for weight, spread in pairs))
 
     def remaining(self, known: int) -> float:
-        """Return what stays noise where this many of `LEVELS` below the team's are known."""
+        """Return the spread that is left where this many of `LEVELS` below the team's are known."""
         if known >= 4:
             return SEED
         return math.hypot(self.ladder, SEED) if known == 3 else self.within
@@ -164,7 +164,7 @@ def posterior(
 def _gathered(
     seen: Mapping[tuple[str, ...], np.ndarray], level: int, spread: float
 ) -> dict[tuple[str, ...], np.ndarray]:
-    """Return what each node's children say together, after the spread between them."""
+    """Return the log-likelihood of each node: the sum over its children, widened by `spread`."""
     found: dict[tuple[str, ...], np.ndarray] = {}
     if seen:
         passed = _passed(np.array(list(seen.values())), spread)

@@ -126,7 +126,7 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
-    """Return what the model says of a ladder, by what its weights were."""
+    """Predict a ladder with the model of its weights: random or trained."""
     if isinstance(one, Tuned):
         return model.tuning.predict(one.inputs)
     return model.predict(one.inputs)

@@ -120,7 +120,7 @@ def playground(
 
 
 def _facts(name: str) -> Mapping[str, object]:
-    """Return what the columns depend on about an optimizer."""
+    """Return the facts of an optimizer that the columns depend on."""
     spec = optimizer_spec(optimizer_spec(name).counts_as or name)
     facts = asdict(spec)
     return {

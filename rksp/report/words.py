@@ -336,7 +336,7 @@ def states(numbers: Mapping[Any, int]) -> str:
 
 
 def only_checks(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
-    """Say of evidence without a gradient what it is for; empty for other evidence."""
+    """Say what evidence without a gradient is for; empty for other evidence."""
     if seed.risk is None or seed.risk.evidence == "config":
         return ""
     if seed.risk.answered_by == "fine-tuning":

@@ -76,7 +76,7 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
         norms = torch.stack(list(_norms(grads))).double() if grads else torch.zeros(0)
         for index in (~norms.isfinite()).nonzero().flatten().tolist():
-            norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
+            norms[index] = _held(grads[index]).double().norm()  # a square may overflow float32
         moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))
     found: dict[Tensor, Tensor] = moment.shared[_NORMS]
     return found
@@ -120,7 +120,12 @@ def sums_of_squares(
 
 def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Compute Euclidean norms of local parts, at least float32, in one reduction."""
-    parts = [local(tensor) for tensor in tensors]
+    parts = [_held(tensor) for tensor in tensors]
     kinds = {part.dtype for part in parts}
     wide = torch.float64 if torch.float64 in kinds else torch.float32
     return torch._foreach_norm(parts, 2, dtype=wide) if parts else []
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor that this rank holds; of a sparse one, those it stores."""
+    return local(tensor.coalesce().values() if tensor.is_sparse else tensor)

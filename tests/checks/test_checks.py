@@ -17,6 +17,7 @@ from support.check_evidence import (
     token_batch,
 )
 from support.reports import with_findings
+from support.small_zoo import zoo
 from torch import nn
 
 from lab.zoo import ZooConfig, ZooTransformer
@@ -166,11 +167,6 @@ def test_encoder_and_decoder_are_chains_of_their_own():
     quiet = [replace(BLOCK, name=f"encoder.{i}", rms_out=1.0) for i in range(8)]
     loud = [replace(BLOCK, name=f"decoder.{i}", rms_out=100.0) for i in range(8)]
     assert "residual-scaling" not in found(healthy(forward={"blocks": (*quiet, *loud)}))
-
-
-def zoo(**switches: object) -> ZooTransformer:
-    torch.manual_seed(0)
-    return ZooTransformer(ZooConfig(**switches))
 
 
 def test_facts_are_read_from_the_modules():

@@ -12,15 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.check_evidence import BAD, found, healthy, measured, on_meta, tiny, token_batch
+from support.small_zoo import zoo
 from torch import nn
 
-from lab.zoo import ZooConfig, ZooTransformer
 from rksp.documents.finding import Level
-
-
-def zoo(**switches: object) -> ZooTransformer:
-    torch.manual_seed(0)
-    return ZooTransformer(ZooConfig(**switches))
 
 
 def test_18_t5_from_scratch_with_an_output_layer_of_unit_variance():

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from support.small_zoo import SMALL_ZOO, ZOO_TOKENS
+from support.small_zoo import SMALL_ZOO, ZOO_TOKENS, same_weights
 from torch import nn
 
 from lab.zoo import FAMILIES, ZooConfig, ZooTransformer, build_member
@@ -119,17 +119,12 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left(family: s
     torch.manual_seed(6)
     again = build_member(family, SMALL_ZOO, seed=1) if family != "llama" else _llama(1)
     other = build_member(family, SMALL_ZOO, seed=2) if family != "llama" else _llama(2)
-    assert _same(first, again)
-    assert not _same(first, other)
+    assert same_weights(first, again)
+    assert not same_weights(first, other)
 
 
 def _llama(seed: int) -> nn.Module:
     return build_member("llama", {**SMALL_ZOO, "hidden_size": 16}, seed=seed)
-
-
-def _same(first: nn.Module, second: nn.Module) -> bool:
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_an_unknown_family_names_the_nearest() -> None:

@@ -32,6 +32,16 @@ def small_member(family: str = "zoo_pre_ln", **more: object) -> nn.Module:
     return build_member(family, SHAPE | more, seed=0)
 
 
+def zoo(**switches: object) -> ZooTransformer:
+    torch.manual_seed(0)
+    return ZooTransformer(ZooConfig(**switches))
+
+
+def same_weights(first: nn.Module, second: nn.Module) -> bool:
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
 def random_zoo(seed: int = 0, **fields: object) -> ZooTransformer:
     """A float64 model whose norms and biases are random too, so that forgetting one shows."""
     generator = torch.Generator().manual_seed(seed)

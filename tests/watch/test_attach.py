@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import json
 import math
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -202,10 +206,78 @@ def beside_another() -> list[float]:
     return losses
 
 
+def with_a_line_search() -> list[float]:
+    """LBFGS evaluates its closure several times in a step; the first time is the step's loss."""
+    model = Net()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.3, max_iter=3)
+    tokens = batch()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens)
+        loss.backward()
+        return loss
+
+    return [optimizer.step(closure).item() for _ in range(STEPS)]
+
+
+def without_a_scalar() -> list[float]:
+    """Steps differentiate a vector with weights and, in turn, call no backward at all."""
+    model = Net()
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=1e-2)
+    losses = []
+    for step in range(STEPS):
+        tokens = batch()
+        each = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="none")
+        if step % 2:
+            each.backward(torch.full_like(each, 1 / len(each)))
+        else:
+            for p, grad in zip(
+                weights, torch.autograd.grad(each.mean(), iter(weights)), strict=True
+            ):
+                p.grad = grad
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(each.mean().item())
+    return losses
+
+
+def copied_and_saved() -> list[float]:
+    """A script keeps copies of its model and saves it whole; an evaluation hangs hooks too."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, batch())
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        assert b"rksp" not in saved.getvalue()
+        for same in (copy.deepcopy(model), copy.copy(model)):
+            assert not same._forward_pre_hooks and not same._forward_pre_hooks_with_kwargs
+            loss_of(same, batch())
+        tokens = batch()
+        assert torch.equal(torch.jit.script(model.eval())(tokens), model(tokens))
+        model.train()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
 LOOPS = (
     plain, evaluated_and_clipped, accumulated, two_optimizers, in_a_container, with_a_closure,
-    called_by_parts, beside_another,
+    called_by_parts, beside_another, with_a_line_search, without_a_scalar, copied_and_saved,
 )  # fmt: skip
+
+
+class Holding(Finder):
+    """Keeps the watch of a model that its script has dropped, to look at it afterwards."""
+
+    def _meet(self, *args: object) -> None:
+        super()._meet(*args)
+        self.held = self.session
 
 
 @pytest.fixture
@@ -213,10 +285,10 @@ def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
     """Attach to this process, and detach at the end of the test."""
     made: list[Finder] = []
 
-    def attach(**options: object) -> Finder:
+    def attach(kind: type[Finder] = Holding, **options: object) -> Finder:
         told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
         told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None, "memory": 1.0}
-        made.append(Finder(told | options))
+        made.append(kind(told | options))
         made[-1].hook()
         return made[-1]
 
@@ -245,7 +317,8 @@ def test_a_loop_is_watched_and_stays_the_same(loop, attached, tmp_path):
     assert read_losses(tmp_path / "watch.jsonl") == pytest.approx(expected, rel=1e-6)
     watch = finder.session.watch
     off = {name for name, why in watch.silent.items() if "switched off" in why}
-    assert off == ({"update-rms"} if loop is evaluated_and_clipped else set())  # as SGD is read
+    is_read = loop not in (evaluated_and_clipped, with_a_line_search)
+    assert off == (set() if is_read else {"update-rms"})  # as SGD is read
     assert {"gradient-norm", "non-finite"} <= {reading.monitor for reading in watch.readings}
 
 
@@ -332,6 +405,106 @@ def test_a_critical_alarm_stops_before_the_weights_move(attached, tmp_path):
     (cause,) = report.causes  # the script spoiled the loss that its model gave
     assert (cause.step, cause.cause) == (5, "passing")
     assert cause.text in render(report, "html")
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("ended")])
+def test_a_run_is_finished_unless_its_script_raised(attached, tmp_path, monkeypatch, error):
+    finder = attached(record=str(tmp_path / "runs.jsonl"))
+    seeded(plain)
+    if error is not None:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    finder.close()
+    (row,) = read_record(tmp_path / "runs.jsonl")
+    assert row["state"] == ("finished" if error is None else "unfinished")
+
+
+def test_a_run_that_rksp_stopped_is_not_finished(attached, tmp_path):
+    finder = attached(on_alarm="stop", record=str(tmp_path / "runs.jsonl"))
+    with pytest.raises(SystemExit):
+        seeded(spoiled)
+    finder.close()
+    (row,) = read_record(tmp_path / "runs.jsonl")
+    assert row["state"] == "unfinished"
+
+
+def spoiled(with_loss: bool = True) -> None:
+    """The gradient of a step is not finite, and its loss is."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(STEPS):
+        loss = loss_of(model, batch())
+        if with_loss:
+            loss.backward()
+        for p in model.parameters():
+            p.grad = torch.full_like(p, math.nan if with_loss and step == 5 else 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_run_of_which_no_loss_is_known_is_not_called_a_failure(attached, tmp_path):
+    finder = attached(monitors=["gradient-norm"])
+    seeded(spoiled, False)
+    finder.close()
+    report = watched_run(tmp_path / "watch.jsonl")
+    assert (report.verdict, report.trial.onset, report.trial.final_loss) == ("quiet", None, None)
+    assert report.trial.steps == len(report.trial.loss) == STEPS
+    assert {loss for _, loss in report.trial.loss} == {None}
+    assert render(report, "html")
+
+
+def test_a_log_without_a_step_is_not_announced(attached, tmp_path):
+    """The script trains tensors that take the place of the model's own."""
+
+    def swapped() -> None:
+        model = Net()
+        weights = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
+        optimizer = torch.optim.AdamW(weights.values(), lr=1e-2)
+        for _ in range(2):
+            loss_of(lambda x: torch.func.functional_call(model, weights, x), batch()).backward()
+            optimizer.step()
+
+    for train, logs in ((swapped, 0), (plain, 1)):
+        finder = attached()
+        train()
+        finder.close()
+        assert len(list(tmp_path.glob("*.log"))) == logs
+
+
+def test_a_model_that_its_script_drops_is_let_go_and_the_next_one_is_watched(attached, tmp_path):
+    models: list[weakref.ref[Net]] = []
+
+    def folds() -> list[float]:
+        losses = []
+        for _ in range(2):
+            model = Net()
+            models.append(weakref.ref(model))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            losses += trained(model, optimizer)
+            del model, optimizer
+        return losses
+
+    expected = seeded(folds)
+    models.clear()
+    finder = attached(Finder, record=str(tmp_path / "runs.jsonl"), monitors=["loss"])
+    assert seeded(folds) == expected
+    assert models[0]() is None
+    finder.close()
+    lines = list(map(json.loads, (tmp_path / "watch.jsonl").read_text().splitlines()))
+    assert [line["kind"] for line in lines if line["kind"] in ("run", "end")] == ["run", "end"] * 2
+    losses = [line["value"] for line in lines if line.get("quantity") == "loss"]
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert len(read_record(tmp_path / "runs.jsonl")) == 2
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
 
 
 def test_a_cause_that_cannot_be_looked_for_changes_nothing(attached, tmp_path, monkeypatch):

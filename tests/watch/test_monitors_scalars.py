@@ -130,6 +130,18 @@ def test_gradient_norm_leaves_out_what_is_not_finite_and_what_has_no_gradient() 
     assert monitor.bind(frozen) == "no parameter is trained"
 
 
+def test_a_sparse_gradient_counts_each_row_once() -> None:
+    model = nn.Embedding(8, 2, sparse=True)
+    model(torch.tensor([3, 3, 5])).sum().backward()  # row 3 twice: 2 and 2
+    watch = Watch([GradientNorm(), NonFinite()])
+    watch.bind(model)
+    watch.begin_step(0)
+    watch.after_backward(Moment(step=0, model=model))
+    found = {one.quantity: one.value for one in watch.readings}
+    assert found["gradient_norm"] == pytest.approx(math.sqrt(2 * 2**2 + 2 * 1**2))
+    assert found["non_finite_gradients"] == 0.0 and not watch.silent
+
+
 def test_a_gradient_whose_square_overflows_has_a_norm_and_is_finite() -> None:
     model = _model()
     for p in model.parameters():
@@ -375,6 +387,23 @@ def test_output_log_z_by_hand_and_its_alarm() -> None:
     assert _alarms(OutputLogZ(), {"": drift}, "output_log_z") == []
     falling = drift[:60] + [3.0 - 0.5 * k for k in range(20)]
     assert _alarms(OutputLogZ(), {"": falling}, "output_log_z")[0].advice == "z_loss"
+
+
+def test_output_log_z_takes_the_logits_of_a_pair_as_of_a_tensor() -> None:
+    class Paired(nn.Linear):  # logits and a loss, as in nanoGPT
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits = super().forward(x)
+            return logits, logits.mean()
+
+    model, x = Paired(2, 3), torch.ones(1, 4, 2)
+    watch = Watch([OutputLogZ()])
+    watch.bind(model)
+    watch.begin_step(0)
+    logits, loss = model(x)
+    loss.backward()
+    watch.after_backward(Moment(step=0, model=model))
+    (reading,) = watch.readings
+    assert reading.value == pytest.approx(float(logits.detach().logsumexp(-1).mean()))
 
 
 def test_output_log_z_without_logits_is_switched_off_with_a_reason() -> None:

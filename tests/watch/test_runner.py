@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from support.small_zoo import same_weights
 from torch import nn
 
 from lab.tasks.tasks import make_task
@@ -46,11 +47,6 @@ def _batches(count: int) -> list[Batch]:
 
 def _recipe(**fields: object) -> Recipe:
     return Recipe(**{"learning_rate": 1e-2, "max_steps": 12, "schedule": "constant", **fields})
-
-
-def _equal(first: nn.Module, second: nn.Module) -> bool:
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 class _Poison(Fault):
@@ -107,7 +103,7 @@ def test_a_watched_run_is_bitwise_the_plain_one(precision: str, accumulation: in
     curves = train(plain, batches, recipe)
     assert np.array_equal(record.curves.loss, curves.loss)
     assert np.array_equal(record.curves.grad_norm, curves.grad_norm)
-    assert _equal(watched, plain)
+    assert same_weights(watched, plain)
     assert record.readings  # it did look
     assert sum(record.monitor_seconds.values()) > 0
     assert not any(m._forward_hooks or m._backward_hooks for m in watched.modules())

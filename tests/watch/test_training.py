@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.small_zoo import same_weights
 from torch import nn
 from torch.nn import functional as F
 
@@ -43,11 +44,6 @@ def _recipe(**fields: object) -> Recipe:
     return Recipe(**{"learning_rate": 1e-2, "max_steps": 10, "schedule": "constant", **fields})
 
 
-def _equal(first: nn.Module, second: nn.Module) -> bool:
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
 def _loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     logits = model(batch.inputs).logits
     return F.cross_entropy(logits.reshape(-1, 32), batch.labels.reshape(-1), ignore_index=-100)
@@ -76,10 +72,10 @@ def test_the_loop_is_the_bare_loop_bit_for_bit(schedule: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert np.array_equal(curves.loss, np.float32(losses))
-    assert _equal(ours, theirs)
+    assert same_weights(ours, theirs)
     assert curves.planned_steps == 10
     assert len(curves.grad_norm) == 10
-    assert not _equal(ours, _member())  # it did train
+    assert not same_weights(ours, _member())  # it did train
 
 
 def test_the_schedule_reaches_every_parameter_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +278,7 @@ def test_the_pair_s_rates_and_state_are_its_parts() -> None:
         m.zero_grad()
         _loss(m, _batches(1, seed=5)[0]).backward()
         optimizer.step()
-    assert _equal(model, twin_model)
+    assert same_weights(model, twin_model)
 
 
 def test_muon_without_matrices_or_without_torch_s_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,7 +315,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, F
 
 
 def _empty(model: nn.Module) -> dict[str, Tensor]:
-    """Return what has no value yet: parameters, and buffers too large for the skeleton."""
+    """Return the tensors without values yet: parameters, and buffers too large to build."""
     buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_meta}
     return dict(model.named_parameters()) | buffers
 

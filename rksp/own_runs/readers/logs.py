@@ -77,10 +77,6 @@ def settings_beside(folder: Path) -> dict[str, object]:
     return found
 
 
-def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in ROWS and path.is_file()
-
-
 def _read_table(path: Path) -> Iterator[RawRun]:
     for number, row in enumerate(read_rows(path), start=1):
         named = next((str(row[name]) for name in _NAME_COLUMNS if name in row), "")
@@ -96,7 +92,9 @@ def _read_table(path: Path) -> Iterator[RawRun]:
         )
 
 
-TABLES = RunReader(matches=_is_table, read=_read_table)
+TABLES = RunReader(
+    matches=lambda path: path.suffix.lower() in ROWS and path.is_file(), read=_read_table
+)
 
 
 _PLACES = ("step", "epoch")  # columns that say when the others were logged
@@ -256,10 +254,6 @@ _BLOCK, _HEADER = 32768, 7  # bytes, of LevelDB's log format
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def _is_wandb(path: Path) -> bool:
-    return path.suffix == ".wandb" and path.is_file()
-
-
 def _read_wandb(path: Path) -> Iterator[RawRun]:
     try:
         from wandb.proto import wandb_internal_pb2
@@ -340,7 +334,7 @@ def _items(items: Any) -> dict[str, object]:
     return found
 
 
-WANDB = RunReader(matches=_is_wandb, read=_read_wandb)
+WANDB = RunReader(matches=lambda path: path.suffix == ".wandb" and path.is_file(), read=_read_wandb)
 
 
 _EVENTS_MARK = ".tfevents."

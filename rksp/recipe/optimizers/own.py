@@ -136,7 +136,7 @@ class AdamKin(Groupwise):
         torch._foreach_add_(params, updates, alpha=-rate)
 
     def gradients(self, params: list[Tensor], beta1: float) -> list[Tensor]:
-        """Return what the moments are made of."""
+        """Return the gradients that enter the moments."""
         return [definite(p.grad) for p in params]
 
     def keep(self, updates: list[Tensor], params: list[Tensor]) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import sys
+import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import _recursive
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
@@ -50,23 +53,32 @@ class Finder:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.session: Session | None = None
+        self._session: Callable[[], Session | None] = lambda: None  # the model's hook holds it
         self._process = os.getpid()
         self._made: list[weakref.ref[Optimizer]] = []
         self._passed: set[tuple[int, int]] = set()  # (module, number of optimizers) looked at
         self._phase = _Phase.BETWEEN
         self._losses: list[Tensor] = []
+        self._product: Tensor | float = 0.0  # of vectors differentiated, with their weights
+        self._is_searching = False  # an optimizer evaluates its closure anew, as LBFGS does
         self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
         self._words = 0  # by which the step's losses are multiplied
         self._depth = 0  # of backward passes
         self._is_busy = self._is_over = False
         self._known: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._expected: set[Optimizer] = set()
-        self._stepped: set[Optimizer] = set()
-        self._entry: nn.Module | None = None
+        self._expected: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._is_called = False  # the model in training; otherwise steps begin with backward
         self._has_mode = False  # the script puts the model into training mode
         self._handles: list[Any] = []
+        self._seeking: Any = None  # the hook on all modules, until one is met
+        self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
+
+    @property
+    def session(self) -> Session | None:
+        """The watch of a model, as long as the script keeps the model."""
+        return self._session()
 
     @classmethod
     def attach(cls) -> None:
@@ -79,6 +91,7 @@ class Finder:
         """End the watch, and leave torch as it was; not to be called inside of a hook."""
         if os.getpid() != self._process:
             return
+        self._cease()
         for handle in self._handles:
             handle.remove()
         for owner, name, original in reversed(self._wrapped):
@@ -90,18 +103,32 @@ class Finder:
         """Register with torch."""
         # Of torch.compile, about the one global hook, which is gone before anything is compiled.
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        self._seek()
         self._handles = [
-            hooks.register_module_forward_pre_hook(self._before_any_forward),
             optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
             optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
         ]
+        self._wrap(nn.Module, "__reduce_ex__", self._around_reduction)
+        self._wrap(_recursive, "get_hook_stubs", self._around_stubs)
         self._wrap(torch.autograd, "backward", self._around_backward)
+        self._wrap(torch.autograd, "grad", self._around_grad)
         self._wrap(Optimizer, "__init__", self._around_making)
         for name in _CLIPS:
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
                 self._wrap(place, name, self._around_clip)
         self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
         self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
+
+    def _seek(self) -> None:
+        """Look for a model in what is called from now on."""
+        if self._seeking is None:
+            self._seeking = hooks.register_module_forward_pre_hook(self._before_any_forward)
+
+    def _cease(self) -> None:
+        """Look for no model any more."""
+        if self._seeking is not None:
+            self._seeking.remove()
+            self._seeking = None
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
@@ -138,12 +165,14 @@ class Finder:
         self._passed.add(key)
         self._guarded(self._meet, module)
         if self.session is not None:  # its own hook comes too late for this pass
-            self._before_entry(module, args, {})
+            self._before_entry(self.session, module, args, {})
 
     def _before_entry(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, session: Session, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
+            return
+        if not self._is_called or session is not self.session:
             return
         if module.training or not self._has_mode:
             self._has_mode |= module.training
@@ -160,8 +189,27 @@ class Finder:
         finally:
             self._depth -= 1
         if not self._depth:
-            self._guarded(self._after_backward, tensors)
+            weights = kw.get("grad_tensors", args[0] if args else None)
+            self._guarded(self._after_backward, tensors, weights)
         return done
+
+    def _around_grad(self, grad: _Call, outputs: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+        if isinstance(inputs, Iterator):  # of parameters, which torch would use up
+            inputs = tuple(inputs)
+        found = grad(outputs, inputs, *args, **kw)
+        parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        is_of_weights = any(isinstance(one, nn.Parameter) for one in parts)
+        if is_of_weights and isinstance(outputs, Tensor) and not self._depth:
+            weights = kw.get("grad_outputs", args[0] if args else None)
+            self._guarded(self._differentiated, outputs, weights)
+        return found
+
+    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: Any) -> Any:
+        """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
+        reduced = reduce(module, *args)
+        if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
+            return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
+        return reduced
 
     def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
@@ -169,6 +217,7 @@ class Finder:
         return clip(*args, **kwargs)
 
     def _around_making(self, make: _Call, optimizer: Any, *args: Any, **kw: Any) -> Any:
+        self._guarded(self._look_again)
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
@@ -184,11 +233,20 @@ class Finder:
     def _around_scaled_step(
         self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
     ) -> Any:
-        before = set(self._stepped)
+        before = len(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
-        if self._phase is not _Phase.BETWEEN and self._stepped == before:
+        if self._phase is not _Phase.BETWEEN and len(self._stepped) == before:
             self._guarded(self._skip, optimizer)
         return done
+
+    def _around_stubs(self, stubs: _Call, module: nn.Module) -> Any:
+        """Leave our hooks out of a module that `torch.jit.script` compiles."""
+        held = vars(module).copy()
+        vars(module).update(_without_ours(held))
+        try:
+            return stubs(module)
+        finally:
+            vars(module).update(held)
 
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,6 +256,7 @@ class Finder:
         if self._depth:
             self._guarded(self._refuse, "an optimizer steps inside of a backward pass")
             return None
+        self._is_searching = False
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._guarded(self._before_update, optimizer)
@@ -206,6 +265,7 @@ class Finder:
         def watched() -> Any:
             result = closure()
             self._guarded(self._before_update, optimizer)
+            self._is_searching = self._phase is _Phase.READ
             return result
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
@@ -214,6 +274,7 @@ class Finder:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if not torch.compiler.is_compiling():
+            self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -232,6 +293,16 @@ class Finder:
         setattr(owner, name, wrapped)
 
     # What that means
+
+    def _look_again(self) -> None:
+        """Free a model that the script dropped, and look for the next one that trains."""
+        is_used = self.session is not None and self.session.step > 0
+        if is_used and (now := time.monotonic()) >= self._rests_until:
+            gc.collect()  # a model and its watch refer to each other
+            end = time.monotonic()
+            self._rests_until = end + 50 * (end - now)  # a script may make optimizers all the time
+        if self.session is None:
+            self._seek()
 
     def _refuse(self, why: str) -> None:
         raise RuntimeError(why)
@@ -252,24 +323,27 @@ class Finder:
             root = owner_of(trained) or module
         if root is None:
             raise LookupError("no module holds what the optimizer trains")
-        self._handles.pop(0).remove()
+        self._cease()
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         from rksp.watch.attach.session import Session
 
-        self._expected = set(met)
-        self.session = Session(root, module, met, self.options)
-        self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
-        if module is not None:
-            self._entry = module
-            hook = module.register_forward_pre_hook(self._before_entry, with_kwargs=True)
-            self._handles.insert(0, hook)
+        self._expected, self._stepped = weakref.WeakSet(met), weakref.WeakSet()
+        self._known.clear()
+        self._phase, self._is_called, self._has_mode = _Phase.BETWEEN, module is not None, False
+        session = Session(root, module, met, self.options)
+        self._session = weakref.ref(session)
+        if all(owner is not FullyShardedDataParallel for owner, *_ in self._wrapped):
+            self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
+        hook = functools.partial(self._before_entry, session)
+        holder = root if module is None else module
+        self._handles.append(holder.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with the first of its forward passes."""
-        if self._phase is _Phase.READ:  # an optimizer of the last step did not step this time
-            self._finish()
-        if self.session is None:
+        if self._phase is _Phase.READ and not self._is_searching:
+            self._finish()  # an optimizer of the last step did not step this time
+        if self.session is None or self._is_searching:
             return
         if self._phase is _Phase.BETWEEN:
             self._phase = _Phase.PASSES
@@ -281,17 +355,30 @@ class Finder:
         if self.session is not None:
             self.session.begin_backward(loss)
 
-    def _after_backward(self, tensors: Any) -> None:
+    def _after_backward(self, tensors: Any, weights: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
-        is_other = self._entry is not None and self._phase is not _Phase.PASSES
-        if is_other or any(part.numel() != 1 for part in parts):
+        if self._is_of_another():
             return
-        self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+        if all(part.numel() == 1 for part in parts):
+            self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+        elif len(parts) == 1:
+            self._differentiated(parts[0], weights)
         if len(self._losses) > _MOST_PASSES:
             self._refuse(f"no optimizer stepped in {_MOST_PASSES} backward passes")
         if self.session is not None:
             self.session.end_micro_batch()
+
+    def _differentiated(self, output: Tensor, weights: Any) -> None:
+        """Note what stands for the loss of a step in which backward is called on no scalar."""
+        if not self._is_of_another() and (output.numel() == 1 or isinstance(weights, Tensor)):
+            part = output.detach() if weights is None else (output.detach() * weights).sum()
+            self._product = self._product + part
+
+    def _is_of_another(self) -> bool:
+        """Tell whether a pass is of another model, or of a step that was already read."""
+        is_off = self._is_called and self._phase is not _Phase.PASSES
+        return is_off or self._is_searching
 
     def _before_update(self, optimizer: Optimizer) -> None:
         if not self._losses and not any(float(g.get("lr", 1)) for g in optimizer.param_groups):
@@ -299,9 +386,8 @@ class Finder:
         if self.session is None:
             self._meet(None, optimizer)
         if self._takes_part(optimizer):
-            if self._phase is _Phase.BETWEEN and self._entry is not None:
-                self._entry = None  # it is not called in training: steps begin with backward
-                self._handles.pop(0).remove()
+            if self._phase is _Phase.BETWEEN:
+                self._is_called = False
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, still in there
             self._read(1.0 if scale is None else float(scale))
 
@@ -310,12 +396,13 @@ class Finder:
         if self.session is None or self._phase is _Phase.READ:
             return
         if self._phase is _Phase.BETWEEN:
-            if self._entry is not None:
+            if self._is_called:
                 return  # the optimizer of another model, or a second clip
             self.session.begin((), {})
         self._phase = _Phase.READ
-        losses, self._losses = [loss / max(self._words, 1) for loss in self._losses], []
-        self._words = 0
+        found = self._losses or [one for one in (self._product,) if isinstance(one, Tensor)]
+        losses = [loss / max(self._words, 1) for loss in found]
+        self._losses, self._product, self._words = [], 0.0, 0
         self.session.after_backward(losses, scale=scale, limit=limit)
 
     def _after_update(self, optimizer: Optimizer) -> None:
@@ -327,7 +414,7 @@ class Finder:
     def _finish(self) -> None:
         """End a step whose weights have moved."""
         self._phase = _Phase.BETWEEN
-        self._expected, self._stepped = self._stepped or self._expected, set()
+        self._expected, self._stepped = self._stepped or self._expected, weakref.WeakSet()
         if self.session is not None:
             self.session.after_update()
 
@@ -358,6 +445,21 @@ def _run_new(
         if key not in known:
             more = (kwargs,) if key in module._forward_pre_hooks_with_kwargs else ()
             hook(module, args, *more)
+
+
+def _without_ours(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a module without the hooks of rksp; the state itself stays."""
+    held = {n: part for n, part in state.items() if "_hooks" in n and isinstance(part, dict)}
+    ours = {
+        key
+        for part in held.values()
+        for key, hook in part.items()
+        if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("rksp.")
+    }
+    if not ours:
+        return state
+    parts = {n: part for n, part in held.items() if not ours.isdisjoint(part)}
+    return state | {n: type(p)((k, p[k]) for k in p if k not in ours) for n, p in parts.items()}
 
 
 def owner_of(trained: set[int]) -> nn.Module | None:

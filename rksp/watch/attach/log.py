@@ -129,8 +129,11 @@ class Voice:
     def _path(self) -> Path:
         """Return the log of this rank; a second process of the same rank has one of its own."""
         path, rank = Path(self.options["log"]), f".rank{self.rank}" if self.rank else ""
+        first, own = Path(self.options["folder"], f"rank{self.rank}"), str(os.getpid())
         try:
-            Path(self.options["folder"], f"rank{self.rank}").touch(exist_ok=False)
+            with first.open("x", encoding="utf-8") as file:
+                file.write(own)
         except FileExistsError:
-            rank = f".{os.getpid()}"
+            if first.read_text(encoding="utf-8") != own:  # that process may have had other models
+                rank = f".{own}"
         return path.with_name(f"{path.stem}{rank}{path.suffix}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -78,6 +80,8 @@ class Session:
         self._limit: float | None = None
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
+        self._was_stopped = self._is_closed = False
+        self._process = os.getpid()
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -102,7 +106,6 @@ class Session:
             torch=torch.__version__,
             silent=self.watch.silent,
         )
-        self.voice.leave("log", str(self.voice.log.path))
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
@@ -158,6 +161,8 @@ class Session:
         Raises:
             SystemExit: An alarm is to stop the run.
         """
+        if not self.step:  # from here on there is something to report
+            self.voice.leave("log", str(self.voice.log.path))
         self._moment = self._now()
         loss = float(sum(losses)) if losses else None
         if self._kept is not None:
@@ -185,15 +190,22 @@ class Session:
         if self.voice.is_time():
             self._say_where_it_is()
 
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        with suppress(Exception):  # modules may be gone by now
+            self.close()
+
     def close(self) -> None:
-        """Write the end of the run."""
+        """Write the end of the run, once, in the process that trained it."""
+        if self._is_closed or os.getpid() != self._process:
+            return
+        self._is_closed = True
         crash = getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
         self.voice.note("end", **end, crash=crash and summary(crash))
         self._beside.close()
         if self._recorded is not None:
-            self._recorded.write()
+            self._recorded.write(is_whole=crash is None and not self._was_stopped)
 
     # Parts
 
@@ -249,6 +261,7 @@ class Session:
         critical = next((a for a in heard if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options["on_alarm"] == "stop":
             reason = f"stopped at step {critical.step}: {sentence(critical)}"
+            self._was_stopped = True
             self.voice.note("stop", step=critical.step, reason=reason)
             self.voice.leave("stop", reason)
             raise SystemExit(STOPPED)

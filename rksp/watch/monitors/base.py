@@ -158,10 +158,6 @@ class Rule:
 NO_RULE = Rule(direction=None)
 
 
-def _any_model(model: nn.Module) -> bool:
-    return True
-
-
 @dataclass(eq=False)
 class Monitor(Options, ABC):
     """Observes a run and never changes it: a watched run is bitwise equal to an unwatched one.
@@ -193,7 +189,7 @@ class Monitor(Options, ABC):
     default_every: ClassVar[int]
     quantities: ClassVar[Mapping[str, Rule]]
     source: ClassVar[str]
-    find: ClassVar[Callable[[nn.Module], Any]] = _any_model
+    find: ClassVar[Callable[[nn.Module], Any]] = lambda model: True
     missing: ClassVar[str] = ""
 
     every: PositiveInt | None = None

@@ -137,7 +137,9 @@ class OutputLogZ(Monitor):
         return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
     def _after(self, module: nn.Module, args: object, output: object) -> None:
-        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, tuple):  # with a loss, as in nanoGPT, or with a state
+            logits = next((x for x in logits if isinstance(x, Tensor) and x.dim() > 1), None)
         if not isinstance(logits, Tensor) or logits.dim() < 2:
             raise NotCovered("the model returns no logits (as with a fused loss)")
         rows = logits.detach().flatten(0, -2)

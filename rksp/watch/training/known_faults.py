@@ -51,7 +51,7 @@ def stated(**values: Any) -> dict[str, Fact]:
 
 
 def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
-    """Return what the arguments of a Trainer of transformers or TRL say, as a run file would."""
+    """Return the arguments of a Trainer of transformers or TRL as a run file would say them."""
     name, is_trl = type(args).__name__, type(args).__module__.startswith("trl.")
     stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
     given: dict[str, Any] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs

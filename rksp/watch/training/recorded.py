@@ -54,8 +54,12 @@ class Recorded:
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         self._peak = max([self._peak, *(float(group["lr"]) for group in groups)])
 
-    def write(self) -> None:
-        """Append the run, once; a run without a loss or a rate says nothing and is left out."""
+    def write(self, *, is_whole: bool = True) -> None:
+        """Append the run, once; a run without a loss or a rate says nothing and is left out.
+
+        Args:
+            is_whole: Whether the run came to its own end, as far as anyone knows.
+        """
         if self._is_written or not self._losses or not self._peak:
             return
         self._is_written = True
@@ -71,7 +75,7 @@ class Recorded:
         shape = shape_of(getattr(self._model, "config", None), None, recipe)
         if shape is not None and loss[0] < math.log(shape.vocabulary) - LEARNED:
             shape = replace(shape, is_trained=True)
-        ended: Ended = "finished" if steps == planned else "unfinished"
+        ended: Ended = "finished" if is_whole and steps == planned else "unfinished"
         append_row(
             self._path,
             row_of(

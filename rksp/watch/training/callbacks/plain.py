@@ -353,7 +353,7 @@ class OfTrainer:
         setattr(owner, name, functools.wraps(original)(make(original)))
 
     def _penalized(self, share: Callable[[], float]) -> Callable[[_Method], _Method]:
-        """Return what makes a trainer's `backward` add the interventions' share to the loss."""
+        """Return a wrapper of a trainer's `backward` that adds the interventions' penalty."""
 
         def make(backward: _Method) -> _Method:
             def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
