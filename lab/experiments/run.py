@@ -110,8 +110,8 @@ def _shaping(stored: bool, output: Path | None) -> str:
     if not stored or output is not None:
         raise InputError(
             "shaping is made of ladders: train datasets/plans/step_clip.yaml and "
-            "step_clip_long.yaml with rksp lab run, pack them, and give --stored for what rksp "
-            "ships."
+            "step_clip_long.yaml with python -m lab run, pack them, and give --stored for what "
+            "rksp ships."
         )
     return shaping.shipped()
 
