@@ -20,10 +20,11 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
-from rksp.recipe_files.parse.python_source import CALLS, read_calls, read_python
+from rksp.recipe_files.parse.python_source import CALLS, modules_of, read_calls, read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 
+_MODULES = 20  # beside a script, that it imports
 _LONGEST = 4096  # characters of a value that references are filled into
 # What PyYAML raises beside its own errors for a scalar that its tag does not fit.
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -371,8 +372,20 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data, lines = read_python(tree)
-    calls = read_calls(tree)
+    beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
+    modules = {name: _module(there) for name, there in beside.items() if there.is_file()}
+    calls = read_calls(tree, modules)
     return "python", data | ({CALLS: calls} if calls else {}), lines
+
+
+def _module(path: Path) -> ast.Module:
+    """Parse a module that a script imports; what cannot be read holds nothing."""
+    try:
+        text = read_text(path, RUN_FILE)
+        CODE.check(len(text), path)
+        return ast.parse(text)
+    except (InputError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
