@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import yaml
@@ -37,11 +37,15 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One value with its dotted key, and its line if the format has lines."""
+    """One value with its dotted key, and its line if the format has lines.
+
+    It `is_open` if it stands in for a value that the file leaves to another place.
+    """
 
     key: str
     value: Any
     line: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Document:
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
         launcher: The flags of the launcher, such as torchrun.
+        file: The configuration file that a command names.
+        written: The files that a script writes, by name.
     """
 
     path: Path
@@ -65,6 +71,7 @@ class Document:
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -164,11 +171,43 @@ def load_document(path: Path) -> Document:
     text, suffix = _text(path)
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        return Document(path=path, syntax="shell", **read_shell(text)._asdict())
+        command = read_shell(text)
+        if command.program or "-" not in command.written:
+            return Document(path=path, syntax="shell", **command._asdict())
+        text, suffix = command.written["-"], ".py"
+    return _document(path, text, suffix)
+
+
+def _document(path: Path, text: str, suffix: str) -> Document:
     syntax, data, lines = _parsed(path, text, suffix)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
+    if SHELL in data:
+        return Document(path=path, syntax="shell", **read_shell(data[SHELL])._asdict())
     return Document(path=path, syntax=syntax, data=data, lines=lines)
+
+
+def named_file(document: Document, name: str) -> Document | None:
+    """Load the file that a run file names: one that it writes itself, or one near it.
+
+    Raises:
+        InputError: It cannot be parsed.
+    """
+    for written, text in document.written.items():
+        if written == name or PurePath(written).name == PurePath(name).name:
+            return _document(document.path, text, PurePath(name).suffix.lower())
+    there = beside(document.path, name)
+    return None if there is None else load_document(there)
+
+
+def beside(path: Path, name: str) -> Path | None:
+    """Find the named file beside the run file or in a folder above it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
+    for folder in (path.parent, *list(path.resolve().parents)[1:5]):
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
 def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
@@ -398,14 +437,47 @@ def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         if isinstance(cell, Mapping) and cell.get("cell_type") == "code"
         for source in [cell.get("source", "")]
     ]
-    lines = "\n".join(code).splitlines()
-    commands = [line for line in lines if not line.lstrip().startswith(("%", "!"))]
-    syntax, data, _ = _python(path, "\n".join(commands))
+    python, shell = _cells(code)
+    syntax, data, _ = _python(path, python)
     if CALLS in data:
         data[CALLS] = [call.without_lines() for call in data[CALLS]]
-    return syntax, data, {}
+    return syntax, data | ({SHELL: shell} if shell and CALLS not in data else {}), {}
 
 
+_CELL = re.compile(r"\s*%%(bash|sh|shell|script bash|writefile|file|time|timeit|capture)\b(.*)")
+
+
+def _cells(code: list[str]) -> tuple[str, str]:
+    """Return the Python of a notebook's cells and their shell commands.
+
+    A file that a cell writes is a here-document of the commands.
+    """
+    python, shell = [], []
+    for cell in code:
+        first, _, rest = cell.lstrip("\n").partition("\n")
+        magic = _CELL.match(first)
+        if magic and magic[1] in ("writefile", "file"):
+            shell.append(f"cat > {magic[2].split()[-1] if magic[2].split() else '-'} <<'ENDOFCELL'")
+            shell += [rest, "ENDOFCELL"]
+        elif magic and magic[1] not in ("time", "timeit", "capture"):
+            shell.append(rest)
+        elif magic or not first.lstrip().startswith("%%"):
+            is_command = False
+            for line in (rest if magic else cell).splitlines():
+                bare = line.lstrip()
+                is_more = is_command and shell[-1].endswith("\\")
+                is_command = is_more or bare.startswith("!")
+                if is_command:  # `{lr}` is a name of the notebook's
+                    words = bare if is_more else bare.lstrip("!")
+                    shell.append(re.sub(r"(?<!\$)\{(\w+)\}", r"${\1}", words))
+                is_magic = bare.startswith(("%", "?")) or re.match(r"[\w, ]+=\s*[!%]", bare)
+                python.append(
+                    f"{line[: len(line) - len(bare)]}pass" if is_command or is_magic else line
+                )
+    return "\n".join(python), "\n".join(shell)
+
+
+SHELL = "commands()"  # key of a notebook's shell commands, where it has no calls of a trainer
 _PARSERS = {
     ".ipynb": _notebook,
     ".yaml": _yaml,
