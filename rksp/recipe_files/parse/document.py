@@ -7,8 +7,10 @@ YAML 1.1 and returns the first as text and the second as false.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -223,13 +225,58 @@ def _text(path: Path) -> tuple[str, str]:
     """Return a file's text, or that of standard input for `-`, and the suffix of its syntax."""
     if str(path) != "-":
         suffix = path.suffix.lower()
-        return (read_text(path, RUN_FILE) if suffix in (*_PARSERS, *_SHELL) else ""), suffix
+        if suffix in (*_PARSERS, *_SHELL):
+            return read_text(path, RUN_FILE), suffix
+        convert = next((make for name, make in _AS_SHELL if re.search(name, path.name)), None)
+        if convert is None:
+            return (read_text(path, RUN_FILE), ".sh") if _is_script(path) else ("", suffix)
+        return convert(read_text(path, RUN_FILE)), ".sh"
     text = sys.stdin.read(RUN_FILE + 1)
     if len(text) > RUN_FILE:
         raise InputError(f"Standard input holds more than {RUN_FILE} characters; give a run file.")
     start = text.lstrip()[:1]
     guess = ".json" if start == "{" else ".sh" if _COMMAND.search(text) else ".yaml"
     return text, ".py" if _CODE.search(text) else guess
+
+
+def _is_script(path: Path) -> bool:
+    """Tell whether a file begins as a script of the shell does."""
+    try:
+        with path.open("rb") as file:
+            return re.match(rb"#!.*sh\b", file.readline(80)) is not None
+    except OSError:
+        return False
+
+
+def _of_makefile(text: str) -> str:
+    """Return a makefile's variables and commands as a shell script, line by line."""
+    lines = []
+    for line in text.split("\n"):
+        bare = re.sub(r"^\t[@+-]*", "", re.sub(r"\$\((\w+)\)", r"${\1}", line))
+        named = re.match(r"(?:export +)?(\w+) *(?:[:?]?:?|(\+))= *([^\\]*)$", bare)
+        if named and line[:1] != "\t":
+            bare = f'{named[1]}{named[2] or ""}="{named[3]}"'
+        lines.append(bare.replace("$$", "$"))
+    return "\n".join(lines)
+
+
+def _of_dockerfile(text: str) -> str:
+    """Return a Dockerfile's variables and commands as a shell script, line by line."""
+    lines = []
+    for line in text.split("\n"):
+        word, _, rest = line.strip().partition(" ")
+        if word.upper() in ("CMD", "ENTRYPOINT", "RUN"):
+            with contextlib.suppress(ValueError):
+                rest = shlex.join(map(str, json.loads(rest)))
+            line = rest
+        elif word.upper() in ("ENV", "ARG"):
+            name, _, value = rest.partition("=" if "=" in rest.split(" ")[0] else " ")
+            line = f"{name}={shlex.quote(value.strip().strip(chr(34)))}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+_AS_SHELL = ((r"^(GNUm|m|M)akefile|\.mk$", _of_makefile), (r"(?i)dockerfile", _of_dockerfile))
 
 
 def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int]]:
@@ -471,9 +518,8 @@ def _cells(code: list[str]) -> tuple[str, str]:
                     words = bare if is_more else bare.lstrip("!")
                     shell.append(re.sub(r"(?<!\$)\{(\w+)\}", r"${\1}", words))
                 is_magic = bare.startswith(("%", "?")) or re.match(r"[\w, ]+=\s*[!%]", bare)
-                python.append(
-                    f"{line[: len(line) - len(bare)]}pass" if is_command or is_magic else line
-                )
+                blank = "" if is_more else f"{line[: len(line) - len(bare)]}pass"
+                python.append(blank if is_command or is_magic else line)
     return "\n".join(python), "\n".join(shell)
 
 

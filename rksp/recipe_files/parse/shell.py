@@ -475,7 +475,7 @@ def _command(words: list[Word]) -> CommandLine:
     named = (
         text
         for before, text in pairwise(texts[at:] if at >= 0 else ())
-        if _FILE.fullmatch(text) and "deepspeed" not in before
+        if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
     )
     return CommandLine(
         program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")

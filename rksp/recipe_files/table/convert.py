@@ -353,9 +353,8 @@ def batch(
     steps = draft.number(*accumulation.split())
     copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared.split()]))
     if total is None or total.value <= 0:
-        is_open = any(
-            draft.stands_elsewhere("batch_size", k.split()) for k in (micro, accumulation)
-        )
+        keys = (micro, accumulation)
+        is_open = any(draft.stands_elsewhere("batch_size", key.split()) for key in keys)
         if not is_open and (size is not None or default is not None):
             put_batch(draft, size, steps, copies, default or 1)
         return
