@@ -225,9 +225,9 @@ def recognize(document: Document) -> Reader:
         )
     if document.syntax == "python":
         raise InputError(
-            f"{document.path} is Python that matches no trainer that rksp reads; for a model of "
-            "your own, write a function that returns (model, batch) and give "
-            f"{document.path.stem}:FUNCTION."
+            f"{document.path} is Python that matches no trainer that rksp reads; give the command "
+            "or the configuration that starts it, or for a model of your own write a function that "
+            f"returns (model, batch) and give {document.path.stem}:FUNCTION."
         )
     raise InputError(
         f"{document.path} does not match any trainer that rksp reads; if it is one's, name it with "

@@ -174,6 +174,9 @@ def load_document(path: Path) -> Document:
     if suffix in _SHELL:
         CODE.check(len(text), path)
         command = read_shell(text)
+        scripts = [text for name, text in command.written.items() if name.endswith(_SHELL)]
+        inner = next((c for c in map(read_shell, scripts) if c.program), command)
+        command = command if command.program else inner
         if command.program or "-" not in command.written:
             return Document(path=path, syntax="shell", **command._asdict())
         text, suffix = command.written["-"], ".py"
@@ -185,7 +188,8 @@ def _document(path: Path, text: str, suffix: str) -> Document:
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
     if SHELL in data:
-        return Document(path=path, syntax="shell", **read_shell(data[SHELL])._asdict())
+        command = read_shell(data[SHELL])._replace(lines={})  # a cell has its own
+        return Document(path=path, syntax="shell", **command._asdict())
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 

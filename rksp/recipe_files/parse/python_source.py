@@ -408,10 +408,7 @@ def read_calls(tree: ast.Module, imported: Mapping[str, ast.Module] | None = Non
     """
     nodes = list(ast.walk(tree))
     changes = _changes(nodes)
-    once, moving = _assigned(tree, _imported(tree, imported or {}))
-    for name in once.keys() & changes.keys():
-        if isinstance(once[name], Mapping):
-            once[name] = _changed(dict(once[name]), changes[name], once)
+    once, moving = _assigned(tree, _imported(tree, imported or {}), changes)
     fixed = once | _options(nodes, once, changes)
     visit = _Visit(nodes, fixed, changes)
     now: dict[str, Any] = {}  # names that were assigned several times, at this point of the script
@@ -526,24 +523,29 @@ def _read(node: ast.Call, known: Mapping[str, Any]) -> Call:
     )
 
 
-def _assigned(tree: ast.Module, known: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+def _assigned(
+    tree: ast.Module, known: dict[str, Any], changes: Mapping[str, _Changes]
+) -> tuple[dict[str, Any], set[str]]:
     """Return the values of names assigned once, and the names assigned at the top level alone."""
     fields = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body
     }
     found = [pair for n in ast.walk(tree) if id(n) not in fields for pair in _bound(n)]
     counts = Counter(name for name, _ in found)
-    top = set(map(id, tree.body))
+    top = {id(part) for part in tree.body if isinstance(part, _ASSIGNMENT)}
     above = Counter(name for name, statement in found if id(statement) in top)
     known = dict(known)
     for name, statement in found:
         if counts[name] == 1 and isinstance(statement, ast.Assign | ast.AnnAssign):
-            known |= {one: value for one, value in _given(statement, known) if one == name}
+            value = dict(_given(statement, known))[name]
+            is_dict = isinstance(value, Mapping) and name in changes
+            known[name] = _changed(dict(value), changes[name], known) if is_dict else value
         else:
             known.pop(name, None)
     return known, {name for name in counts if 1 < counts[name] == above[name]}
 
 
+_ASSIGNMENT = ast.Assign | ast.AnnAssign | ast.AugAssign
 _BINDING = (
     ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr
 )
@@ -617,10 +619,11 @@ def _changes(nodes: Iterable[ast.AST]) -> dict[str, _Changes]:
 def _changed(held: dict[str, Any], changes: _Changes, known: Mapping[str, Any]) -> dict[str, Any]:
     """Set the parts of an object that are set again: to a value that is sure, or to unknown."""
     if ANY in changes:
-        held |= {name: Unresolved(f"{name}, which may be set again") for name in held}
+        held |= {name: Unresolved("perhaps set again in the script") for name in held}
     for key, made in changes.items():
         is_sure = len(made) == 1 and made[0].is_sure
-        held[key] = _value(made[0].value, known) if is_sure else Unresolved(f"{key}, set again")
+        again = "set again in the script"
+        held[key] = _value(made[0].value, known) if is_sure else Unresolved(again)
     return held
 
 
@@ -629,14 +632,14 @@ def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, 
     found: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module in modules:
-            held, _ = _assigned(modules[node.module], {})
+            held, _ = _assigned(modules[node.module], {}, {})
             names = {part.name: part.asname or part.name for part in node.names}
             taken = dict.fromkeys(held) if "*" in names else names
             found |= {taken[name] or name: held[name] for name in taken if name in held}
         elif isinstance(node, ast.Import):
             for part in node.names:
                 if part.name in modules:
-                    held, _ = _assigned(modules[part.name], {})
+                    held, _ = _assigned(modules[part.name], {}, {})
                     found[part.asname or part.name] = _Settings(held)
     return found
 

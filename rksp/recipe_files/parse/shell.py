@@ -180,7 +180,7 @@ class CommandLine(NamedTuple):
         launcher: Flags before the program: torchrun's, mpirun's.
         file: The first configuration file that is named after the program; empty without one.
         written: Name of a file that the script writes → its text, after as many lines as stand
-            above it in the script; `-` is what it gives Python to run.
+            above it in the script; `-` is what it gives Python to run, `-.sh` another shell.
     """
 
     program: str
@@ -291,7 +291,7 @@ def _keep_document(
     variables: _Variables,
     written: dict[str, str],
 ) -> None:
-    """Keep the here-document of a command that writes it to a file, or gives it Python to run."""
+    """Keep the here-document of a command that writes it to a file, or has it run."""
     at = next((i for i, word in enumerate(words) if _HERE_WORD.match(word.text)), None)
     document = documents.get(words[at].line) if at is not None else None
     if document is None:
@@ -304,7 +304,7 @@ def _keep_document(
     names = [after for before, after in pairwise(texts) if before in (">", ">>", "tee", "1>")]
     names += [name.lstrip(">") for name in texts if re.match(r">>?[^>&]", name)]
     is_run = bool(texts) and re.search(r"(^|/)python[0-9.]*$", texts[0]) is not None
-    for name in ["-"] if is_run else names[:1]:
+    for name in ["-"] if is_run else names[:1] or ["-.sh"]:
         written[name] = "\n" * above + text
 
 
@@ -420,6 +420,7 @@ def _filled(text: str, variables: _Variables) -> str:
             break
     if len(text) > _MOST:
         text = _ELSEWHERE
+    text = re.sub(r"`#[^`]*`", "", text)  # a comment within a command
     return re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
 
 
@@ -500,6 +501,8 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
 
 def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int]) -> None:
     i = 0
+    if len(words) > 1 and words[-1].text == _ELSEWHERE and not _is_flag(words[-2]):
+        words = words[:-1]  # "$@", further settings that are not known
     while i < len(words):
         word = words[i]
         i += 1
