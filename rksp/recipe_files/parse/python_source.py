@@ -433,6 +433,8 @@ class _Visit:
         for node in nodes:
             if isinstance(node, ast.Call):
                 self._sites.setdefault(_last_word(node), []).append(node)
+        makers = [*self._sites.get("Fire", []), *self._sites.get("run", [])]
+        self._commands = {ast.unparse(part) for call in makers for part in call.args[:1]}
 
     def part(self, part: ast.AST, known: ChainMap[str, Any]) -> None:
         """Keep the calls in a part of the script."""
@@ -486,14 +488,12 @@ class _Visit:
         usual |= {a: d for a, d in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if d}
         given = {argument.arg: value for argument, value in usual.items()}
         sites = self._sites.get(function.name, [])
-        makers = [*self._sites.get("Fire", []), *self._sites.get("run", [])]
-        is_command = any(ast.unparse(p) == function.name for call in makers for p in call.args[:1])
         if len(sites) == 1 and not any(isinstance(p, ast.Starred) for p in sites[0].args):
             names = [a.arg for a in plain if a.arg not in ("self", "cls")]
             given |= dict(zip(names, sites[0].args, strict=False))
             given |= {str(word.arg): word.value for word in sites[0].keywords}
             given = {} if "None" in given else given  # **settings may hold any of them
-        elif sites or not is_command:
+        elif sites or function.name not in self._commands:
             given = {}
         again = {name for part in ast.walk(function) for name, _ in _bound(part)}
         return {
