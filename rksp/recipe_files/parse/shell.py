@@ -293,10 +293,9 @@ def _keep_document(
 ) -> None:
     """Keep the here-document of a command that writes it to a file, or has it run."""
     at = next((i for i, word in enumerate(words) if _HERE_WORD.match(word.text)), None)
-    document = documents.get(words[at].line) if at is not None else None
-    if document is None:
+    if at is None or words[at].line not in documents:
         return
-    is_filled, above, text = document
+    is_filled, above, text = documents[words[at].line]
     if is_filled:
         text = _filled(text, variables).replace(_ELSEWHERE, "${unknown}")
     del words[at + (words[at].text in ("<<", "<<-")) : at + 1]
