@@ -36,8 +36,9 @@ reader.
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
 (`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), where options of the script are read at
-their defaults; a notebook as the script of its cells; shell scripts as words. A value that stands
-elsewhere, such as behind `!include`, is named and left out.
+their defaults; a notebook as the script of its cells, or their commands; shell scripts, makefiles
+and Dockerfiles as words, with the files that they write. A value that stands elsewhere, such as
+behind `!include`, or that a loop, a branch or another call may set, is named and left out.
 
 ## Readers
 

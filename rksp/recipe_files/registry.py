@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rksp.recipe_files.parse.document import (
     is_logged,
     lines_below,
     load_document,
+    named_file,
     unwrapped,
     unwrapped_lines,
 )
@@ -29,7 +31,6 @@ from rksp.recipe_files.readers import (
     reinforcement,
     scripts,
 )
-from rksp.recipe_files.readers.hugging_face import beside
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
@@ -163,18 +164,43 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
 
 
 def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
-    """Return the configuration file that a command names, with the command's own settings."""
-    there = beside(document.path, document.file)
-    if any(reader.matches(document) for reader in READERS) or there is None:
+    """Return the configuration file that a command names, with the command's own settings.
+
+    A file that is no run file, such as the description of a data set, is left alone.
+    """
+    is_one = any(reader.matches(document) for reader in READERS)
+    try:
+        file = named_file(document, document.file)
+    except InputError:
+        if is_one:
+            return document, ()
+        raise
+    if file is None:
+        has_settings = is_one and _RATE.search(" ".join(document.leaves())) is not None
+        if not has_settings and document.program.startswith(_OF_FILES):
+            raise InputError(
+                f"{document.path} starts {document.program} with {document.file}, which is not "
+                "beside it; give that file, or put it there."
+            )
+        is_whole = not document.program.startswith(_OF_FILES) and not document.file.endswith(".py")
+        lost = f"{document.file}, which the command names, was not found, so it is not read."
+        return document, () if is_whole else (lost,)
+    if is_one and not any(reader.matches(file) for reader in READERS):
         return document, ()
-    file = load_document(there)
     both = dataclasses.replace(
         file,
         data={**file.data, **document.data},
         lines={key: line for key, line in file.lines.items() if key not in document.data},
         launcher=document.launcher,
+        written=document.written,
     )
-    return both, (f"Read from {document.file}, which the command in {document.path} names.",)
+    whose = "" if file.path == document.path else "the command in "
+    verb = "names" if whose else "writes"
+    return both, (f"Read from {document.file}, which {whose}{document.path} {verb}.",)
+
+
+_RATE = re.compile(r"learning_rate|(^|[. ])lr\b")
+_OF_FILES = ("llamafactory-cli", "trl ", "swift ", "axolotl", "tune ", "litgpt ")
 
 
 def recognize(document: Document) -> Reader:
@@ -199,9 +225,9 @@ def recognize(document: Document) -> Reader:
         )
     if document.syntax == "python":
         raise InputError(
-            f"{document.path} is Python that matches no trainer that rksp reads; for a model of "
-            "your own, write a function that returns (model, batch) and give "
-            f"{document.path.stem}:FUNCTION."
+            f"{document.path} is Python that matches no trainer that rksp reads; give the command "
+            "or the configuration that starts it, or for a model of your own write a function that "
+            f"returns (model, batch) and give {document.path.stem}:FUNCTION."
         )
     raise InputError(
         f"{document.path} does not match any trainer that rksp reads; if it is one's, name it with "

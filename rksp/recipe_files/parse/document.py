@@ -7,12 +7,14 @@ YAML 1.1 and returns the first as text and the second as false.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import yaml
@@ -20,10 +22,11 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
-from rksp.recipe_files.parse.python_source import CALLS, read_calls, read_python
+from rksp.recipe_files.parse.python_source import CALLS, modules_of, read_calls, read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 
+_MODULES = 20  # beside a script, that it imports
 _LONGEST = 4096  # characters of a value that references are filled into
 # What PyYAML raises beside its own errors for a scalar that its tag does not fit.
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -36,11 +39,15 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One value with its dotted key, and its line if the format has lines."""
+    """One value with its dotted key, and its line if the format has lines.
+
+    It `is_open` if it stands in for a value that the file leaves to another place.
+    """
 
     key: str
     value: Any
     line: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,8 @@ class Document:
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
         launcher: The flags of the launcher, such as torchrun.
+        file: The configuration file that a command names.
+        written: The files that a script writes, by name.
     """
 
     path: Path
@@ -64,6 +73,7 @@ class Document:
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -163,11 +173,47 @@ def load_document(path: Path) -> Document:
     text, suffix = _text(path)
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        return Document(path=path, syntax="shell", **read_shell(text)._asdict())
+        command = read_shell(text)
+        scripts = [text for name, text in command.written.items() if name.endswith(_SHELL)]
+        inner = next((c for c in map(read_shell, scripts) if c.program), command)
+        command = command if command.program else inner
+        if command.program or "-" not in command.written:
+            return Document(path=path, syntax="shell", **command._asdict())
+        text, suffix = command.written["-"], ".py"
+    return _document(path, text, suffix)
+
+
+def _document(path: Path, text: str, suffix: str) -> Document:
     syntax, data, lines = _parsed(path, text, suffix)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
+    if SHELL in data:
+        command = read_shell(data[SHELL])._replace(lines={})  # a cell has its own
+        return Document(path=path, syntax="shell", **command._asdict())
     return Document(path=path, syntax=syntax, data=data, lines=lines)
+
+
+def named_file(document: Document, name: str) -> Document | None:
+    """Load the file that a run file names: one that it writes itself, or one near it.
+
+    Raises:
+        InputError: It cannot be parsed.
+    """
+    for written, text in document.written.items():
+        if written == name or PurePath(written).name == PurePath(name).name:
+            return _document(document.path, text, PurePath(name).suffix.lower())
+    there = beside(document.path, name)
+    return None if there is None else load_document(there)
+
+
+def beside(path: Path, name: str) -> Path | None:
+    """Find the named file beside the run file or in a folder above it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
+    for folder in (path.parent, *list(path.resolve().parents)[1:5]):
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
 def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
@@ -183,13 +229,58 @@ def _text(path: Path) -> tuple[str, str]:
     """Return a file's text, or that of standard input for `-`, and the suffix of its syntax."""
     if str(path) != "-":
         suffix = path.suffix.lower()
-        return (read_text(path, RUN_FILE) if suffix in (*_PARSERS, *_SHELL) else ""), suffix
+        if suffix in (*_PARSERS, *_SHELL):
+            return read_text(path, RUN_FILE), suffix
+        convert = next((make for name, make in _AS_SHELL if re.search(name, path.name)), None)
+        if convert is None:
+            return (read_text(path, RUN_FILE), ".sh") if _is_script(path) else ("", suffix)
+        return convert(read_text(path, RUN_FILE)), ".sh"
     text = sys.stdin.read(RUN_FILE + 1)
     if len(text) > RUN_FILE:
         raise InputError(f"Standard input holds more than {RUN_FILE} characters; give a run file.")
     start = text.lstrip()[:1]
     guess = ".json" if start == "{" else ".sh" if _COMMAND.search(text) else ".yaml"
     return text, ".py" if _CODE.search(text) else guess
+
+
+def _is_script(path: Path) -> bool:
+    """Tell whether a file begins as a script of the shell does."""
+    try:
+        with path.open("rb") as file:
+            return re.match(rb"#!.*sh\b", file.readline(80)) is not None
+    except OSError:
+        return False
+
+
+def _of_makefile(text: str) -> str:
+    """Return a makefile's variables and commands as a shell script, line by line."""
+    lines = []
+    for line in text.split("\n"):
+        bare = re.sub(r"^\t[@+-]*", "", re.sub(r"\$\((\w+)\)", r"${\1}", line))
+        named = re.match(r"(?:export +)?(\w+) *(?:[:?]?:?|(\+))= *([^\\]*)$", bare)
+        if named and line[:1] != "\t":
+            bare = f'{named[1]}{named[2] or ""}="{named[3]}"'
+        lines.append(bare.replace("$$", "$"))
+    return "\n".join(lines)
+
+
+def _of_dockerfile(text: str) -> str:
+    """Return a Dockerfile's variables and commands as a shell script, line by line."""
+    lines = []
+    for line in text.split("\n"):
+        word, _, rest = line.strip().partition(" ")
+        if word.upper() in ("CMD", "ENTRYPOINT", "RUN"):
+            with contextlib.suppress(ValueError):
+                rest = shlex.join(map(str, json.loads(rest)))
+            line = rest
+        elif word.upper() in ("ENV", "ARG"):
+            name, _, value = rest.partition("=" if "=" in rest.split(" ")[0] else " ")
+            line = f"{name}={shlex.quote(value.strip().strip(chr(34)))}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+_AS_SHELL = ((r"^(GNUm|m|M)akefile|\.mk$", _of_makefile), (r"(?i)dockerfile", _of_dockerfile))
 
 
 def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int]]:
@@ -371,8 +462,20 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data, lines = read_python(tree)
-    calls = read_calls(tree)
+    beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
+    modules = {name: _module(there) for name, there in beside.items() if there.is_file()}
+    calls = read_calls(tree, modules)
     return "python", data | ({CALLS: calls} if calls else {}), lines
+
+
+def _module(path: Path) -> ast.Module:
+    """Parse a module that a script imports; what cannot be read holds nothing."""
+    try:
+        text = read_text(path, RUN_FILE)
+        CODE.check(len(text), path)
+        return ast.parse(text)
+    except (InputError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
@@ -385,14 +488,46 @@ def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         if isinstance(cell, Mapping) and cell.get("cell_type") == "code"
         for source in [cell.get("source", "")]
     ]
-    lines = "\n".join(code).splitlines()
-    commands = [line for line in lines if not line.lstrip().startswith(("%", "!"))]
-    syntax, data, _ = _python(path, "\n".join(commands))
+    python, shell = _cells(code)
+    syntax, data, _ = _python(path, python)
     if CALLS in data:
         data[CALLS] = [call.without_lines() for call in data[CALLS]]
-    return syntax, data, {}
+    return syntax, data | ({SHELL: shell} if shell and CALLS not in data else {}), {}
 
 
+_CELL = re.compile(r"\s*%%(bash|sh|shell|script bash|writefile|file|time|timeit|capture)\b(.*)")
+
+
+def _cells(code: list[str]) -> tuple[str, str]:
+    """Return the Python of a notebook's cells and their shell commands.
+
+    A file that a cell writes is a here-document of the commands.
+    """
+    python, shell = [], []
+    for cell in code:
+        first, _, rest = cell.lstrip("\n").partition("\n")
+        magic = _CELL.match(first)
+        if magic and magic[1] in ("writefile", "file"):
+            shell.append(f"cat > {magic[2].split()[-1] if magic[2].split() else '-'} <<'ENDOFCELL'")
+            shell += [rest, "ENDOFCELL"]
+        elif magic and magic[1] not in ("time", "timeit", "capture"):
+            shell.append(rest)
+        elif magic or not first.lstrip().startswith("%%"):
+            is_command = False
+            for line in (rest if magic else cell).splitlines():
+                bare = line.lstrip()
+                is_more = is_command and shell[-1].endswith("\\")
+                is_command = is_more or bare.startswith("!")
+                if is_command:  # `{lr}` is a name of the notebook's
+                    words = bare if is_more else bare.lstrip("!")
+                    shell.append(re.sub(r"(?<!\$)\{(\w+)\}", r"${\1}", words))
+                is_magic = bare.startswith(("%", "?")) or re.match(r"[\w, ]+=\s*[!%]", bare)
+                blank = "" if is_more else f"{line[: len(line) - len(bare)]}pass"
+                python.append(blank if is_command or is_magic else line)
+    return "\n".join(python), "\n".join(shell)
+
+
+SHELL = "commands()"  # key of a notebook's shell commands, where it has no calls of a trainer
 _PARSERS = {
     ".ipynb": _notebook,
     ".yaml": _yaml,

@@ -5,7 +5,9 @@ of modded-nanogpt), functions that return a configuration built from nested call
 (torchtitan's registry), and the keywords with which optimizers are built. Of a training script, the
 calls: with which literal arguments it builds its trainer and model. A name counts with what it was
 assigned last before the call, if every assignment to it is at the top level, or if there is only
-one, at whatever depth. An option of the script's command line has its default.
+one, at whatever depth. What a loop, a branch or another call may set otherwise is not known. An
+option of the script's command line has its default, and so has a variable of the environment that
+no launcher sets. A function's argument is what its only call gives it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import contextlib
 import operator
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rksp.ground.budgets import KEY_CHARACTERS, SETTINGS
 from rksp.ground.text import words
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Unresolved, read_number
 
 _ARITHMETIC = {
     ast.Add: operator.add,
@@ -41,13 +43,16 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "int": int,
-    "float": float,
+    "int": lambda given: int(_of_text(given)),
+    "float": lambda given: float(_of_text(given)),
     "round": lambda number: round(number),
     "abs": abs,
     "min": lambda *given: min(given),
     "max": lambda *given: max(given),
 }
+_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+_OF_LAUNCHERS = re.compile(r"WORLD_SIZE|RANK|NODE|GPU|NPROC|TASK|DEVICES|SLURM")
+_MOST_MERGED = 200  # settings of one dict that others are poured into
 _OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
 _UNKNOWN = object()  # what is neither a literal nor computed of literals
@@ -79,6 +84,20 @@ class _Source:
             for name, part in _named(target, value):
                 home[name] = part
                 self._place(f"{prefix}{name}", statement)
+
+    def set_again(self, statement: ast.stmt) -> None:
+        """Follow what else changes a setting: `a *= 2`, and a loop or a branch, which hide it.
+
+        `a //= devices` shares a total among the devices, and leaves the total as it is.
+        """
+        is_sure = isinstance(statement, ast.AugAssign)
+        parts = () if isinstance(statement, ast.FunctionDef | ast.ClassDef) else ast.walk(statement)
+        for node in parts:
+            is_shared = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.FloorDiv)
+            for name, _ in _bound(node):
+                if name in self.data and not is_shared and (is_sure or node is not statement):
+                    value = _given(node, self.data) if is_sure else [(name, Unresolved(name))]
+                    self.data |= dict(value)
 
     def function(self, node: ast.FunctionDef) -> None:
         """Read the configuration that a function returns, with its changes to another's."""
@@ -190,6 +209,7 @@ def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
     source = _Source()
     for statement in tree.body:
         source.assign(statement, source.data, "")
+        source.set_again(statement)
         if isinstance(statement, ast.ClassDef):
             settings: dict[str, Any] = {}
             for inner in statement.body:
@@ -266,6 +286,9 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         home = known.get(node.value.id)
         return home.held.get(node.attr, _UNKNOWN) if isinstance(home, _Settings) else _UNKNOWN
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        home = _evaluated(node.value, known)
+        return home.get(node.slice.value, _UNKNOWN) if isinstance(home, Mapping) else _UNKNOWN
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _evaluated(node.operand, known)
         return -value if isinstance(value, int | float) else _UNKNOWN
@@ -288,20 +311,35 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
 def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Evaluate a part as `literal` does; a name of parts again could double at every step."""
     value = literal(node, known)
-    doubles = isinstance(node, ast.Name) and isinstance(value, list | Mapping)
-    return Unresolved(ast.unparse(node)) if doubles else value
+    doubles = isinstance(node, ast.Name | ast.Subscript | ast.Attribute | ast.Call)
+    return Unresolved(ast.unparse(node)) if doubles and _is_of_parts(value) else value
+
+
+def _is_of_parts(value: Any) -> bool:
+    return isinstance(value, list | Mapping)
 
 
 def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
-    """Evaluate `int(0.1 * n)` and the other functions of numbers; `Unresolved` otherwise."""
-    function = _FUNCTIONS.get(called(node))
+    """Evaluate `int(0.1 * n)` and the other functions of numbers, and what has a default."""
+    name = called(node)
     given = [_evaluated(part, known) for part in node.args]
-    if function is not None and given and all(isinstance(part, int | float) for part in given):
-        try:
-            return function(*given)
-        except (TypeError, ValueError, OverflowError):
-            pass
+    function, numbers = _FUNCTIONS.get(name), (int, float, str)
+    if function is not None and given and all(isinstance(part, numbers) for part in given):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            value = function(*given)
+            return value if _is_small(value) else _UNKNOWN
+    if name in _ENVIRONMENT and len(given) == 2 and isinstance(given[0], str):
+        return _UNKNOWN if _OF_LAUNCHERS.search(given[0]) else given[1]
+    if name.endswith(".get") and given and isinstance(node.func, ast.Attribute):
+        home = _evaluated(node.func.value, known)
+        if isinstance(home, Mapping) and isinstance(given[0], str):
+            return home.get(given[0], given[1] if len(given) > 1 else None)
     return _UNKNOWN
+
+
+def _of_text(given: Any) -> Any:
+    """Return the number that a text spells, as `float("2e-4")` does; a number as it is."""
+    return read_number(given) if isinstance(given, str) else given
 
 
 def _is_small(value: Any) -> bool:
@@ -313,13 +351,15 @@ def _is_small(value: Any) -> bool:
 
 _WANTED = re.compile(
     r"(TrainingArguments|Trainer|Config|get_peft_model|from_pretrained|SentenceTransformer"
-    r"|CrossEncoder|parse_(known_)?args|parse_args_into_dataclasses)$"
+    r"|CrossEncoder|parse_(known_)?args|parse_args_into_dataclasses)$|^(fire\.)?Fire$|^typer\.run$"
 )
+OF_COMMAND_LINE = re.compile(r"^(parse_\w+|Fire|run)$")  # short names of wanted calls
 # Questions about the device are answered with yes, as for the word `auto`.
 _OF_GPU = ("is_bfloat16_supported", "is_bf16_supported", "is_available")
 _NAMED = ("torch", "TaskType", "peft.TaskType")  # what stands in these is read as its name
 
 TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
+ANY = "**"  # stands for every name that is not spelt out
 CALLS = "calls()"  # key of the calls of a script, in the data of its document
 
 
@@ -356,57 +396,260 @@ class Call:
         return self.short.endswith("TrainingArguments") or TRL.match(self.short) is not None
 
 
-def read_calls(tree: ast.Module) -> list[Call]:
+def read_calls(tree: ast.Module, imported: Mapping[str, ast.Module] | None = None) -> list[Call]:
     """Return the calls that say how a script trains, by line; none if it builds no arguments.
+
+    Args:
+        tree: The script.
+        imported: The modules beside it that it imports from, by name.
 
     Raises:
         RecursionError: It is nested too deeply.
     """
-    once, moving = _assigned(tree)
-    fixed = once | _options(tree, once)
+    nodes = list(ast.walk(tree))
+    changes = _changes(nodes)
+    once, moving = _assigned(tree, _imported(tree, imported or {}), changes)
+    fixed = once | _options(nodes, once, changes)
+    visit = _Visit(nodes, fixed, changes)
     now: dict[str, Any] = {}  # names that were assigned several times, at this point of the script
-    found = []
     for statement in tree.body:
         is_run_here = not isinstance(statement, ast.FunctionDef | ast.ClassDef)
         known = ChainMap(fixed, now if is_run_here else {})
-        calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-        found += [_read(node, known) for node in calls if _WANTED.search(called(node))]
-        if isinstance(statement, ast.Assign):
-            for name, value in _named(statement.targets[0], _value(statement.value, known)):
-                if name in moving:
-                    now[name] = value
-    found.sort(key=lambda call: call.line or 0)
-    return found if any(call.makes_arguments for call in found) else []
+        visit.part(statement, known)
+        now |= {name: value for name, value in _given(statement, known) if name in moving}
+    return visit.read()
+
+
+class _Visit:
+    """A visit of a script's calls, each with what the names around it stand for."""
+
+    def __init__(
+        self, nodes: list[ast.AST], fixed: Mapping[str, Any], changes: Mapping[str, _Changes]
+    ) -> None:
+        self._nodes, self._fixed, self._changes = nodes, fixed, changes
+        self._found: list[Call] = []
+        self._later: dict[int, _Changes] = {}  # by the call that makes the object
+        self._sites: dict[str, list[ast.Call]] = {}
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                self._sites.setdefault(_last_word(node), []).append(node)
+        makers = [*self._sites.get("Fire", []), *self._sites.get("run", [])]
+        self._commands = {ast.unparse(part) for call in makers for part in call.args[:1]}
+
+    def part(self, part: ast.AST, known: ChainMap[str, Any]) -> None:
+        """Keep the calls in a part of the script."""
+        waiting = [(part, known)]
+        while waiting:
+            node, known = waiting.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                known = known.new_child(self._arguments(node))
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._later[id(node.value)] = self._changes.get(node.targets[0].id, {})
+            if isinstance(node, ast.Call) and _WANTED.search(called(node)):
+                self._found.append(self._amended(node, known))
+            waiting += [(inner, known) for inner in ast.iter_child_nodes(node)]
+
+    def read(self) -> list[Call]:
+        """Return the calls by line; a class of the script's own may stand for its arguments."""
+        found = self._found
+        if any(OF_COMMAND_LINE.match(call.short) for call in found):
+            found += [] if any(call.makes_arguments for call in found) else self._own()
+        found.sort(key=lambda call: call.line or 0)
+        return found if any(call.makes_arguments for call in found) else []
+
+    def _own(self) -> list[Call]:
+        """Return the arguments to which a class of the script's own gives other defaults."""
+        for node in self._nodes:
+            if isinstance(node, ast.ClassDef) and node.bases:
+                own = {name: self._fixed["args"].held.get(name) for name in _fields(node, {})}
+                call = Call(name=_last_word(node.bases[0]), line=node.lineno, first=None, given=own,
+                            lines={})  # fmt: skip
+                if call.makes_arguments:
+                    return [call]
+        return []
+
+    def _amended(self, node: ast.Call, known: Mapping[str, Any]) -> Call:
+        """Read a call, and what the arguments that it makes are given in later lines."""
+        call, later = _read(node, known), self._later.get(id(node))
+        if not later or not call.makes_arguments:
+            return call
+        lines = {name: made[0].statement.lineno for name, made in later.items()}
+        given = _changed(dict(call.given), later, known)
+        return replace(call, given=given, lines={**call.lines, **lines})
+
+    def _arguments(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
+        """Return what a function's arguments stand for: what its only call gives, or defaults.
+
+        Without a call, defaults count where a library makes a command line of the function.
+        """
+        takes = function.args
+        plain = [*takes.posonlyargs, *takes.args]
+        usual = dict(zip(reversed(plain), reversed(takes.defaults), strict=False))
+        usual |= {a: d for a, d in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if d}
+        given = {argument.arg: value for argument, value in usual.items()}
+        sites = self._sites.get(function.name, [])
+        if len(sites) == 1 and not any(isinstance(p, ast.Starred) for p in sites[0].args):
+            names = [a.arg for a in plain if a.arg not in ("self", "cls")]
+            given |= dict(zip(names, sites[0].args, strict=False))
+            given |= {str(word.arg): word.value for word in sites[0].keywords}
+            given = {} if "None" in given else given  # **settings may hold any of them
+        elif sites or function.name not in self._commands:
+            given = {}
+        again = {name for part in ast.walk(function) for name, _ in _bound(part)}
+        return {
+            name: Unresolved(name) if name in again or name not in given
+            else _value(given[name], self._fixed)
+            for name in (argument.arg for argument in (*plain, *takes.kwonlyargs))
+            if not isinstance(self._fixed.get(name), _Settings)
+        }  # fmt: skip
 
 
 def _read(node: ast.Call, known: Mapping[str, Any]) -> Call:
-    named = [keyword for keyword in node.keywords if keyword.arg is not None]
+    given: dict[str, Any] = {}
+    for word in node.keywords:
+        value = _value(word.value, known)
+        if word.arg is not None:
+            given[word.arg] = value
+        elif isinstance(value, Mapping) and len(value) <= _MOST_MERGED:
+            given |= value
+        else:
+            given[ANY] = Unresolved(f"**{ast.unparse(word.value)}")
     return Call(
         name=called(node),
         line=node.lineno,
         first=_value(node.args[0], known) if node.args else None,
-        given={str(keyword.arg): _value(keyword.value, known) for keyword in named},
-        lines={str(keyword.arg): keyword.value.lineno for keyword in named},
+        given=given,
+        lines={word.arg: word.value.lineno for word in node.keywords if word.arg is not None},
     )
 
 
-def _assigned(tree: ast.Module) -> tuple[dict[str, Any], set[str]]:
+def _assigned(
+    tree: ast.Module, known: dict[str, Any], changes: Mapping[str, _Changes]
+) -> tuple[dict[str, Any], set[str]]:
     """Return the values of names assigned once, and the names assigned at the top level alone."""
-    found = [
-        (statement.targets[0].id, statement)
-        for statement in ast.walk(tree)
-        if isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-    ]
+    fields = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body
+    }
+    found = [pair for n in ast.walk(tree) if id(n) not in fields for pair in _bound(n)]
     counts = Counter(name for name, _ in found)
-    top = set(map(id, tree.body))
+    top = {id(part) for part in tree.body if isinstance(part, _ASSIGNMENT)}
     above = Counter(name for name, statement in found if id(statement) in top)
-    known: dict[str, Any] = {}
+    known = dict(known)
     for name, statement in found:
-        if counts[name] == 1:
-            known[name] = _value(statement.value, known)
+        if counts[name] == 1 and isinstance(statement, ast.Assign | ast.AnnAssign):
+            value = dict(_given(statement, known))[name]
+            is_dict = isinstance(value, Mapping) and name in changes
+            known[name] = _changed(dict(value), changes[name], known) if is_dict else value
+        else:
+            known.pop(name, None)
     return known, {name for name in counts if 1 < counts[name] == above[name]}
+
+
+_ASSIGNMENT = ast.Assign | ast.AnnAssign | ast.AugAssign
+_BINDING = (
+    ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr
+)
+
+
+def _bound(node: ast.AST) -> list[tuple[str, ast.AST]]:
+    """Return the names that a statement, a loop or an expression gives a value."""
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, _BINDING) and getattr(node, "value", node) is not None:
+        targets = [node.target]
+    else:
+        return []
+    return [(name, node) for target in targets for name, _ in _named(target, None)]
+
+
+def _given(statement: ast.AST, known: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what an assignment gives each name: `a = 1`, `a: int = 1`, `a, b = 1, 2`, `a *= 2`."""
+    if isinstance(statement, ast.Assign):
+        value = _value(statement.value, known)
+        return [pair for target in statement.targets for pair in _named(target, value)]
+    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        return _named(statement.target, _value(statement.value, known))
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        now = ast.Name(statement.target.id, ast.Load())
+        whole = ast.BinOp(now, statement.op, statement.value)
+        return [(statement.target.id, literal(whole, known))]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One place that gives a part of an object another value."""
+
+    statement: ast.stmt | ast.expr
+    value: ast.expr
+    is_sure: bool  # it is a plain assignment, in no loop and no branch
+
+
+_Changes = dict[str, list[_Change]]  # attribute or key → where it is set
+
+
+def _changes(nodes: Iterable[ast.AST]) -> dict[str, _Changes]:
+    """Return where parts of objects are set: `a.b = 1`, `a["b"] = 1`, `a.update()`, `setattr`."""
+    found: dict[str, _Changes] = {}
+    sure = {id(part) for node in nodes if isinstance(node, ast.Module | ast.FunctionDef | ast.With)
+            for part in node.body}  # fmt: skip
+
+    def add(home: ast.expr, key: object, node: ast.stmt | ast.expr, value: ast.expr) -> None:
+        if isinstance(home, ast.Name):
+            name = key if isinstance(key, str) else ANY
+            is_sure = isinstance(node, ast.Assign) and id(node) in sure
+            there = found.setdefault(home.id, {}).setdefault(name, [])
+            there.append(_Change(node, value, is_sure))
+
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Attribute):
+                    add(target.value, target.attr, node, node.value)
+                elif isinstance(target, ast.Subscript):
+                    add(target.value, getattr(target.slice, "value", None), node, node.value)
+        elif isinstance(node, ast.Call) and called(node) == "setattr" and len(node.args) == 3:
+            add(node.args[0], getattr(node.args[1], "value", None), node, node.args[2])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            for home in [node.func.value] if node.func.attr == "update" else ():
+                add(home, None, node, node)
+    return found
+
+
+def _changed(held: dict[str, Any], changes: _Changes, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the parts of an object that are set again: to a value that is sure, or to unknown."""
+    if ANY in changes:
+        held |= {name: Unresolved("perhaps set again in the script") for name in held}
+    for key, made in changes.items():
+        is_sure = len(made) == 1 and made[0].is_sure
+        again = "set again in the script"
+        held[key] = _value(made[0].value, known) if is_sure else Unresolved(again)
+    return held
+
+
+def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, Any]:
+    """Return the names that a script takes from the modules beside it."""
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module in modules:
+            held, _ = _assigned(modules[node.module], {}, {})
+            names = {part.name: part.asname or part.name for part in node.names}
+            taken = dict.fromkeys(held) if "*" in names else names
+            found |= {taken[name] or name: held[name] for name in taken if name in held}
+        elif isinstance(node, ast.Import):
+            for part in node.names:
+                if part.name in modules:
+                    held, _ = _assigned(modules[part.name], {}, {})
+                    found[part.asname or part.name] = _Settings(held)
+    return found
+
+
+def modules_of(tree: ast.Module) -> list[str]:
+    """Return the modules that may stand beside a script: those that it names without a dot."""
+    named = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    found = [node.module for node in named if node.level < 2 and node.module]
+    whole = [part.name for node in tree.body if isinstance(node, ast.Import) for part in node.names]
+    return [name for name in dict.fromkeys(found + whole) if "." not in name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,13 +659,14 @@ class _Settings:
     held: Mapping[str, Any]
 
 
-def _options(tree: ast.Module, known: dict[str, Any]) -> dict[str, _Settings]:
+def _options(
+    nodes: list[ast.AST], known: dict[str, Any], changes: Mapping[str, _Changes]
+) -> dict[str, _Settings]:
     """Return the objects that hold settings of a script, by name.
 
     Read are the fields of its classes, and the defaults of its options: `add_argument` of argparse,
     and the fields of all dataclasses, of which HfArgumentParser fills some.
     """
-    nodes = list(ast.walk(tree))
     homes: dict[str, dict[str, Any]] = {}  # by the name of the object
     options: dict[str, Any] = {}
     for node in nodes:
@@ -432,6 +676,9 @@ def _options(tree: ast.Module, known: dict[str, Any]) -> dict[str, _Settings]:
             homes[node.name] = _fields(node, known)
             if "dataclass" in map(_last_word, node.decorator_list):
                 options |= homes[node.name]
+    for node in nodes:
+        if isinstance(node, ast.Call) and called(node).endswith(".set_defaults"):
+            options |= _read(node, known).given
     homes["args"] = options
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -439,6 +686,8 @@ def _options(tree: ast.Module, known: dict[str, Any]) -> dict[str, _Settings]:
             home = options if made.startswith("parse_") else homes.get(made)
             if home is not None:
                 homes |= dict.fromkeys((name for name, _ in _named(node.targets[0], None)), home)
+    for name, home in homes.items():
+        _changed(home, changes.get(name, {}), known)
     return {name: _Settings(home) for name, home in homes.items()}
 
 
@@ -471,9 +720,11 @@ def _option(node: ast.Call, known: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     name = names[-1] if "dest" in given else (long or names)[0]
     if "default" in given:
-        return {name: _value(given["default"], known)}
-    is_switch = "action" in given and literal(given["action"], known) == "store_true"
-    return {name: False if is_switch else None}
+        value = _value(given["default"], known)
+        is_number = "type" in given and ast.unparse(given["type"]) in ("float", "int")
+        return {name: _of_text(value) if is_number else value}
+    action = literal(given["action"], known) if "action" in given else ""
+    return {name: {"store_true": False, "store_false": True}.get(str(action))}
 
 
 def _last_word(node: ast.expr) -> str:
@@ -490,11 +741,15 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
         name = called(node)
         if name.rsplit(".", 1)[-1] in _OF_GPU:
             return "mps" not in name
-        if name == "dict" and not node.args:
-            return {str(part.arg): _part(part.value, known) for part in node.keywords if part.arg}
-    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {str(getattr(key, "value", "")): _part(part, known) for key, part in pairs}
+        if name == "dict" and len(node.args) <= 1:
+            poured = [(None, part) for part in node.args]
+            return _merged([*poured, *((part.arg, part.value) for part in node.keywords)], known)
+        if name in ("vars", "asdict", "dataclasses.asdict") and node.args:
+            home = known.get(ast.unparse(node.args[0]))
+            return home.held if isinstance(home, _Settings) else Unresolved(ast.unparse(node))
+    if isinstance(node, ast.Dict) and all(isinstance(k, ast.Constant | None) for k in node.keys):
+        names = [None if key is None else str(getattr(key, "value", "")) for key in node.keys]
+        return _merged(list(zip(names, node.values, strict=True)), known)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner, is_denied = node.operand, True
         while isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
@@ -520,6 +775,22 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
     return literal(node, known)
 
 
+def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, Any]) -> Any:
+    """Return a dict of settings, into which those without a name are poured whole."""
+    found: dict[str, Any] = {}
+    for name, part in pairs:
+        if name is not None:
+            found[name] = _part(part, known)
+            continue
+        value = _value(part, known)
+        if not isinstance(value, Mapping) or len(value) > _MOST_MERGED:
+            return Unresolved(ast.unparse(part))
+        found |= value
+    return found
+
+
 def _part(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """Return a value within a dict."""
-    return flat(node, known) if isinstance(node, ast.Name) else _value(node, known)
+    """Return a value within a dict; a name of parts again could double at every step."""
+    value = _value(node, known)
+    is_written = isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Call)
+    return Unresolved(ast.unparse(node)) if _is_of_parts(value) and not is_written else value

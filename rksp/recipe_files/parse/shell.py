@@ -37,6 +37,7 @@ class _Reader:
         self.words: list[Word] = []  # of the current statement
         self.pieces: list[str] = []  # of the current word
         self.start, self.in_word, self.is_whole, self.in_array = 1, False, False, False
+        self.ended_by = ""  # what stands after the last statement: a line's end, ;, |, && or ||
 
     def statements(self) -> Iterator[list[Word]]:
         """Yield statements as lists of words; array elements are between `NAME=(` and `)`."""
@@ -62,6 +63,10 @@ class _Reader:
                 self._end_word()
             else:
                 self._add(text[at + 1])
+        elif text.startswith("$'", at):
+            end = _closing(text, at + 1, "'", escape="'")
+            self.is_whole = self.is_whole or not self.in_word
+            self._add_through(re.sub(r"\\(.)", r"\1", text[at + 2 : end], flags=re.S), end)
         elif c in "'\"":
             end = _closing(text, at, c)
             inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
@@ -93,6 +98,8 @@ class _Reader:
         elif c in "\n;|" or self.text.startswith("&&", self.at):
             self._end_word()
             done, self.words = self.words, []
+            if done:
+                self.ended_by = c * (1 + self.text.startswith(c * 2, self.at)) if c in "|&" else c
             self.at += self.text.startswith("&&", self.at)
         else:
             self._add(c)
@@ -120,10 +127,10 @@ class _Reader:
         return len(self.pieces) < 256 and _ASSIGNMENT.fullmatch("".join(self.pieces)) is not None
 
 
-def _closing(text: str, i: int, quote: str) -> int:
+def _closing(text: str, i: int, quote: str, escape: str = '"') -> int:
     j = i + 1
     while j < len(text) and text[j] != quote:
-        j += 2 if text[j] == "\\" and quote == '"' else 1
+        j += 2 if text[j] == "\\" and quote == escape else 1
     return min(j, len(text) - 1)
 
 
@@ -143,7 +150,7 @@ _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
 _ELSEWHERE = "\0"  # stands in a word where something is not known
@@ -172,6 +179,8 @@ class CommandLine(NamedTuple):
         lines: The same keys → line.
         launcher: Flags before the program: torchrun's, mpirun's.
         file: The first configuration file that is named after the program; empty without one.
+        written: Name of a file that the script writes → its text, after as many lines as stand
+            above it in the script; `-` is what it gives Python to run, `-.sh` another shell.
     """
 
     program: str
@@ -179,9 +188,10 @@ class CommandLine(NamedTuple):
     lines: Mapping[str, int]
     launcher: Mapping[str, object]
     file: str = ""
+    written: Mapping[str, str] = {}
 
 
-_FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)")
+_FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 
 
@@ -193,6 +203,7 @@ class _Variables(dict[str, list[Word]]):
         self.sizes: dict[str, int] = {}
 
     spent: int = 0
+    in_function: bool = False  # whose arguments are not the script's
 
     def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
         """Set a variable, or add to it; what grows beyond any script is not known."""
@@ -209,11 +220,17 @@ def read_shell(text: str) -> CommandLine:
     """Return the command of a script that has the most settings."""
     variables = _Variables()
     variables["HOME"] = [Word("~", 1)]
-    text = _DOCUMENT.sub(r'\1="\n\3\n"', text)
+    text, documents = _without_documents(_DOCUMENT.sub(r'\1="\n\3\n"', text))
     best = CommandLine(program="", data={}, lines={}, launcher={})
-    depth = 0
-    for statement in _Reader(text).statements():
+    written: dict[str, str] = {}
+    depth, braces, chained = 0, 0, False
+    reader = _Reader(text)
+    for statement in reader.statements():
         words = list(statement)
+        if words[0].text == "function" or any(word.text.endswith("()") for word in words[:2]):
+            variables.in_function = True
+            start = next((i for i, word in enumerate(words) if word.text == "{"), len(words))
+            words = words[start:]
         while words and words[0].text in (
             *_OPENS,
             *_CLOSES,
@@ -226,17 +243,77 @@ def read_shell(text: str) -> CommandLine:
         ):
             first = words.pop(0).text
             depth += (first in _OPENS) - (first in _CLOSES)
+            braces += (first == "{") - (first == "}")
+            variables.in_function = variables.in_function and (first != "}" or braces > 0)
             if first in ("for", "case", "select", "while", "until"):
                 if first in ("for", "select") and words:
                     variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
                 words = []
-        words = _assign(words, variables, is_conditional=depth > 0)
+        is_test = bool(words) and words[0].text in ("[", "[[", "test")
+        words = _assign(words, variables, is_conditional=depth > 0 or chained)
+        chained = reader.ended_by == "||" or (reader.ended_by == "&&" and (is_test or chained))
+        _keep_document(words, documents, variables, written)
         if words:
             found = _command(_expand(words, variables))
-            if (len(found.data), bool(found.file)) > (len(best.data), bool(best.file)):
+            if _weight(found) > _weight(best):
                 launcher = _counts(found, variables) | dict(found.launcher)
                 best = found._replace(launcher=launcher)
-    return best
+    return best._replace(written=written)
+
+
+_HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)")
+
+
+def _without_documents(text: str) -> tuple[str, dict[int, tuple[bool, int, str]]]:
+    """Return a script without its here-documents, and these by the line of their command.
+
+    Each has a mark if the shell fills variables into it, the lines above it, and its text.
+    """
+    lines = text.split("\n")
+    last = {line.strip(): i for i, line in enumerate(lines)}  # where a word could end one, at most
+    found: dict[int, tuple[bool, int, str]] = {}
+    i = 0
+    while i < len(lines):
+        begins = None if lines[i].lstrip().startswith("#") else _HERE.search(lines[i])
+        i += 1
+        if begins is None or last.get(begins[2], -1) < i:
+            continue
+        end = next(j for j in range(i, len(lines)) if lines[j].strip() == begins[2])
+        found[i] = (not begins[1], i, "\n".join(lines[i:end]))
+        lines[i : end + 1] = [""] * (end + 1 - i)
+        i = end + 1
+    return "\n".join(lines), found
+
+
+def _keep_document(
+    words: list[Word],
+    documents: Mapping[int, tuple[bool, int, str]],
+    variables: _Variables,
+    written: dict[str, str],
+) -> None:
+    """Keep the here-document of a command that writes it to a file, or has it run."""
+    at = next((i for i, word in enumerate(words) if _HERE_WORD.match(word.text)), None)
+    if at is None or words[at].line not in documents:
+        return
+    is_filled, above, text = documents[words[at].line]
+    if is_filled:
+        text = _filled(text, variables).replace(_ELSEWHERE, "${unknown}")
+    del words[at + (words[at].text in ("<<", "<<-")) : at + 1]
+    texts = [word.text for word in _expand(words, variables)]
+    names = [after for before, after in pairwise(texts) if before in (">", ">>", "tee", "1>")]
+    names += [name.lstrip(">") for name in texts if re.match(r">>?[^>&]", name)]
+    is_run = bool(texts) and re.search(r"(^|/)python[0-9.]*$", texts[0]) is not None
+    for name in ["-"] if is_run else names[:1] or ["-.sh"]:
+        written[name] = "\n" * above + text
+
+
+_HERE_WORD = re.compile(r"<<(?!<)")
+
+
+def _weight(command: CommandLine) -> tuple[int, bool]:
+    """Return how much a command says of a run; `mkdir -p FOLDER` says nothing."""
+    size = len(command.data)
+    return size if size > 2 or command.program else 0, bool(command.file)
 
 
 def _counts(command: CommandLine, variables: _Variables) -> dict[str, object]:
@@ -317,25 +394,33 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
             line += piece.count("\n")
         return
 
+    text = _filled(word.text, variables)
+    yield from _split(Word(text, word.line, word.whole and " -" not in text))
+
+
+def _filled(text: str, variables: _Variables) -> str:
+    """Fill the known variables into a text; what is not known becomes its mark."""
+
     def value(match: re.Match[str]) -> str:
         if match[4] is not None:
             return _arithmetic(_VARIABLE.sub(value, match[4]), variables)
         name = match[1] or match[3]
+        if name.isdecimal() and variables.in_function:
+            return _ELSEWHERE
         if name in variables and variables.spent <= _MOST_IN_ALL:
             known = " ".join(part.text for part in variables[name])
             variables.spent += len(known)
             return known
         return match[2].strip("\"'") if match[2] is not None else _ELSEWHERE
 
-    text = word.text
     for _ in range(_NESTED):  # the default of a variable may be another variable
         text, before = _VARIABLE.sub(value, text), text
         if text == before or len(text) > _MOST:
             break
     if len(text) > _MOST:
         text = _ELSEWHERE
-    text = re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
-    yield from _split(Word(text, word.line, word.whole and " -" not in text))
+    text = re.sub(r"`#[^`]*`", "", text)  # a comment within a command
+    return re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
 
 
 def _without_commands(text: str) -> str:
@@ -390,7 +475,7 @@ def _command(words: list[Word]) -> CommandLine:
     named = (
         text
         for before, text in pairwise(texts[at:] if at >= 0 else ())
-        if _FILE.fullmatch(text) and "deepspeed" not in before
+        if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
     )
     return CommandLine(
         program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")
@@ -415,6 +500,8 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
 
 def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int]) -> None:
     i = 0
+    if len(words) > 1 and words[-1].text == _ELSEWHERE and not _is_flag(words[-2]):
+        words = words[:-1]  # "$@", further settings that are not known
     while i < len(words):
         word = words[i]
         i += 1

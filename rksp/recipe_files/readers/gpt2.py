@@ -38,8 +38,11 @@ def _schedule(draft: Draft) -> None:
     draft.default("schedule", "cosine")
     convert.number(draft, "warmup_steps", ["warmup_iters"])
     draft.default("warmup_steps", 2000)
-    ratio, text = convert.over_peak(draft, lowest.value)
-    draft.put("min_lr_ratio", ratio, lowest, text=text)
+    if draft.value("learning_rate") is None:
+        draft.assume("min_lr_ratio", "min_lr is a share of a rate that is not known")
+    else:
+        ratio, text = convert.over_peak(draft, lowest.value)
+        draft.put("min_lr_ratio", ratio, lowest, text=text)
     end = draft.number_or(600_000, "lr_decay_iters")
     if int(end.value) != draft.value("max_steps"):
         convert.put_decay_until(draft, int(end.value), end)

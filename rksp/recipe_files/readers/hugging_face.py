@@ -10,12 +10,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.text import words
-from rksp.recipe_files.parse.document import Document, Found, load_document
+from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table import convert
@@ -106,15 +105,15 @@ def _deepspeed(draft: Draft) -> None:
         draft.note(f"deepspeed is {inline.value!r}, but its settings are not in this file.")
         return
     else:
-        there = beside(draft.document.path, str(inline.value))
-        if there is None:
-            draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
-            return
         try:
-            document = load_document(there)
+            there = named_file(draft.document, str(inline.value))
         except InputError as error:
             draft.note(f"The DeepSpeed file cannot be read: {error}")
             return
+        if there is None:
+            draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
+            return
+        document = there
     draft.deepspeed = document
     other = Draft(document, draft.trainer, devices=draft.devices)
     _DEEPSPEED.read(other)
@@ -124,16 +123,6 @@ def _deepspeed(draft: Draft) -> None:
             "gradient_accumulation_steps",
         ):
             draft.adopt(field)
-
-
-def beside(path: Path, name: str) -> Path | None:
-    """Find the named file beside the run file or in a folder above it."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        return None
-    for folder in (path.parent, *list(path.resolve().parents)[1:5]):
-        if (folder / name).is_file():
-            return folder / name
-    return None
 
 
 def _precision(draft: Draft) -> None:
@@ -306,7 +295,7 @@ def _swift_adapters(draft: Draft) -> None:
 
 def _swift_batch(draft: Draft) -> None:
     """Set the default accumulation, which fills the batch up to 16 (trainers/arguments.py)."""
-    if draft.number("gradient_accumulation_steps") is not None:
+    if draft.document.find("gradient_accumulation_steps") is not None:
         return
     size = draft.number_or(1, "per_device_train_batch_size")
     micro, copies = int(size.value), draft.devices or 1

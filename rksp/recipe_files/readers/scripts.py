@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.python_source import CALLS, TRL, Call
+from rksp.recipe_files.parse.python_source import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
 
 _MODEL = re.compile(r"Model|For[A-Z]|SentenceTransformer|CrossEncoder")
 _NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Config")
@@ -27,6 +27,11 @@ _LENGTHS = ("max_seq_length", "max_length", "max_prompt_length")
 _NAMES = ("model_name", "pretrained_model_name_or_path", "model_name_or_path", "model")
 _ADAPTERS = re.compile(
     r"^(Lora|IA3|PromptTuning|PrefixTuning|AdaLora|LoHa|LoKr|Vera|OFT|BOFT|FourierFT)Config$"
+)
+# Of the arguments; none has its default where settings come from elsewhere.
+_SETTINGS = (
+    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps"),
+    *("num_train_epochs", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim"),
 )
 _USUAL = {"r": 8, "lora_alpha": 8}  # of PEFT's LoraConfig
 
@@ -63,7 +68,9 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     calls = document.data[CALLS]
     found = [call for call in calls if call.makes_arguments]
     first, words = found[0], _Words()
-    words.take(first, list(first.given))
+    words.take(first, [name for name in first.given if name != ANY])
+    for name in _SETTINGS if ANY in first.given else ():
+        words.say(name, first.given[ANY], first.line)
     _adapters(calls, words)
     _model(calls, words)
     _objective(calls, first.short, first.line, words)
@@ -75,7 +82,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     )
     more = f", the first of {len(found)}" if len(found) > 1 else ""
     notes = [f"Read from the calls of a script, {first.short}{_at(first)}{more}."]
-    if any(call.short.startswith("parse_") for call in calls):
+    if any(OF_COMMAND_LINE.match(call.short) for call in calls):
         notes.append("Its command-line options are read at their defaults.")
     return read, tuple(notes)
 

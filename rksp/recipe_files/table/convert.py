@@ -134,7 +134,7 @@ def switches(draft: Draft, precisions: Mapping[str, str]) -> None:
 def betas(draft: Draft, keys: str) -> None:
     """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
     found = draft.get(*keys.split())
-    if found is None:
+    if found is None or found.value == "auto":
         return
     pair = found.value
     if isinstance(pair, str):
@@ -353,7 +353,9 @@ def batch(
     steps = draft.number(*accumulation.split())
     copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared.split()]))
     if total is None or total.value <= 0:
-        if size is not None or default is not None:
+        keys = (micro, accumulation)
+        is_open = any(draft.stands_elsewhere("batch_size", key.split()) for key in keys)
+        if not is_open and (size is not None or default is not None):
             put_batch(draft, size, steps, copies, default or 1)
         return
     draft.put("batch_size", int(total.value), total)

@@ -126,8 +126,13 @@ class Draft:
         return dataclasses.replace(found, value=value)
 
     def number_or(self, default: float, *keys: str) -> Found:
-        """Return a number as `number` does, else the trainer's default, which has no key."""
-        return self.number(*keys) or Found(key="", value=default)
+        """Return a number as `number` does, else the trainer's default, which has no key.
+
+        A default that only stands in for what is decided elsewhere is open.
+        """
+        stated = self.document.find(*keys)
+        is_open = stated is not None and isinstance(stated.value, Unresolved)
+        return self.number(*keys) or Found(key="", value=default, is_open=is_open)
 
     def amount(self, *keys: str, default: float | None = None) -> Any:
         """Return a number's value as `number` finds it; `default` if there is none."""
@@ -201,6 +206,9 @@ class Draft:
             text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
+        if any(f is not None and f.is_open for f in found):
+            self.assume(name, f"it follows from what the file does not hold; give {flag_of(name)}")
+            return
         seen = [f for f in found if f is not None and f.key]
         keys = " × ".join(f.key for f in seen)
         roots = self._roots(*after)
