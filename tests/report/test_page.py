@@ -177,7 +177,7 @@ def test_noise_in_front_of_trained_weights_is_said(name):
         target = scored().target.model_copy(update={"probe": probe, "is_pretrained": is_pretrained})
         return " ".join(render(scored().model_copy(update={"target": target}), name).split())
 
-    said = "bytes under random token ids"
+    said = "random token ids"
     assert said in shown(f"16 × 128 tokens, {BYTES_SPREAD}", True)
     assert said not in shown(f"16 × 128 tokens, {BYTES_SPREAD}", False)
     assert said not in shown("16 × 128 tokens, the target's tokenizer", True)
