@@ -191,6 +191,12 @@ def test_a_risk_says_how_much_of_it_is_divergence():
     assert "P(diverged)" not in words.answer(untold, untold.seeds[0].risk)
 
 
+def test_the_reason_for_no_answer_is_printed_whole():
+    reason = f"no run in the data {'has this optimizer and ' * 6}its end"
+    untold = with_risk(scored(), verdict="cannot tell", reasons=[reason])
+    assert reason in " ".join(" ".join(printed(untold, 60)).split())
+
+
 def test_certainty_is_not_rounded_up():
     sure = with_risk(scored(3.0), probability_failed=0.9999, probability_failed_low=0.0001)
     assert "P(failed) >99% [<1%, " in printed(sure, 100)[0]
