@@ -28,7 +28,7 @@ _SUMMARIES = {
     "score": "Say how likely the run is to fail, why, and at which learning rate to start.",
     "run_files:fix": "Show what would remove the findings of a run file, as a diff; "
     "--write changes the file.",
-    "grid": "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
+    "grid": "Rank all settings of a grid by risk; exit with 1 if one is at or above the bar.",
     "training:confirm": "Train briefly with all monitors: test the prediction, and what "
     "would have helped.",
     "watch": "Run a command that trains with every monitor on it, unchanged; "

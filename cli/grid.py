@@ -90,7 +90,7 @@ def grid(
     software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
-    """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
+    """Rank all settings of a grid by risk; exit with 1 if one is at or above the bar."""
     with loading():
         from rksp.cli.run_files import known_faults
         from rksp.grid.cell import Options

@@ -273,7 +273,9 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
         if name == "confirm":
             return ""
         typed = context.params["target"]
-        changed |= {"target": "FOLDER"} | ({} if typed == target.name else {"recipe_file": typed})
+        changed |= {"target": "CHECKPOINT"} | (
+            {} if typed == target.name else {"recipe_file": typed}
+        )
         return command_line(context, command, changed)
     if size > MAX_TRAINED and not target.is_pretrained and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}

@@ -246,7 +246,7 @@ LEVERS: tuple[Lever, ...] = (
         field="batch_size",
         value=lambda m, r: 4 * r.batch_size,
         reasons={"the batch is ramped": lambda m, r: r.batch_ramp},
-        held_back="public ladders of 57 M to 1 B parameters show no edge that rises with the batch",
+        held_back="public sweeps of 57 M to 1 B parameters show no edge that rises with the batch",
     ),
     Lever(
         "weight_decay",
@@ -318,7 +318,7 @@ LEVERS: tuple[Lever, ...] = (
         "step_clip",
         "step clip",
         "No step moves the outputs of a matrix by more than 5 % of their size (rksp's own). No run "
-        "of its short ladders failed with it, so its size is a lower bound.",
+        "of its short sweeps failed with it, so its size is a lower bound.",
         {"step_clip": "step_clip_0.05"},
         intervention="step_clip",
         reasons=_SHORT_OF_ADAM,

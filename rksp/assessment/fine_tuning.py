@@ -272,7 +272,7 @@ def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
         verb = "narrows" if row["helps"] else "adds nothing to"
         said.append(
             f"measuring the {names} {verb} {_RATES_SAID[row['rate']]}: its error changes by "
-            f"{error} in {row['ladders']} ladders of the lab, families left out"
+            f"{error} in {row['ladders']} sweeps of the lab, families left out"
         )
     return said
 

@@ -404,7 +404,7 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
         found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
     if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
         found.append(
-            "the blocks have no normalization, and all labelled runs without it but one ladder are "
+            "the blocks have no normalization, and all labelled runs without it but one sweep are "
             f"shorter than {_LONG_STEPS} steps"
         )
     return found

@@ -147,7 +147,7 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     yield Observation(
         message=(
-            f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public ladders of rank 1 "
+            f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public sweeps of rank 1 "
             f"the best rate was {_RANK_ONE:g}."
         ),
         value=float(recipe.lora_rank),

@@ -184,7 +184,7 @@ def _described(
         tuned = None if shape is None else shape.tuned(recipe)
         if not source.is_pretrained or shape is None or tuned is None:
             raise InputError(
-                f"A ladder of fine-tuning starts from trained weights, and {source.target} has "
+                f"A sweep of fine-tuning starts from trained weights, and {source.target} has "
                 "none that rksp can describe; give the folder of a checkpoint."
             )
         return tuned, shape

@@ -73,9 +73,12 @@ def short(value: float, digits: int = 3) -> str:
     """
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
+    plain = f"{value:.{digits}g}"
+    if "e+" in plain and abs(value) < 1000:
+        return f"{float(plain):,.0f}"  # 240, not 2.4e2
     scientific = f"{value:.{digits - 1}e}"
     small = 0 < abs(float(scientific)) < 1e-2
-    mantissa, separator, power = (scientific if small else f"{value:.{digits}g}").partition("e")
+    mantissa, separator, power = (scientific if small else plain).partition("e")
     if not separator:
         return mantissa
     plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa

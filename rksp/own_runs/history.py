@@ -305,7 +305,7 @@ def _doubt_of(ladders: Sequence[PastLadder]) -> str:
     usable = [x for x in ladders if len({run.rate for run in x.runs}) >= 4]
     wild = [x for x in usable if x.unused == _DISORDERLY]
     if len(usable) >= 2 and len(wild) * 2 >= len(usable):
-        return f"in {len(wild)} of {len(usable)} ladders the losses do not follow the rate"
+        return f"in {len(wild)} of {len(usable)} sweeps the losses do not follow the rate"
     return ""
 
 

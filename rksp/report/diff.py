@@ -164,7 +164,7 @@ def _places(
 def _own_runs(report: ScoreReport) -> str | None:
     """Say how many past runs an answer knows; None where it knows none."""
     learned = None if (risk := deciding(report).risk) is None else risk.learned
-    return None if learned is None else f"{learned.runs} ({learned.ladders} ladders)"
+    return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"
 
 
 def _text(value: object) -> str | None:

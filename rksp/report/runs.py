@@ -51,12 +51,12 @@ def past(report: RunsReport) -> list[page.Block]:
 
 
 def summary(history: HistoryReport) -> str:
-    """Say how many runs were read, and how they ended: `14 runs (2 ladders): 9 healthy, …`."""
+    """Say how many runs were read, and how they ended: `14 runs (2 sweeps): 9 healthy, …`."""
     runs = [run for ladder in history.ladders for run in ladder.runs]
     ladders = sum(_is_ladder(ladder) for ladder in history.ladders)
     counted = Counter(run.label for run in runs)
     ends = ", ".join(f"{count} {label}" for label, count in counted.most_common())
-    return f"{_many(len(runs), 'run')} ({_many(ladders, 'ladder')}): {ends}"
+    return f"{_many(len(runs), 'run')} ({_many(ladders, 'sweep')}): {ends}"
 
 
 def history_blocks(history: HistoryReport, number: page.Numbers) -> list[page.Block]:
@@ -72,7 +72,7 @@ def history_blocks(history: HistoryReport, number: page.Numbers) -> list[page.Bl
                     *(run.label, one_line(run.name, 60)),
                 ]
             )
-    head = ("Ladder", "Rate", "Final loss", "Above best", "Predicted P(failed)", "Label", "Run")
+    head = ("Sweep", "Rate", "Final loss", "Above best", "Predicted P(failed)", "Label", "Run")
     notes = list(_notes(history))
     table = page.Table(head, rows[:_MOST_ROWS])
     return [table, page.Notes(notes)] if notes else [table]
@@ -87,7 +87,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
         found += [f"not used, {ladder.unused}"] if ladder.unused else []
         found += [ladder.surprise] if ladder.surprise else []
         if found and (_is_ladder(ladder) or ladder.surprise):
-            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(found)}"
+            yield f"sweep {number} ({one_line(ladder.name, 100)}): {'; '.join(found)}"
     hidden = sum(len(ladder.runs) for ladder in history.ladders) - _MOST_ROWS
     if hidden > 0:
         yield f"{hidden:,} more runs: --format json lists all"
@@ -120,12 +120,12 @@ def _card(found: ScorecardReport) -> Iterator[str]:
             "" if share is None else f"; {round(share * count)} of {count} inside the 90 % range"
         )
         missed = f"missed by {found.edge_error:.2f} decades in the median"
-        yield f"edges of {_many(count, 'ladder')}: {missed}{inside}"
+        yield f"edges of {_many(count, 'sweep')}: {missed}{inside}"
     if found.best_error is not None:
         yield f"best rates: missed by {found.best_error:.2f} decades in the median"
     if found.edge_error_with_others is not None:
         yield (
-            f"edges where rksp knows the other ladders: missed by "
+            f"edges where rksp knows the other sweeps: missed by "
             f"{found.edge_error_with_others:.2f} decades"
         )
 

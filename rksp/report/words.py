@@ -180,9 +180,9 @@ def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
     found = None if seed.risk is None else seed.risk.learned
     if found is None:
         return ""
-    ladders = f" ({found.ladders} ladder{'s' * (found.ladders != 1)})"
+    sweeps = f" ({found.ladders} sweep{'s' * (found.ladders != 1)})"
     runs = "your run" if found.runs == 1 else f"your {found.runs} runs"
-    runs += ladders if found.ladders and not is_brief else ""
+    runs += sweeps if found.ladders and not is_brief else ""
     s = "s" * (found.runs == 1)  # of the verbs
     before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
     factor = 10 ** abs(found.edge_shift)
@@ -209,14 +209,13 @@ def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[s
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
-        looked = f"in {ADAPTER_LADDERS} public ladders the rank moved S alone, alpha none"
-        moved = looked if risk.usual is None else "neither moves one"
-        said.append(
-            f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} was read (RKSP511): {moved} of "
-            "these rates"
-        )
+        looked = f"in {ADAPTER_LADDERS} public sweeps the rank moved S alone, alpha no rate"
+        moved = looked if risk.usual is None else "neither moves one of these rates"
+        said.append(f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} (RKSP511): {moved}")
     if risk.forgets_from is not None:
-        said.append(f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills goes")
+        said.append(
+            f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills is lost"
+        )
     said += [
         f"with {other.assumption}: start here {rate(other.start_here)}, "
         f"do not exceed {rate(other.do_not_exceed)}"
@@ -237,7 +236,7 @@ def _unbeaten(risk: documents.RiskAssessment) -> str:
     """Say why the rate to start with is the usual one, or how it differs from it."""
     start, usual = definite(risk.start_here), definite(risk.usual)
     is_usual = f"{start:.2g}" == f"{usual:.2g}"
-    return ": no data beat it here" if is_usual else ", lowered to the rate not to exceed"
+    return ": the data show no better one" if is_usual else ", lowered to the rate not to exceed"
 
 
 def crossed(risk: documents.RiskAssessment) -> str:
@@ -325,8 +324,11 @@ def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
         and (reason(report) is None or worst(other.verdict, report.verdict) != report.verdict)
     ]
     worst_first = sorted(turning, key=lambda other: -(other.probability_failed or 0.0))
-    shown = [f"{other.verdict} with {other.assumption}" for other in worst_first[:2]]
-    return f"the verdict depends on assumptions: {'; '.join(shown)}" if shown else ""
+    shown: dict[str, list[str]] = {}
+    for other in worst_first[:2]:
+        shown.setdefault(other.verdict, []).append(other.assumption)
+    said = "; ".join(f"{verdict} with {' or '.join(those)}" for verdict, those in shown.items())
+    return f"the verdict depends on assumptions: {said}" if said else ""
 
 
 def states(numbers: Mapping[Any, int]) -> str:
@@ -358,8 +360,8 @@ def noise(report: documents.ScoreReport) -> str:
     if is_read or not target.is_pretrained:
         return ""
     return (
-        "without a tokenizer.json the trained weights read bytes under random token ids: the "
-        "forward pass measured noise, not text"
+        "without a tokenizer.json the weights read random token ids: the forward pass measured "
+        "noise"
     )
 
 

@@ -56,7 +56,7 @@ def test_runs_prints_labels_ladders_and_the_scorecard(tmp_path):
     done = run_rksp("runs", str(path), "--target", "gpt2")
     assert done.returncode == 0
     for said in (
-        "5 runs (1 ladder): 3 healthy, 1 undertrained, 1 failed",
+        "5 runs (1 sweep): 3 healthy, 1 undertrained, 1 failed",
         "edge between 0.01 and 0.03, best rate 3e-3; rksp predicted edge",
         "missing from some runs, taken from your recipe: batch_size, optimizer",
         "How well rksp, which saw none of these runs, would have predicted them",
@@ -73,7 +73,7 @@ def test_runs_prints_labels_ladders_and_the_scorecard(tmp_path):
 
 def test_runs_without_a_target_are_labelled_and_not_judged(tmp_path):
     done = run_rksp("runs", str(write_table(tmp_path / "runs.csv")))
-    assert "5 runs (1 ladder)" in done.stdout and "give --target" in done.stdout
+    assert "5 runs (1 sweep)" in done.stdout and "give --target" in done.stdout
     assert "would have predicted" not in done.stdout
 
 
@@ -82,7 +82,7 @@ def test_a_stored_report_of_runs_is_shown_again(tmp_path):
     stored = tmp_path / "runs.json"
     made = run_rksp("runs", str(path), "--target", "gpt2", "--format", "json")
     stored.write_text(made.stdout)
-    assert "5 runs (1 ladder)" in run_rksp("report", str(stored)).stdout
+    assert "5 runs (1 sweep)" in run_rksp("report", str(stored)).stdout
 
 
 def test_a_score_learns_from_runs_and_says_so(tmp_path):
@@ -106,9 +106,9 @@ def test_every_page_says_what_was_learned(tmp_path):
     done = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--runs", str(path), *outputs)
     assert "your 5 runs" in done.stdout
     html, markdown, text = (file.read_text() for file in files)
-    assert "our 5 runs (1 ladder) lower the edge" in html
+    assert "our 5 runs (1 sweep) lower the edge" in html
     assert html.count("past bad") >= 2 and html.count("past good") >= 2
-    assert "our 5 runs (1 ladder) lower the edge" in markdown
+    assert "our 5 runs (1 sweep) lower the edge" in markdown
     assert "your 5 runs" in text
     full = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--runs", str(path), "-v").stdout
     assert "Your own runs" in full and "edge between" in " ".join(full.split())
@@ -229,4 +229,4 @@ def test_no_rate_is_said_where_a_score_cannot_tell(tmp_path):
 def test_the_summary_counts():
     from rksp.documents.own_runs import HistoryReport
 
-    assert summary(HistoryReport(ladders=[], left_out=[], ignored=[])) == "0 runs (0 ladders): "
+    assert summary(HistoryReport(ladders=[], left_out=[], ignored=[])) == "0 runs (0 sweeps): "

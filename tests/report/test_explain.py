@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.commands import left_with
+from support.places import ROOT
 
+from rksp.cli.explain import explained
+from rksp.ground.errors import InputError
 from rksp.report.glossary import find_word, words
 from rksp.spectra.spectrum import Status
 
@@ -36,6 +41,19 @@ KNOWN = {
 def test_a_word_is_explained(word, capsys):
     assert left_with(["explain", word]) == 0
     assert KNOWN[word] in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_concept_is_explained():
+    page = (ROOT / "CONCEPTS.md").read_text(encoding="utf-8")
+    terms = ", ".join(re.findall(r"^\*\*([^*]+)\.\*\*", page, re.M)).split(", ")
+    assert len(terms) > 30
+    unknown = []
+    for term in terms:
+        try:
+            explained(re.sub(r" \(.\)$", "", term))
+        except InputError:
+            unknown.append(term)
+    assert not unknown
 
 
 def test_an_unknown_word_names_the_nearest(capsys):

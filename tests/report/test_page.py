@@ -177,7 +177,7 @@ def test_noise_in_front_of_trained_weights_is_said(name):
         target = scored().target.model_copy(update={"probe": probe, "is_pretrained": is_pretrained})
         return " ".join(render(scored().model_copy(update={"target": target}), name).split())
 
-    said = "bytes under random token ids"
+    said = "random token ids"
     assert said in shown(f"16 × 128 tokens, {BYTES_SPREAD}", True)
     assert said not in shown(f"16 × 128 tokens, {BYTES_SPREAD}", False)
     assert said not in shown("16 × 128 tokens, the target's tokenizer", True)
@@ -189,6 +189,12 @@ def test_a_risk_says_how_much_of_it_is_divergence():
     assert "P(diverged)" not in printed(with_risk(scored(), probability_diverged=0.0), 200)[0]
     untold = with_risk(scored(3.0), probability_diverged=None)
     assert "P(diverged)" not in words.answer(untold, untold.seeds[0].risk)
+
+
+def test_the_reason_for_no_answer_is_printed_whole():
+    reason = f"no run in the data {'has this optimizer and ' * 6}its end"
+    untold = with_risk(scored(), verdict="cannot tell", reasons=[reason])
+    assert reason in " ".join(" ".join(printed(untold, 60)).split())
 
 
 def test_certainty_is_not_rounded_up():

@@ -85,7 +85,7 @@ def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
     if risk is None:
         return "The risk was not assessed"
     if words.can_not_tell(risk):
-        return "rksp cannot tell"
+        return "No data support an answer"
     if said := words.published(report, risk):
         return words.sentence(said)
     if risk.probability_failed is not None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
@@ -36,18 +37,23 @@ class Line:
 
     Attributes:
         forms: The same line, the longest first.
-        is_whole: The line is a command: instead of being cut it goes on after a backslash.
+        goes_on: Instead of being cut it goes on: a command after a backslash, a sentence indented.
     """
 
     forms: Sequence[Text]
-    is_whole: bool = False
+    goes_on: Literal["", "command", "sentence"] = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the form that the width holds."""
         fits = (form for form in self.forms if cell_len(form.plain) <= options.max_width)
         shown = next(fits, None)
-        if shown is None and self.is_whole:
+        if shown is None and self.goes_on == "command":
             yield from _continued(self.forms[-1], options.max_width)
+            return
+        if shown is None and self.goes_on == "sentence":
+            for number, part in enumerate(self.forms[-1].wrap(console, options.max_width - 4)):
+                part.rstrip()
+                yield Text.assemble("    " * (number > 0), part)
             return
         shown = (shown or self.forms[-1]).copy()
         shown.truncate(options.max_width, overflow="ellipsis")
@@ -57,7 +63,7 @@ class Line:
 def _continued(line: Text, width: int) -> Iterator[Text]:
     """Break a command as a shell reads it on: before an option, after a backslash."""
     shown = ""
-    for part in re.split(r" (?=--)", line.plain.partition("   (-v")[0]):
+    for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
         if shown and cell_len(f"{shown} {part} \\") > width:
             yield Text(f"{shown} \\", style=line.style, no_wrap=True, overflow="ignore")
             shown = f"    {part}"
@@ -93,9 +99,9 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         of_risk = f"{report.risk_verdict}: {first}"
         whole = words.training(report, f"{target.name}{size}")
         said = f"{because} for {whole}; otherwise {of_risk}"
-        yield _line(Text.assemble(title, said if because else f"  {whole}: {first}"))
+        yield _sentence(Text.assemble(title, said if because else f"  {whole}: {first}"))
         if others:
-            yield _line(f"  {others[0]}{more}")
+            yield _sentence(f"  {others[0]}{more}")
         yield from _notes(words.open_gate(report), style="yellow")
         return
     name = target.name
@@ -205,14 +211,20 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 def _next(report: ScoreReport) -> Iterator[Line]:
     """Yield the next command, whole: a line that is cut could not be run."""
-    command = report.next_command or "the same command with -v"
-    forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
-    yield Line([Text(form, style="dim") for form in forms], is_whole=True)
+    command = report.next_command
+    forms = [f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)"]
+    forms = forms if command else [f"  next: the same command with -v   ({_ALL})"]
+    yield Line([Text(form, style="dim") for form in forms], "command")
 
 
 def _notes(*said: str, style: str = "dim") -> Iterator[Line]:
     """Yield a line of each that is not empty."""
     return (_line(Text(f"  {one}", style=style)) for one in said if one)
+
+
+def _sentence(form: Text | str) -> Line:
+    """Return a line that goes on where the width ends."""
+    return Line(_line(form).forms, "sentence")
 
 
 def _line(*forms: Text | str) -> Line:

@@ -35,8 +35,10 @@ let run = { ...DATA.settings };
 // Numbers as every page of rksp writes them: `ground.text.short` and `words.percent`.
 function short(value, digits = 3) {
   if (Math.abs(value) >= 1000 && Math.abs(value) < 1e6) return Math.round(value).toLocaleString("en-US");
+  const plain = value.toPrecision(digits);
+  if (plain.includes("e+") && Math.abs(value) < 1000) return Number(plain).toLocaleString("en-US");
   const small = value !== 0 && Math.abs(Number(value.toExponential(digits - 1))) < 1e-2;
-  const [mantissa, power] = (small ? value.toExponential(digits - 1) : value.toPrecision(digits)).split("e");
+  const [mantissa, power] = (small ? value.toExponential(digits - 1) : plain).split("e");
   return power === undefined ? String(Number(mantissa)) : `${Number(mantissa)}e${Number(power)}`;
 }
 
