@@ -631,8 +631,8 @@ def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, 
     """Return the names that a script takes from the modules beside it."""
     found: dict[str, Any] = {}
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module in modules:
-            held, _ = _assigned(modules[node.module], {}, {})
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "") in modules:
+            held, _ = _assigned(modules[module], {}, {})
             names = {part.name: part.asname or part.name for part in node.names}
             taken = dict.fromkeys(held) if "*" in names else names
             found |= {taken[name] or name: held[name] for name in taken if name in held}
