@@ -175,8 +175,8 @@ def test_a_command_with_several_arguments_is_told_as_it_was_typed(tmp_path):
 @pytest.mark.parametrize(("typed", "verb"), [([], "fix"), (["--lr", "0.4"], "score")])
 def test_a_run_file_that_is_not_to_be_launched_is_fixed(typed, verb, tmp_path):
     (tmp_path / "a run.yaml").write_text(
-        "base_model: gpt2\nlearning_rate: 0.3\nmicro_batch_size: 8\ngradient_accumulation_steps: 1\n"
-        "sequence_len: 512\nmax_steps: 1000\ndatasets: [{path: texts, type: alpaca}]\n"
+        "base_model: gpt2\nlearning_rate: 0.3\nmicro_batch_size: 8\nsequence_len: 512\n"
+        "gradient_accumulation_steps: 1\nmax_steps: 1000\ndatasets: [{path: texts, type: alpaca}]\n"
     )
     given = ["a run.yaml", "--evidence", "config", *typed]
     words, report = following(*given, cwd=tmp_path)
