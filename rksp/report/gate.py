@@ -351,7 +351,8 @@ def _why(report: ScoreReport, launch: str) -> str:
         return f"No learning rate was given{start}."
     if risk is not None and launch == "yes":
         rate, most = report.recipe.learning_rate or 0.0, risk.do_not_exceed
-        is_high = most is not None and rate > most
-        above = f"; the rate is above do_not_exceed, {short(most, 2)}" if is_high else ""
+        above = ""
+        if most is not None and rate > most:
+            above = f"; the rate is above do_not_exceed, {short(most, 2)}"
         return f"{words.answer(report, risk)}{above}."
     return next((one.message for one in issues(report)), report.verdict)
