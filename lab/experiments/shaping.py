@@ -28,9 +28,9 @@ CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_ne
 CHOSEN_SEED = 1
 OTHERS = ("bert", "t5", "vit")  # that are no decoders
 RETRAINED = (
-    "`step_clip_0.05` on ladders that no setting was chosen on, without `deep`, and over 1,200\n"
-    "steps at batches of 4 and 16 and with Muon, scales biases, norms' gains and normed\n"
-    "embeddings along with the matrices; others were trained before. `no_norm` has none of these.\n"
+    "`step_clip_0.05` on ladders that no setting was chosen on, and over 1,200 steps at batches of\n"
+    "4 and 16 and with Muon, scales biases, norms' gains and normed embeddings along with the\n"
+    "matrices; others were trained before. `no_norm` has none of these.\n"
 )
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
