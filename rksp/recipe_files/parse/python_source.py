@@ -429,6 +429,7 @@ class _Visit:
         self._nodes, self._fixed, self._changes = nodes, fixed, changes
         self._found: list[Call] = []
         self._later: dict[int, _Changes] = {}  # by the call that makes the object
+        self._amendments = 0
         self._sites: dict[str, list[ast.Call]] = {}
         for node in nodes:
             if isinstance(node, ast.Call):
@@ -473,6 +474,8 @@ class _Visit:
         call, later = _read(node, known), self._later.get(id(node))
         if not later or not call.makes_arguments:
             return call
+        self._amendments += len(later)
+        SETTINGS.check(self._amendments, "The Python code")
         lines = {name: made[0].statement.lineno for name, made in later.items()}
         given = _changed(dict(call.given), later, known)
         return replace(call, given=given, lines={**call.lines, **lines})
@@ -534,12 +537,15 @@ def _assigned(
     counts = Counter(name for name, _ in found)
     top = {id(part) for part in tree.body if isinstance(part, _ASSIGNMENT)}
     above = Counter(name for name, statement in found if id(statement) in top)
-    known = dict(known)
+    known, copied = dict(known), 0
     for name, statement in found:
         if counts[name] == 1 and isinstance(statement, ast.Assign | ast.AnnAssign):
             value = dict(_given(statement, known))[name]
-            is_dict = isinstance(value, Mapping) and name in changes
-            known[name] = _changed(dict(value), changes[name], known) if is_dict else value
+            if isinstance(value, Mapping) and name in changes:
+                copied += len(value) + len(changes[name])
+                SETTINGS.check(copied, "The Python code")
+                value = _changed(dict(value), changes[name], known)
+            known[name] = value
         else:
             known.pop(name, None)
     return known, {name for name in counts if 1 < counts[name] == above[name]}
@@ -686,8 +692,10 @@ def _options(
             home = options if made.startswith("parse_") else homes.get(made)
             if home is not None:
                 homes |= dict.fromkeys((name for name, _ in _named(node.targets[0], None)), home)
-    for name, home in homes.items():
-        _changed(home, changes.get(name, {}), known)
+    changed = [name for name in homes if name in changes]
+    SETTINGS.check(sum(len(homes[name]) for name in changed), "The Python code")
+    for name in changed:
+        _changed(homes[name], changes[name], known)
     return {name: _Settings(home) for name, home in homes.items()}
 
 

@@ -165,8 +165,6 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
-# `read -r -d '' NAME <<EOF` keeps the lines up to EOF in a variable.
-_DOCUMENT = re.compile(r"\bread (?:-\w+ (?:'' )?)*(\w+) <<-?'?(\w+)'?\n(.*?)\n\2\b", re.S)
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 
 
@@ -220,7 +218,7 @@ def read_shell(text: str) -> CommandLine:
     """Return the command of a script that has the most settings."""
     variables = _Variables()
     variables["HOME"] = [Word("~", 1)]
-    text, documents = _without_documents(_DOCUMENT.sub(r'\1="\n\3\n"', text))
+    text, documents = _without_documents(text)
     best = CommandLine(program="", data={}, lines={}, launcher={})
     written: dict[str, str] = {}
     depth, braces, chained = 0, 0, False
@@ -262,6 +260,7 @@ def read_shell(text: str) -> CommandLine:
 
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)")
+_READ = re.compile(r"\bread (?:-\w+ (?:'' )?)*(\w+) <<.*")  # keeps the lines in a variable
 
 
 def _without_documents(text: str) -> tuple[str, dict[int, tuple[bool, int, str]]]:
@@ -279,6 +278,10 @@ def _without_documents(text: str) -> tuple[str, dict[int, tuple[bool, int, str]]
         if begins is None or last.get(begins[2], -1) < i:
             continue
         end = next(j for j in range(i, len(lines)) if lines[j].strip() == begins[2])
+        lines[i - 1], is_kept = _READ.subn(r'\1="', lines[i - 1])
+        if is_kept:
+            lines[end] = '"'
+            continue
         found[i] = (not begins[1], i, "\n".join(lines[i:end]))
         lines[i : end + 1] = [""] * (end + 1 - i)
         i = end + 1
