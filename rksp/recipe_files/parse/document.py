@@ -361,21 +361,19 @@ def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
 
 
 def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
-    return Unresolved(
-        f"!{suffix} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
-    )
+    value = node.value if isinstance(node, yaml.ScalarNode) else ""
+    return Unresolved(f"!{suffix} {value}".strip())
 
 
 _START = list("-+.0123456789")
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""]
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(WHOLE.pattern + "$"), _START)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(NUMBER.pattern + "$"), _START)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+for _kind, _pattern, _first in (
+    ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    ("null", r"(~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    ("int", WHOLE.pattern, _START),
+    ("float", NUMBER.pattern, _START),
+    ("merge", "<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern + "$"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 _Loader.add_multi_constructor("!", _elsewhere)
@@ -547,9 +545,7 @@ def is_logged(data: Mapping[str, Any]) -> bool:
 
 def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings alone."""
-    return {
-        key: value["value"] for key, value in data.items() if key not in _OWN and _is_wrapped(value)
-    }
+    return {k: v["value"] for k, v in data.items() if k not in _OWN and _is_wrapped(v)}
 
 
 def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
