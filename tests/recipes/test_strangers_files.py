@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import Unresolved
@@ -231,7 +232,7 @@ def test_notebooks_of_commands_makefiles_and_dockerfiles(tmp_path):
 )  # fmt: skip
 def test_a_file_whose_reading_would_grow_with_its_square_is_refused(name, text, tmp_path):
     text = text if isinstance(text, str) else json.dumps({"cells": [text]})
-    with pytest.raises(InputError, match=r"more than|does not hold"):
+    with reading(name, 15.0), pytest.raises(InputError, match=r"holds more than|does not hold"):
         read(tmp_path, text, name)
 
 
