@@ -356,7 +356,7 @@ function reasonsOf(outside, run, facts) {
     });
   if (run.norm === "none" && run.max_steps > LONG_STEPS) {
     found.push(
-      "the blocks have no normalization, and all labelled runs without it but one ladder are " +
+      "the blocks have no normalization, and all labelled runs without it but one sweep are " +
         `shorter than ${LONG_STEPS} steps`,
     );
   }

@@ -214,13 +214,17 @@ def _typed(value: object) -> str:
 def next_command(context: typer.Context, report: ScoreReport) -> str:
     """Return the command that is most useful after this answer; empty where only -v says more.
 
-    A ladder of short runs where rksp cannot tell, or else past runs to learn from; the explanation
-    of an error; another rate, if rksp knows a better one; a measurement, if there was none; else a
-    short run of the user's own recipe. Words in capitals are for the user to fill in.
+    The edits of a run file that is not to be launched; a ladder of short runs where rksp cannot
+    tell, or else past runs to learn from; the explanation of an error; another rate, if rksp knows
+    a better one; a measurement, if there was none; else a short run of the user's own recipe. Words
+    in capitals are for the user to fill in.
     """
     from rksp.report import words
-    from rksp.report.gate import deciding
+    from rksp.report.gate import deciding, is_fixable
 
+    table = context.find_root().command
+    if is_fixable(report) and not context.params["recipe_file"] and isinstance(table, CommandTable):
+        return command_line(context, table.commands["fix"], {"file": context.params["target"]})
     seed, error = deciding(report), words.reason(report)
     if seed.risk is None and report.target.probe == "nothing":
         return command_line(context, changed={"evidence": None})

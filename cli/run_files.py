@@ -119,7 +119,7 @@ def scored(
     Raises:
         InputError: The target cannot be scored.
     """
-    from rksp.report.gate import DEFAULT_BAR, Gate, finished, summarized
+    from rksp.report.gate import DEFAULT_BAR, Gate, finished, is_fixable, summarized
 
     with reading(f"the run file {one_line(target, 200)}"):
         run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
@@ -127,7 +127,7 @@ def scored(
         question, _ = Question.of(run, source).audited()
         report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
     report, _ = finished(report, question.run, Gate.parse(str(DEFAULT_BAR)))
-    command = shlex.join(["rksp", "score", called or target])
+    command = shlex.join(["rksp", "fix" if is_fixable(report) else "score", called or target])
     return summarized(report.model_copy(update={"next_command": command}))
 
 

@@ -100,8 +100,6 @@ def confirm(
         check_writable(trials.record, "--record")
     run = of.run(target, recipe)
     shared.say(run.unread_lines)
-    if run.assumed:
-        shared.say([run.assumed])
     kept = process.goes_on_from(trials.keep, "--keep FOLDER", "runs")
     with process.stdout_for_us_alone(), process.told_if_interrupted(kept):
         report = _confirmed(run, measure, model, trials)
@@ -120,9 +118,15 @@ def _confirmed(
     measure = process.with_threads(measure)
     process.quiet_transformers()
     source = trained_source(trials, run, model)
+    notes = filter(None, [run.assumed])
     with process.live_progress(lambda what: ": step " not in what) as progress:
+
+        def begun(what: str, done: float, total: float) -> None:
+            shared.say(notes)  # once, where no input error is left
+            progress(what, done, total)
+
         return run_confirmation(
-            source, run.recipe, trials, measure=measure, cache=True, progress=progress
+            source, run.recipe, trials, measure=measure, cache=True, progress=begun
         )
 
 

@@ -258,23 +258,21 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
 
 
 def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
-    """Say what a measurement adds to each rate, from the ladders that the model's card names.
+    """Say what a measurement adds to the rates, from the ladders that the model's card names.
 
     What lowers no error for certain enters no answer, and is said in one sentence.
     """
     method = {"full": "all", "adapter": "lora"}.get(inputs.trained)
     rows = [row for row in model.card.get("measured", []) if row["method"] == method]
-    said = []
+    said: dict[str, list[str]] = {}
     for row in rows:
         names = " and ".join(_MEASURED.get(name, name) for name in row["measured"])
         change = row["with_it"] - row["without"]
         error = f"{change:+.2f} decades [{row['low']:+.2f}, {row['high']:+.2f}]"
         verb = "narrows" if row["helps"] else "adds nothing to"
-        said.append(
-            f"measuring the {names} {verb} {_RATES_SAID[row['rate']]}: its error changes by "
-            f"{error} in {row['ladders']} sweeps of the lab, families left out"
-        )
-    return said
+        rate = f"{_RATES_SAID[row['rate']]} (error {error} in {row['ladders']} sweeps of the lab)"
+        said.setdefault(f"measuring the {names} {verb}", []).append(rate)
+    return [f"{does} {'; '.join(rates)}, families left out" for does, rates in said.items()]
 
 
 def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:

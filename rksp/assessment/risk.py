@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 
 
-TRAINED = "trained weights: rates are carried between random initializations only"
+TRAINED = (
+    "rates of trained weights are not carried over; if you train from scratch, type --from-scratch"
+)
 Answers = Literal["random initializations", "fine-tuning", "none"]
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))

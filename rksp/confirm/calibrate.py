@@ -250,7 +250,7 @@ def calibrate(
         for number, rate in enumerate(missing[ranks.rank :: ranks.count]):
             data = data or here.trainee.data_of(ladder.seed)
             place = min(len(rows) + number * ranks.count, len(planned) - 1)
-            name = f"run {place + 1} of {len(planned)}, rate {rate:g}"
+            name = f"run {place + 1} of {len(planned)}, rate {short(rate)}"
             total = max(len(planned), _COUNT) * steps
             progress(name, place * steps, total)
             told = step_progress(progress, name, steps, place * steps, total)

@@ -463,9 +463,9 @@ class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
-        launch: yes; no where P(failed) reaches the bar, a finding has level error, or the rate is
-            above ten times that of published runs; unknown where rksp cannot tell or no learning
-            rate was given.
+        launch: yes, also above `do_not_exceed`, which `why` then says; no where P(failed) reaches
+            the bar, a finding has level error, or the rate is above ten times that of published
+            runs; unknown where rksp cannot tell or no learning rate was given.
         why: One sentence.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.

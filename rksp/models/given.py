@@ -439,6 +439,11 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
             raise InputError(
                 f"The batch has no target and the model has no loss of its own; {_HOW}."
             )
+        if tokens.max() >= output.shape[-1]:
+            raise InputError(
+                f"The model's {output.shape[-1]} outputs are no scores of token {tokens.max()}; "
+                f"give it with its head, or {_HOW}."
+            )
         return cross_entropy(output[:, :-1], tokens[:, 1:])
     shapes = f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}"
     if target.is_floating_point():

@@ -289,8 +289,7 @@ def summarized(report: ScoreReport) -> ScoreReport:
     risk, edits = deciding(report).risk, edits_of(report)
     known = risk and risk.published
     launch = _launch(report)
-    placed = next((one.file for one in edits if one.file is not None), None)
-    fix = f"rksp fix {placed} --write" if placed is not None and launch == "no" else ""
+    write = " --write" if report.next_command.startswith("rksp fix ") else ""
     summary = SummaryReport(
         launch=launch,
         why=_why(report, launch)[:_LONGEST],
@@ -301,9 +300,14 @@ def summarized(report: ScoreReport) -> ScoreReport:
         likely_edge=risk and risk.likely_edge,
         do_not_exceed=known.highest if known else risk and risk.do_not_exceed,
         edits=edits,
-        next_command=(fix or report.next_command)[:_LONGEST],
+        next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
     return report.model_copy(update={"summary": summary})
+
+
+def is_fixable(report: ScoreReport) -> bool:
+    """Tell whether `rksp fix` helps: no launch, and the edit that matters most has a place."""
+    return _launch(report) == "no" and any(edit.file for edit in edits_of(report)[:1])
 
 
 def edits_of(report: ScoreReport) -> list[Edit]:
@@ -346,5 +350,9 @@ def _why(report: ScoreReport, launch: str) -> str:
         start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
         return f"No learning rate was given{start}."
     if risk is not None and launch == "yes":
-        return f"{words.answer(report, risk)}."
+        rate, most = report.recipe.learning_rate or 0.0, risk.do_not_exceed
+        above = ""
+        if most is not None and rate > most:
+            above = f"; the rate is above do_not_exceed, {short(most, 2)}"
+        return f"{words.answer(report, risk)}{above}."
     return next((one.message for one in issues(report)), report.verdict)

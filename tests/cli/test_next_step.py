@@ -170,3 +170,16 @@ def test_a_command_with_several_arguments_is_told_as_it_was_typed(tmp_path):
     done = run_rksp("runs", *names, "--target", "gpt2", "--format", "json")
     told = json.loads(done.stdout)["provenance"]["command"]
     assert shlex.split(told)[:4] == ["rksp", "runs", *names]
+
+
+@pytest.mark.parametrize(("typed", "verb"), [([], "fix"), (["--lr", "0.4"], "score")])
+def test_a_run_file_that_is_not_to_be_launched_is_fixed(typed, verb, tmp_path):
+    (tmp_path / "a run.yaml").write_text(
+        "base_model: gpt2\nlearning_rate: 0.3\nmicro_batch_size: 8\nsequence_len: 512\n"
+        "gradient_accumulation_steps: 1\nmax_steps: 1000\ndatasets: [{path: texts, type: alpaca}]\n"
+    )
+    given = ["a run.yaml", "--evidence", "config", *typed]
+    words, report = following(*given, cwd=tmp_path)
+    assert words[:3] == ["rksp", verb, "a run.yaml"]
+    write = " --write" if verb == "fix" else ""
+    assert report["summary"]["next_command"] == report["next_command"] + write

@@ -156,6 +156,7 @@ def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
     ("factory", "sentence"),
     {
         "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
+        "no_head": "The model's 32 outputs are no scores of token",
         "no_batch": "comes without a batch",
         "raises": "failed (LookupError: the weights are elsewhere, at given_models.py:",
         "rubbish": "returned list, not a torch.nn.Module, (model, batch)",

@@ -188,7 +188,7 @@ def test_ten_thousand_runs_are_read_within_moments(tmp_path):
     start = time.process_time()
     found = history(path)
     assert sum(len(x.runs) for x in found.ladders) == 10_000
-    assert time.process_time() - start < 4  # 1.1 on a machine of its own
+    assert time.process_time() - start < 15  # 1.1 on a machine of its own, 4.5 on a busy one
 
 
 def test_the_scorecard_knows_a_good_prediction_from_a_bad_one():

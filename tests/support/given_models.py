@@ -135,6 +135,10 @@ def no_loss() -> tuple[nn.Module, Tensor]:
     return SmallViT(), images()[0]
 
 
+def no_head() -> tuple[nn.Module, Tensor]:
+    return nn.Embedding(300, 32), tokens()
+
+
 def no_batch() -> nn.Module:
     return HandGPT()
 
