@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,40 +36,33 @@ from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
 
-# Table of `keys.toml` and the module of its functions. The first whose marks match reads; the most
-# particular marks come first.
+# Tables of `keys.toml` and the module of their functions. The first whose marks match reads; the
+# most particular marks come first.
 _HOMES = (
-    ("verl", reinforcement),
-    ("verl-sft", reinforcement),
-    ("openrlhf", reinforcement),
-    ("nanotron", pretraining),
-    ("torchtune", meta),
-    ("litgpt", lightning),
-    ("nemo", megatron),
-    ("levanter", jax),
-    ("lingua", meta),
-    ("olmo", pretraining),
-    ("llm-foundry", pretraining),
-    ("composer", pretraining),
-    ("fairseq", meta),
-    ("axolotl", hugging_face),
-    ("torchtitan", meta),
-    ("modded-nanogpt", gpt2),
-    ("nanogpt", gpt2),
-    ("gpt-neox", megatron),
-    ("llm.c", gpt2),
-    ("megatron", megatron),
-    ("maxtext", jax),
-    ("llama-factory-v1", hugging_face),
-    ("llama-factory", hugging_face),
-    ("ms-swift", hugging_face),
-    ("lightning", lightning),
-    ("timm", lightning),
-    ("trl", hugging_face),
-    ("hugging-face", hugging_face),
-    ("deepspeed", deepspeed),
+    (reinforcement, "verl verl-sft openrlhf"),
+    (pretraining, "nanotron"),
+    (meta, "torchtune"),
+    (lightning, "litgpt"),
+    (megatron, "nemo"),
+    (jax, "levanter"),
+    (meta, "lingua"),
+    (pretraining, "olmo llm-foundry composer"),
+    (meta, "fairseq"),
+    (hugging_face, "axolotl"),
+    (meta, "torchtitan"),
+    (gpt2, "modded-nanogpt nanogpt"),
+    (megatron, "gpt-neox"),
+    (gpt2, "llm.c"),
+    (megatron, "megatron"),
+    (jax, "maxtext"),
+    (hugging_face, "llama-factory-v1 llama-factory ms-swift"),
+    (lightning, "lightning timm"),
+    (hugging_face, "trl hugging-face"),
+    (deepspeed, "deepspeed"),
 )
-READERS: tuple[Reader, ...] = tuple(reader_of(name, vars(home)) for name, home in _HOMES)
+READERS: tuple[Reader, ...] = tuple(
+    reader_of(name, vars(home)) for home, names in _HOMES for name in names.split()
+)
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -253,17 +247,12 @@ def _launched(draft: Draft) -> None:
     """Set the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
     flags = draft.document.launcher
     for key, others in _LAUNCHED:
-        counts = [flags.get(name, 1) for name in (key, *others)]
-        if (
-            draft.devices is None
-            and key in flags
-            and all(
-                isinstance(count, int) and not isinstance(count, bool) and count > 0
-                for count in counts
-            )
-        ):
-            draft.devices = counts[0] * (counts[1] if len(counts) > 1 else 1)
-            draft.devices_text = " × ".join(f"--{name}" for name in (key, *others) if name in flags)
+        names = [name for name in (key, *others) if name in flags]
+        counts = [flags[name] for name in names]
+        is_said = key in flags and all(type(count) is int and count > 0 for count in counts)
+        if draft.devices is None and is_said:
+            draft.devices = math.prod(counts)
+            draft.devices_text = " × ".join(f"--{name}" for name in names)
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import Unresolved
@@ -212,3 +214,34 @@ def test_notebooks_of_commands_makefiles_and_dockerfiles(tmp_path):
     assert read(tmp_path, f"#!/bin/bash\npython {words.format('3e-4')}\n", "run").recipe().max_steps
     with pytest.raises(InputError, match="format"):
         read(tmp_path, f"python {words.format('3e-4')}\n", "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Makefile", f"a={' ' * 10**6}\\"),
+        ("Dockerfile", f"CMD {'[' * 10**6}"),
+        ("a.sh", "read A <<B\n" * 20_000),
+        ("a.ipynb", {"cell_type": "code", "source": "%%bash\n" + "a=b " * 250_000}),
+        ("many.py", "".join(f"a.x{i} = 1\n" for i in range(900)) + f"a = {RATE}" * 2000),
+        ("aliases.py", f"c = {dict.fromkeys(map(str, range(900)), 1)}\n"
+         + "".join(f"d{i} = c\nd{i}.update(e)\n" for i in range(900)) + RATE),
+        ("fields.py", "class C:\n" + "".join(f"  x{i} = 1\n" for i in range(900))
+         + "".join(f"d{i} = C()\nd{i}.update(e)\n" for i in range(900)) + RATE),
+    ],
+)  # fmt: skip
+def test_a_file_whose_reading_would_grow_with_its_square_is_refused(name, text, tmp_path):
+    text = text if isinstance(text, str) else json.dumps({"cells": [text]})
+    with reading(name, 15.0), pytest.raises(InputError, match=r"holds more than|does not hold"):
+        read(tmp_path, text, name)
+
+
+def test_names_that_are_too_long_and_pipes_are_no_files(tmp_path):
+    text = f"from {'a' * 300} import *\n{RATE.replace('=lr', '=1e-4')}"
+    assert read(tmp_path, text).recipe().learning_rate == 1e-4
+    command = "torchrun train.py --model_name_or_path gpt2 --learning_rate 1e-4 --max_steps 7"
+    found = read(tmp_path, f"{command} --bf16 --deepspeed {'a' * 300}.json\n", "a.sh")
+    assert any("not found" in note for note in found.notes)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="format"):
+        read_recipe_file(tmp_path / "pipe")

@@ -21,7 +21,7 @@ import yaml
 
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
-from rksp.ground.files import parse_toml, read_text
+from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.recipe_files.parse.python_source import CALLS, modules_of, read_calls, read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
@@ -188,6 +188,7 @@ def _document(path: Path, text: str, suffix: str) -> Document:
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
     if SHELL in data:
+        CODE.check(len(data[SHELL]), path)
         command = read_shell(data[SHELL])._replace(lines={})  # a cell has its own
         return Document(path=path, syntax="shell", **command._asdict())
     return Document(path=path, syntax=syntax, data=data, lines=lines)
@@ -210,10 +211,15 @@ def beside(path: Path, name: str) -> Path | None:
     """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    for folder in (path.parent, *list(path.resolve().parents)[1:5]):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    folders = (path.parent, *list(path.resolve().parents)[1:5])
+    return next((there for folder in folders if _is_file(there := folder / name)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether a file is there; none has a name too long for the system."""
+    with contextlib.suppress(OSError):
+        return path.is_file()
+    return False
 
 
 def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
@@ -233,7 +239,8 @@ def _text(path: Path) -> tuple[str, str]:
             return read_text(path, RUN_FILE), suffix
         convert = next((make for name, make in _AS_SHELL if re.search(name, path.name)), None)
         if convert is None:
-            return (read_text(path, RUN_FILE), ".sh") if _is_script(path) else ("", suffix)
+            is_script = _is_file(path) and re.match(rb"#!.*sh\b", read_head(path, 80))
+            return (read_text(path, RUN_FILE), ".sh") if is_script else ("", suffix)
         return convert(read_text(path, RUN_FILE)), ".sh"
     text = sys.stdin.read(RUN_FILE + 1)
     if len(text) > RUN_FILE:
@@ -243,21 +250,12 @@ def _text(path: Path) -> tuple[str, str]:
     return text, ".py" if _CODE.search(text) else guess
 
 
-def _is_script(path: Path) -> bool:
-    """Tell whether a file begins as a script of the shell does."""
-    try:
-        with path.open("rb") as file:
-            return re.match(rb"#!.*sh\b", file.readline(80)) is not None
-    except OSError:
-        return False
-
-
 def _of_makefile(text: str) -> str:
     """Return a makefile's variables and commands as a shell script, line by line."""
     lines = []
     for line in text.split("\n"):
         bare = re.sub(r"^\t[@+-]*", "", re.sub(r"\$\((\w+)\)", r"${\1}", line))
-        named = re.match(r"(?:export +)?(\w+) *(?:[:?]?:?|(\+))= *([^\\]*)$", bare)
+        named = re.match(r"(?:export +)?(\w+) *(?:[:?]?:?|(\+))= *+([^\\]*)$", bare)
         if named and line[:1] != "\t":
             bare = f'{named[1]}{named[2] or ""}="{named[3]}"'
         lines.append(bare.replace("$$", "$"))
@@ -270,7 +268,7 @@ def _of_dockerfile(text: str) -> str:
     for line in text.split("\n"):
         word, _, rest = line.strip().partition(" ")
         if word.upper() in ("CMD", "ENTRYPOINT", "RUN"):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 rest = shlex.join(map(str, json.loads(rest)))
             line = rest
         elif word.upper() in ("ENV", "ARG"):
@@ -363,21 +361,19 @@ def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
 
 
 def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
-    return Unresolved(
-        f"!{suffix} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
-    )
+    value = node.value if isinstance(node, yaml.ScalarNode) else ""
+    return Unresolved(f"!{suffix} {value}".strip())
 
 
 _START = list("-+.0123456789")
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""]
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(WHOLE.pattern + "$"), _START)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(NUMBER.pattern + "$"), _START)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+for _kind, _pattern, _first in (
+    ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    ("null", r"(~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    ("int", WHOLE.pattern, _START),
+    ("float", NUMBER.pattern, _START),
+    ("merge", "<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern + "$"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 _Loader.add_multi_constructor("!", _elsewhere)
@@ -463,7 +459,7 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data, lines = read_python(tree)
     beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
-    modules = {name: _module(there) for name, there in beside.items() if there.is_file()}
+    modules = {name: _module(there) for name, there in beside.items() if _is_file(there)}
     calls = read_calls(tree, modules)
     return "python", data | ({CALLS: calls} if calls else {}), lines
 
@@ -549,9 +545,7 @@ def is_logged(data: Mapping[str, Any]) -> bool:
 
 def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings alone."""
-    return {
-        key: value["value"] for key, value in data.items() if key not in _OWN and _is_wrapped(value)
-    }
+    return {k: v["value"] for k, v in data.items() if k not in _OWN and _is_wrapped(v)}
 
 
 def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:

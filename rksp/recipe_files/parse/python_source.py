@@ -54,6 +54,7 @@ _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _OF_LAUNCHERS = re.compile(r"WORLD_SIZE|RANK|NODE|GPU|NPROC|TASK|DEVICES|SLURM")
 _MOST_MERGED = 200  # settings of one dict that others are poured into
 _OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
+_PARTS = (list, Mapping)
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
 _UNKNOWN = object()  # what is neither a literal nor computed of literals
 FUNCTIONS = "()"  # key of the functions that return a configuration
@@ -72,18 +73,12 @@ class _Source:
 
     def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
         """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
-        if isinstance(statement, ast.Assign):
-            targets, node = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets, node = [statement.target], statement.value
-        else:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             return
-        read = _value if isinstance(node, ast.IfExp) else literal
-        value = read(node, ChainMap(home, self.data))
-        for target in targets:
-            for name, part in _named(target, value):
-                home[name] = part
-                self._place(f"{prefix}{name}", statement)
+        read = _value if isinstance(statement.value, ast.IfExp) else literal
+        for name, part in _shared(statement, read(statement.value, ChainMap(home, self.data))):
+            home[name] = part
+            self._place(f"{prefix}{name}", statement)
 
     def set_again(self, statement: ast.stmt) -> None:
         """Follow what else changes a setting: `a *= 2`, and a loop or a branch, which hide it.
@@ -296,15 +291,11 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
         return _computed(node, known)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = _evaluated(node.left, known), _evaluated(node.right, known)
-        is_power = isinstance(node.op, ast.Pow)
-        if isinstance(left, int | float) and isinstance(right, int | float):
-            try:
-                if not is_power or abs(right) <= 64:
-                    value = _ARITHMETIC[type(node.op)](left, right)
-                    if _is_small(value):
-                        return value
-            except (ZeroDivisionError, OverflowError):
-                pass
+        is_bare = isinstance(left, int | float) and isinstance(right, int | float)
+        if is_bare and (not isinstance(node.op, ast.Pow) or abs(right) <= 64):
+            with contextlib.suppress(ZeroDivisionError, OverflowError):
+                value = _ARITHMETIC[type(node.op)](left, right)
+                return value if _is_small(value) else _UNKNOWN
     return _UNKNOWN
 
 
@@ -312,11 +303,7 @@ def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Evaluate a part as `literal` does; a name of parts again could double at every step."""
     value = literal(node, known)
     doubles = isinstance(node, ast.Name | ast.Subscript | ast.Attribute | ast.Call)
-    return Unresolved(ast.unparse(node)) if doubles and _is_of_parts(value) else value
-
-
-def _is_of_parts(value: Any) -> bool:
-    return isinstance(value, list | Mapping)
+    return Unresolved(ast.unparse(node)) if doubles and isinstance(value, _PARTS) else value
 
 
 def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
@@ -429,6 +416,7 @@ class _Visit:
         self._nodes, self._fixed, self._changes = nodes, fixed, changes
         self._found: list[Call] = []
         self._later: dict[int, _Changes] = {}  # by the call that makes the object
+        self._amendments = 0
         self._sites: dict[str, list[ast.Call]] = {}
         for node in nodes:
             if isinstance(node, ast.Call):
@@ -473,6 +461,8 @@ class _Visit:
         call, later = _read(node, known), self._later.get(id(node))
         if not later or not call.makes_arguments:
             return call
+        self._amendments += len(later)
+        SETTINGS.check(self._amendments, "The Python code")
         lines = {name: made[0].statement.lineno for name, made in later.items()}
         given = _changed(dict(call.given), later, known)
         return replace(call, given=given, lines={**call.lines, **lines})
@@ -534,41 +524,41 @@ def _assigned(
     counts = Counter(name for name, _ in found)
     top = {id(part) for part in tree.body if isinstance(part, _ASSIGNMENT)}
     above = Counter(name for name, statement in found if id(statement) in top)
-    known = dict(known)
+    known, copied = dict(known), 0
     for name, statement in found:
         if counts[name] == 1 and isinstance(statement, ast.Assign | ast.AnnAssign):
             value = dict(_given(statement, known))[name]
-            is_dict = isinstance(value, Mapping) and name in changes
-            known[name] = _changed(dict(value), changes[name], known) if is_dict else value
+            if isinstance(value, Mapping) and name in changes:
+                copied += len(value) + len(changes[name])
+                SETTINGS.check(copied, "The Python code")
+                value = _changed(dict(value), changes[name], known)
+            known[name] = value
         else:
             known.pop(name, None)
     return known, {name for name in counts if 1 < counts[name] == above[name]}
 
 
 _ASSIGNMENT = ast.Assign | ast.AnnAssign | ast.AugAssign
-_BINDING = (
-    ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr
-)
+_Binding = _ASSIGNMENT | ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr
 
 
 def _bound(node: ast.AST) -> list[tuple[str, ast.AST]]:
     """Return the names that a statement, a loop or an expression gives a value."""
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, _BINDING) and getattr(node, "value", node) is not None:
-        targets = [node.target]
-    else:
+    if not isinstance(node, _Binding) or getattr(node, "value", node) is None:
         return []
-    return [(name, node) for target in targets for name, _ in _named(target, None)]
+    return [(name, node) for name, _ in _shared(node, None)]
+
+
+def _shared(node: _Binding, value: Any) -> list[tuple[str, Any]]:
+    """Return what each name that a statement binds has of its value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [pair for target in targets for pair in _named(target, value)]
 
 
 def _given(statement: ast.AST, known: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return what an assignment gives each name: `a = 1`, `a: int = 1`, `a, b = 1, 2`, `a *= 2`."""
-    if isinstance(statement, ast.Assign):
-        value = _value(statement.value, known)
-        return [pair for target in statement.targets for pair in _named(target, value)]
-    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        return _named(statement.target, _value(statement.value, known))
+    if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+        return _shared(statement, _value(statement.value, known))
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         now = ast.Name(statement.target.id, ast.Load())
         whole = ast.BinOp(now, statement.op, statement.value)
@@ -686,8 +676,10 @@ def _options(
             home = options if made.startswith("parse_") else homes.get(made)
             if home is not None:
                 homes |= dict.fromkeys((name for name, _ in _named(node.targets[0], None)), home)
-    for name, home in homes.items():
-        _changed(home, changes.get(name, {}), known)
+    changed = [name for name in homes if name in changes]
+    SETTINGS.check(sum(len(homes[name]) for name in changed), "The Python code")
+    for name in changed:
+        _changed(homes[name], changes[name], known)
     return {name: _Settings(home) for name, home in homes.items()}
 
 
@@ -696,16 +688,14 @@ def _fields(node: ast.ClassDef, known: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     scope = ChainMap(found, known)
     for statement in node.body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            value, name = statement.value, statement.target.id
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            value, name = statement.value, statement.targets[0].id
-        else:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
             continue
+        value = statement.value
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         if isinstance(value, ast.Call) and called(value).endswith("field"):
             value = next((word.value for word in value.keywords if word.arg == "default"), None)
-        if value is not None:
-            found[name] = _value(value, scope)
+        if value is not None and isinstance(target, ast.Name):
+            found[target.id] = _value(value, scope)
     return found
 
 
@@ -793,4 +783,4 @@ def _part(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Return a value within a dict; a name of parts again could double at every step."""
     value = _value(node, known)
     is_written = isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Call)
-    return Unresolved(ast.unparse(node)) if _is_of_parts(value) and not is_written else value
+    return Unresolved(ast.unparse(node)) if isinstance(value, _PARTS) and not is_written else value

@@ -157,6 +157,7 @@ _ELSEWHERE = "\0"  # stands in a word where something is not known
 _BELOW = re.compile(rf"{_ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _OPENS = {"if", "for", "while", "until", "case", "select"}
 _CLOSES = {"fi", "done", "esac"}
+_KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "{", "}"}
 _PROGRAM = re.compile(
     r"(?:^|/)([\w.-]+\.py)$|(?:^|/)(train_gpt2\w*|fairseq-(?:hydra-)?train|train_gpt\w*cu)$"
 )
@@ -165,8 +166,6 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
-# `read -r -d '' NAME <<EOF` keeps the lines up to EOF in a variable.
-_DOCUMENT = re.compile(r"\bread (?:-\w+ (?:'' )?)*(\w+) <<-?'?(\w+)'?\n(.*?)\n\2\b", re.S)
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 
 
@@ -220,34 +219,25 @@ def read_shell(text: str) -> CommandLine:
     """Return the command of a script that has the most settings."""
     variables = _Variables()
     variables["HOME"] = [Word("~", 1)]
-    text, documents = _without_documents(_DOCUMENT.sub(r'\1="\n\3\n"', text))
+    text, documents = _without_documents(text)
     best = CommandLine(program="", data={}, lines={}, launcher={})
     written: dict[str, str] = {}
     depth, braces, chained = 0, 0, False
     reader = _Reader(text)
     for statement in reader.statements():
-        words = list(statement)
+        words = statement
         if words[0].text == "function" or any(word.text.endswith("()") for word in words[:2]):
             variables.in_function = True
             start = next((i for i, word in enumerate(words) if word.text == "{"), len(words))
             words = words[start:]
-        while words and words[0].text in (
-            *_OPENS,
-            *_CLOSES,
-            "then",
-            "else",
-            "elif",
-            "do",
-            "{",
-            "}",
-        ):
+        while words and words[0].text in _KEYWORDS:
             first = words.pop(0).text
             depth += (first in _OPENS) - (first in _CLOSES)
             braces += (first == "{") - (first == "}")
             variables.in_function = variables.in_function and (first != "}" or braces > 0)
-            if first in ("for", "case", "select", "while", "until"):
-                if first in ("for", "select") and words:
-                    variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
+            if first in ("for", "select") and words:
+                variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
+            if first in _OPENS - {"if"}:
                 words = []
         is_test = bool(words) and words[0].text in ("[", "[[", "test")
         words = _assign(words, variables, is_conditional=depth > 0 or chained)
@@ -262,6 +252,7 @@ def read_shell(text: str) -> CommandLine:
 
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)")
+_READ = re.compile(r"\bread (?:-\w+ (?:'' )?)*(\w+) <<.*")  # keeps the lines in a variable
 
 
 def _without_documents(text: str) -> tuple[str, dict[int, tuple[bool, int, str]]]:
@@ -279,6 +270,10 @@ def _without_documents(text: str) -> tuple[str, dict[int, tuple[bool, int, str]]
         if begins is None or last.get(begins[2], -1) < i:
             continue
         end = next(j for j in range(i, len(lines)) if lines[j].strip() == begins[2])
+        lines[i - 1], is_kept = _READ.subn(r'\1="', lines[i - 1])
+        if is_kept:
+            lines[end] = '"'
+            continue
         found[i] = (not begins[1], i, "\n".join(lines[i:end]))
         lines[i : end + 1] = [""] * (end + 1 - i)
         i = end + 1
@@ -327,17 +322,14 @@ def _counts(command: CommandLine, variables: _Variables) -> dict[str, object]:
 def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
     """Record the assignments at the start of a statement and return the words of its command."""
     if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
-        words = [
-            word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
-        ]
+        is_eval = words[0].text == "eval"
+        words = [word for word in words[1:] if is_eval or not word.text.startswith("-")]
     while words and (match := _ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
         rest = first.text[match.end() :]
         if rest == "(":
-            end = next(
-                (i for i, word in enumerate(words) if word.text == ")" and not word.whole),
-                len(words),
-            )
+            ends = (i for i, word in enumerate(words) if word.text == ")" and not word.whole)
+            end = next(ends, len(words))
             value, words = words[:end], words[end + 1 :]
         else:
             value = [Word(rest, first.line, first.whole)]
@@ -488,13 +480,9 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
             return i, match[1] or match[2]
         if (match := _TOOLS.search(text)) and i + 1 < len(texts):
             return i + 1, f"{match[1]} {texts[i + 1]}"
-        if (
-            text in _MODULE
-            and i + 1 < len(texts)
-            and "." in texts[i + 1]
-            and "distributed" not in texts[i + 1]
-        ):
-            return i + 1, texts[i + 1]
+        name = texts[i + 1] if text in _MODULE and i + 1 < len(texts) else ""
+        if "." in name and "distributed" not in name:
+            return i + 1, name
     return -1, ""
 
 
@@ -554,7 +542,4 @@ def _scalar(text: str) -> object:
         return Unresolved("set elsewhere or on a condition")
     text = text.strip()
     found = read_number(text)
-    if found is not None:
-        return found
-    words = {"true": True, "false": False}
-    return words.get(text.lower(), text)
+    return {"true": True, "false": False}.get(text.lower(), text) if found is None else found

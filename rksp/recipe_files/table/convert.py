@@ -404,22 +404,14 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
         draft.assume(name, f"{found.key}: {found.value!r} is not a duration", found)
         return
     amount, unit = float(match[1].replace("_", "")), match[2] or unit
-    batch_size = int(draft.value("batch_size"))
-    tokens = batch_size * int(draft.value("sequence_length"))
-    ways = {
-        "sp": (batch_size, f"{amount:g} samples / {batch_size} a step", ("batch_size",)),
-        "tok": (
-            tokens,
-            f"{amount:g} tokens / {tokens} a step",
-            ("batch_size", "sequence_length"),
-        ),
-    }
     unit = {"T": "tok", "tokens": "tok"}.get(unit, unit)
     least = 1 if name == "max_steps" else 0
     if unit in ("ba", "iter", "step", "steps"):
         draft.put(name, max(least, round(amount)), found)
-    elif unit in ways:
-        divisor, text, after = ways[unit]
+    elif unit in ("sp", "tok"):
+        after = ("batch_size",) if unit == "sp" else ("batch_size", "sequence_length")
+        divisor = math.prod(int(draft.value(field)) for field in after)
+        text = f"{amount:g} {'samples' if unit == 'sp' else 'tokens'} / {divisor} a step"
         draft.put(name, max(least, round(amount / divisor)), found, text=text, after=after)
     elif unit == "dur":
         total = int(draft.value("max_steps"))

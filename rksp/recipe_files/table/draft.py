@@ -10,7 +10,6 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import with_home
-from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
@@ -235,9 +234,8 @@ class Draft:
 
     def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
         """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
-        if not self.knows(name) and not self.stands_elsewhere(
-            name, self.keys.get(name, "").split()
-        ):
+        keys = self.keys.get(name, "").split()
+        if not self.knows(name) and not self.stands_elsewhere(name, keys):
             self.put(name, value, text=text, after=after)
 
     def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
@@ -252,15 +250,13 @@ class Draft:
     def stands_elsewhere(self, name: str, keys: Sequence[str]) -> bool:
         """Leave a field assumed if its value is in another file, so that no default hides it."""
         found = self.document.find(*keys) if keys else None
-        is_open = found is not None and (
-            isinstance(found.value, Unresolved) or found.value == "auto"
-        )
-        if name in self._fields or not is_open:
+        if name in self._fields or found is None:
             return False
-        self.assume(
-            name, f"{definite(found).key} is decided outside this file; give {flag_of(name)}", found
-        )
-        return True
+        is_open = isinstance(found.value, Unresolved) or found.value == "auto"
+        if is_open:
+            why = f"{found.key} is decided outside this file; give {flag_of(name)}"
+            self.assume(name, why, found)
+        return is_open
 
     def value(self, name: str) -> Any:
         """Return a field's present value; rksp's own default if nothing was read."""
