@@ -28,8 +28,8 @@ CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_ne
 CHOSEN_SEED = 1
 OTHERS = ("bert", "t5", "vit")  # that are no decoders
 RETRAINED = (
-    "`step_clip_0.05` on ladders that no setting was chosen on, and over 1,200 steps at batches of\n"
-    "4 and 16 and with Muon, scales biases, norms' gains and normed embeddings along with the\n"
+    "`step_clip_0.05` on ladders that no setting was chosen on, and over 1,200 steps at batches\n"
+    "of 4 and 16 and with Muon, scales biases, norms' gains and normed embeddings along with the\n"
     "matrices; others were trained before. `no_norm` has none of these.\n"
 )
 HARM, NEAR = 0.02, 0.05  # nats
