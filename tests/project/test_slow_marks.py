@@ -12,7 +12,9 @@ from support import cpu_time
 def judged(monkeypatch: pytest.MonkeyPatch):
     """Judges a test that passed after some seconds of processor time."""
 
-    def judge(seconds: float, *, is_slow: bool = False, is_ci: bool = True) -> pytest.TestReport:
+    def judge(
+        seconds: float, *, is_slow: bool = False, is_ci: bool = True, phase: str = "call"
+    ) -> pytest.TestReport:
         marker = pytest.mark.slow if is_slow else None
         item = SimpleNamespace(
             nodeid="test_a.py::test_b",
@@ -21,7 +23,7 @@ def judged(monkeypatch: pytest.MonkeyPatch):
             get_closest_marker=lambda _: marker,
         )
         place = ("test_a.py", 1, "test_b")
-        report = pytest.TestReport(item.nodeid, place, {}, "passed", None, "call")
+        report = pytest.TestReport(item.nodeid, place, {}, "passed", None, phase)
         clock = iter([0.0, seconds, seconds])
         with monkeypatch.context() as patch:
             patch.delenv("CI", raising=False)
@@ -40,6 +42,7 @@ def test_a_test_that_costs_too_much_fails_in_ci_unless_it_is_marked(judged) -> N
     assert report.failed and "mark it slow" in report.longrepr
     assert judged(much, is_slow=True).passed
     assert judged(much, is_ci=False).passed
+    assert judged(much, phase="teardown").passed  # what served a whole module ends there
     assert judged(cpu_time.SLOW).passed
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 SLOW = 5.0  # seconds; a test that needs more carries the mark `slow`
-LENIENT = 3.0  # a core that is shared, or slower than ours
+LENIENT = 8.0  # a core that is shared, or slower than ours: half as fast was seen
 _BEGUN = pytest.StashKey[float]()
 
 
@@ -25,7 +25,8 @@ def stopwatch(item: pytest.Item) -> None:
 def judge(item: pytest.Item, report: pytest.TestReport) -> pytest.TestReport:
     """Write the cost of a phase into its report; in CI, fail a test that is slow and unmarked.
 
-    What a module's fixture costs counts for the test that asks for it first.
+    What a module's fixture costs counts for the test that asks for it first. Its end does not
+    count: it waits for processes that served all tests of the module.
     """
     seconds = cpu_seconds() - item.stash[_BEGUN]
     item.stash[_BEGUN] = cpu_seconds()
@@ -35,7 +36,8 @@ def judge(item: pytest.Item, report: pytest.TestReport) -> pytest.TestReport:
     )  # for the reports of later phases: `--junitxml` takes the last
     report.user_properties.append(cost)
     is_marked = item.get_closest_marker("slow") is not None
-    if "CI" in os.environ and report.passed and not is_marked and seconds > LENIENT * SLOW:
+    is_own = report.passed and report.when != "teardown"
+    if "CI" in os.environ and is_own and not is_marked and seconds > LENIENT * SLOW:
         report.outcome = "failed"
         report.longrepr = (
             f"{item.nodeid} took {seconds:.1f} s of processor time in its {report.when}. "
