@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rksp.ground.errors import InputError
-from rksp.recipe_files.parse.python_source import read_calls, read_python
+from rksp.recipe_files.parse.python_script import read_calls
+from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.origin import RecipeFile

@@ -22,7 +22,8 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
-from rksp.recipe_files.parse.python_source import CALLS, modules_of, read_calls, read_python
+from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
+from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rksp.ground.budgets import DEPTH
-from rksp.recipe_files.parse.python_source import literal
+from rksp.recipe_files.parse.python_values import literal
 from rksp.recipe_files.parse.values import Unresolved, read_number
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")

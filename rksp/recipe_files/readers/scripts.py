@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.python_source import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
+from rksp.recipe_files.parse.python_script import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
 
 _MODEL = re.compile(r"Model|For[A-Z]|SentenceTransformer|CrossEncoder")
 _NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Config")
