@@ -462,7 +462,7 @@ def refuse_unknown(read: RecipeFile) -> None:
     Raises:
         InputError: There is one.
     """
-    unknown = [str(one) for one in read.unread if not one.why]
+    unknown = [str(one) for one in read.unread if not (one.why or one.value)]
     if unknown:
         raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
 
@@ -501,10 +501,10 @@ def is_run_file(target: str) -> bool:
     if path.suffix != ".json":
         return path.suffix in _RUN_FILES
     from rksp.recipe_files.parse.document import load_document
-    from rksp.recipe_files.registry import matches_any
+    from rksp.recipe_files.registry import is_run
 
     document = load_document(path)
-    return not document.has("model_type") and matches_any(document)
+    return not document.has("model_type") and is_run(document)
 
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:

@@ -118,7 +118,8 @@ def row(name: str) -> Row:
 
 
 def _assumed(read: RecipeFile) -> list[str]:
-    return [f.name for f in read.fields if f.origin.kind is OriginKind.ASSUMED]
+    kinds = (OriginKind.ASSUMED, OriginKind.UNKNOWN)
+    return [f.name for f in read.fields if f.origin.kind in kinds]
 
 
 def _same(found: object, wanted: object) -> bool:
@@ -131,9 +132,13 @@ def _same(found: object, wanted: object) -> bool:
 
 
 def silent(read: RecipeFile) -> list[str]:
-    """Return the assumed fields that are missing from the line of assumptions."""
+    """Return the assumed fields that are missing from the line of assumptions.
+
+    What is unknown has its own line.
+    """
     line = assumed_line(read.recipe(), read.origins())
     roots = {root for f in read.fields for root in f.origin.assumes}
+    roots -= read.unknown.keys()
     return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
 
 

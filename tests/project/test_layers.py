@@ -12,7 +12,7 @@ from support.places import ROOT
 # Each room may import those above it and nothing else; the order is that of design.md.
 LAYERS = (
     "ground", "kernels", "recipe",
-    "documents", "datasets", "recipe_files", "models", "measure", "spectra",
+    "documents", "datasets", "models", "recipe_files", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
     "scoring", "cli",
 )  # fmt: skip

@@ -42,13 +42,13 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 class Found:
     """One value with its dotted key, and its line if the format has lines.
 
-    It `is_open` if it stands in for a value that the file leaves to another place.
+    It is `open` if it stands in for what the file leaves to another place, in the file's words.
     """
 
     key: str
     value: Any
     line: int | None = None
-    is_open: bool = False
+    open: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.convert import Converter, number, positive
@@ -161,12 +162,13 @@ def _trainers() -> dict[str, dict[str, Any]]:
         return tomllib.load(file)
 
 
-def foreign_format(document: Document) -> tuple[str, str] | None:
-    """Return what a document is that no reader reads, and what to give; None if it is unclear."""
+def foreign_format(document: Document) -> tuple[str, str, str] | None:
+    """Return what a document is that no reader reads, what to give, and which advice this is."""
     about = _trainers()["foreign"]
     for keys, title, *advice in (line.split(": ") for line in about["formats"].split("\n") if line):
         if document.has(*keys.split()):
-            return title, about["advice"][advice[0]] if advice else about["usual"]
+            kind = advice[0] if advice else "usual"
+            return title, about["advice"].get(kind, about["usual"]), kind
     return None
 
 
@@ -230,8 +232,8 @@ def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft
     return where.get(str(draft.value(field)), rest)
 
 
-def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ...]:
-    """Return the settings that were not read and are not known to be irrelevant.
+def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]:
+    """Yield the settings that could not be followed, or that were not read and are not known to be irrelevant.
 
     A key that the reader asked for, and that another one overruled, is not among them.
 
@@ -243,10 +245,13 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
     asked = {_plain(key) for key in (*draft.asked, *known)}
     absent = asked - {_plain(key) for key in draft.document.leaves()}
     idle, changing = _tables(trainer)
-    found = []
     for key in draft.document.leaves():
         plain = _plain(key)
         if key in draft.seen or plain in asked:
+            found = draft.document.find(key)
+            if found is not None and isinstance(found.value, Unresolved):
+                found_line = draft.document.lines.get(key)
+                yield Unread(key=key, line=found_line, value=found.value.text)
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
@@ -257,14 +262,13 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
             why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
         if why:
             if setting is not None and _is_on(setting.value):
-                found.append(Unread(key=key, line=line, why=why))
+                yield Unread(key=key, line=line, why=why)
             continue
         if not nearest and idle[1].match(plain):
             continue
         nearest = nearest or _elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
-            found.append(Unread(key=key, line=line, nearest=nearest))
-    return tuple(found)
+            yield Unread(key=key, line=line, nearest=nearest)
 
 
 def _plain(key: str) -> str:
