@@ -261,7 +261,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
     has_rate = recipe.learning_rate is not None or name == "calibrate"
     if not has_rate or not recipe.can_be_stepped or recipe.objective not in _LIKELIHOODS:
         return ""
-    if recipe.peft != "none" and not target.is_pretrained:
+    if recipe.peft != "none" and not target.start.is_stored:
         return ""
     table = context.find_root().command
     is_known = target.kind == "factory" or target.task in (*_TRAINED, _TEXTS)
@@ -273,7 +273,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
         changed["precision"] = "bf16"  # rksp does not train in fp8
     if target.task == _TEXTS and context.params.get("data") is None:
         changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
-    if target.starts_trained and not target.is_pretrained:  # the weights are not at hand
+    if target.start.kind == "elsewhere":  # the weights are not at hand
         if name == "confirm":
             return ""
         typed = context.params["target"]
@@ -281,7 +281,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
             {} if typed == target.name else {"recipe_file": typed}
         )
         return command_line(context, command, changed)
-    if size > MAX_TRAINED and not target.is_pretrained and target.kind in _SHRINKS:
+    if size > MAX_TRAINED and not target.start.is_stored and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:
         return ""

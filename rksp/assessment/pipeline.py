@@ -207,7 +207,7 @@ def judge(
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
-    response = response_of(evidence, recipe, progress)
+    response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
     answers = _Answers(evidence, response, classifier, {"threshold": threshold, "risk": risk})
     missing, assessment, configured = None, None, None
     others: tuple[AlternativeReport, ...] = ()
@@ -219,7 +219,7 @@ def judge(
     try:
         shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
         assessment = answers.of(recipe, rates=rates, **shown)
-        beside = shown_beside(recipe) if evidence.is_trained else ()
+        beside = () if start.is_scratch else shown_beside(recipe)
         others = tuple(
             AlternativeReport.of(answers.of(other), assumption=text)
             for text, other in (*alternatives, *beside)
@@ -239,7 +239,7 @@ def judge(
         **{name: getattr(trusted, name, None) for name in names},
         highest_published=None if published is None else published.highest,
         is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
-        is_pretrained=evidence.is_trained,
+        start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
@@ -299,7 +299,7 @@ class _Answers:
         if broken is not None:
             return Terms(**about, tier=evidence.tier).certain_failure(broken)
         terms = Terms(**about, tier=features.tier)
-        choice = choose_model(recipe, is_pretrained=evidence.is_trained)
+        choice = choose_model(recipe, evidence.start_of(recipe))
         if choice.model == "none":
             return terms.cannot_tell(choice.reasons)
         if choice.model == "fine-tuning":

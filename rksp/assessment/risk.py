@@ -34,6 +34,7 @@ from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
+from rksp.recipe.start import Start, decide_start
 from rksp.spectra.features import FEATURES, Features, Tier
 
 if TYPE_CHECKING:
@@ -68,17 +69,17 @@ class Choice:
     doubts: tuple[str, ...] = ()
 
 
-def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
+def choose_model(recipe: Recipe, start: Start) -> Choice:
     """Choose the model that answers a recipe.
 
     The model of fine-tuning says itself what its runs do not cover.
 
     Args:
         recipe: How the model is to be trained.
-        is_pretrained: The weights were trained before.
+        start: What the target holds, or what is decided of it.
     """
     doubts = tuple(uncovered(recipe))
-    if is_pretrained or recipe.starts_trained:
+    if not decide_start(start, recipe=recipe).is_scratch:
         return Choice(model="fine-tuning")
     if recipe.objective not in SEEN_OBJECTIVES:
         unseen = f"the labelled runs include no objective {recipe.objective}"
@@ -86,9 +87,9 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
     return Choice(model="random initializations", doubts=doubts)
 
 
-def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
+def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
     """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
-    choice = choose_model(recipe, is_pretrained=is_pretrained)
+    choice = choose_model(recipe, start)
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 

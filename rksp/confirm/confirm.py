@@ -37,6 +37,7 @@ from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
 from rksp.recipe import Recipe
+from rksp.recipe.start import decide_start
 from rksp.run import Question, Run
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
@@ -83,7 +84,7 @@ def confirm(
     arms = parse_arms(options.arms) if options.arms else default_arms(recipe.learning_rate, None)
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
-    lacks_weights = not source.is_pretrained and (source.starts_trained or recipe.starts_trained)
+    lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
     if options.record is not None and (lacks_weights or faults):
         raise InputError(
             "A record holds runs from the weights that the recipe means, without a planted fault; "
@@ -213,9 +214,9 @@ class _Runs:
         reports = compare(trials)
         found, said = verdict(reports), conclude(prediction, reports, faults)
         is_given = self.trainee.text is not None or self.trainee.data is not None
-        if source.starts_trained and not source.is_pretrained:
+        if source.start.kind == "elsewhere":
             said.append(_RANDOM)
-        if source.is_pretrained and source.batch is None and not is_given:
+        if source.start.is_stored and source.batch is None and not is_given:
             said.append(_NOT_YOURS)
         if trained.peft == "qlora":
             said.append(_UNQUANTIZED)

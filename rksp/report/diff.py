@@ -259,7 +259,7 @@ class _Side:
             return self
         target = self.report.target
         run = Run.typed(target.name, self.report.recipe.model_dump())
-        run = replace(run, starts_trained=target.starts_trained)
+        run = replace(run, said=None if target.start.is_scratch else target.start)
         try:
             again = _Side.asked(self.name, run)
         except InputError:

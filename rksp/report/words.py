@@ -19,6 +19,8 @@ from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
 from rksp.spectra.spectrum import Status
 
+_WEIGHTS = {"stored": "stored weights", "scratch": "random initialization",
+            "elsewhere": "random weights in place of the trained ones"}  # fmt: skip
 _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
@@ -36,20 +38,12 @@ _MOST_UNREAD = 4  # settings that a page names
 def size_and_weights(report: documents.ScoreReport) -> str:
     """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
-    weights = "stored weights" if target.is_pretrained else "random initialization"
-    if is_fine_tuned(report) and not target.is_pretrained:
-        weights = "random weights in place of the trained ones"
+    weights = _WEIGHTS[target.start.kind]
     if target.kind in ("factory", "module"):
         weights = "weights as given"
     if target.parameters is None:
         return weights
     return f"{count(target.parameters)} parameters, {weights}"
-
-
-def is_fine_tuned(report: documents.ScoreReport) -> bool:
-    """Tell whether the run starts from trained weights."""
-    target = report.target
-    return target.is_pretrained or target.starts_trained or report.recipe.starts_trained
 
 
 def training(report: documents.ScoreReport, name: str) -> str:
@@ -63,7 +57,7 @@ def training(report: documents.ScoreReport, name: str) -> str:
     adapters = f"{_ADAPTERS[recipe.peft]}{rank}" if recipe.peft != "none" else ""
     if recipe.objective in AFTER_TRAINING:
         return f"{', '.join(filter(None, (loss, adapters)))} for {name}"
-    if not is_fine_tuned(report):
+    if report.target.start.is_scratch:
         return f"{name} from scratch{f' ({loss})' * bool(loss)}"
     return f"fine-tuning {name}{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
 
@@ -357,7 +351,7 @@ def noise(report: documents.ScoreReport) -> str:
     is_read = not any(
         bytes_ in target.probe for bytes_ in (documents.BYTES_SPREAD, documents.BYTES_FOLDED)
     )
-    if is_read or not target.is_pretrained:
+    if is_read or not target.start.is_stored:
         return ""
     return (
         "without a tokenizer.json the weights read random token ids: the forward pass measured "

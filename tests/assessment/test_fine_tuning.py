@@ -15,6 +15,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.fine_tuning.published import published_runs
 from rksp.documents.score import RiskAssessment
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.spectra.features import Tier
 
@@ -215,7 +216,7 @@ def test_no_check_complains_of_the_rate_to_start_with(family, width):
             start_here=said.start_here,
             do_not_exceed=said.do_not_exceed,
             likely_edge=said.likely_edge,
-            is_pretrained=True,
+            start=Start(kind="elsewhere", because="as asked"),
         )
         found = {finding.code for finding in run_checks(evidence)}
         assert not found & {"RKSP501", "RKSP502", "RKSP508"}

@@ -89,13 +89,13 @@ def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]
     if report.own_runs is None or risk.learned is None or risk.likely_edge is None:
         return []
     expected = risk.likely_edge / 10**risk.learned.edge_shift
-    is_tuned = risk.answered_by == "fine-tuning"
+    is_of_tuning = risk.answered_by == "fine-tuning"
     return [
         (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
         for ladder in report.own_runs.ladders
         if ladder.likely_edge is not None
         and not ladder.unused
-        and ladder.starts_trained == is_tuned
+        and ladder.is_of_tuning == is_of_tuning
         for run in ladder.runs
         if run.label not in ("unknown", "unfinished")
     ]
