@@ -219,6 +219,7 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     a better one; a measurement, if there was none; else a short run of the user's own recipe. Words
     in capitals are for the user to fill in.
     """
+    from rksp.documents.answer import CertainFailure
     from rksp.report import words
     from rksp.report.gate import deciding, is_fixable
 
@@ -226,12 +227,12 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     if is_fixable(report) and not context.params["recipe_file"] and isinstance(table, CommandTable):
         return command_line(context, table.commands["fix"], {"file": context.params["target"]})
     seed, error = deciding(report), words.reason(report)
-    if seed.risk is None and report.target.probe == "nothing":
+    if report.risk_verdict == "not assessed" and report.target.probe == "nothing":
         return command_line(context, changed={"evidence": None})
-    if seed.risk is None or report.risk_verdict == "cannot tell":
+    if not seed.risk.is_told:
         ladder = _trial(context, report, "calibrate")
         return ladder or command_line(context, changed={"runs": ["RUNS"]})
-    if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
+    if error is None and isinstance(seed.risk, CertainFailure):
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
         return f"rksp explain {error.code}"
@@ -246,12 +247,13 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     """Return the rate to start with if the recipe has none or one that is at risk."""
     risk, rate = seed.risk, report.recipe.learning_rate
-    if definite(risk).start_here is None:
+    first = risk.number("start_here")
+    if first is None:
         return None
-    ceiling = None if rate is None else definite(risk).do_not_exceed
-    start = short(min(filter(None, (definite(risk).start_here, ceiling))), 2)
+    ceiling = None if rate is None else risk.number("do_not_exceed")
+    start = short(min(filter(None, (first, ceiling))), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
+    return start if is_lower and (rate is None or risk.verdict == "risk") else None
 
 
 def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:

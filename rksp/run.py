@@ -267,6 +267,7 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
+        from rksp.documents.answer import FromEdge
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
@@ -285,7 +286,7 @@ class Run:
         worded = partial(in_own_words, origins=self.origins, keys=self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
-            if seed.risk is not None and seed.risk.levers:
+            if isinstance(seed.risk, FromEdge):
                 levers = [
                     lever.model_copy(update={"change": worded(lever.change)})
                     for lever in seed.risk.levers

@@ -11,7 +11,7 @@ from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import LeverSize, ShiftedEdgeModel, load_lever_table
-from rksp.documents.score import LeverReport
+from rksp.documents.answer import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of
 from rksp.ground.option_lines import split_line

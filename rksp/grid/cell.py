@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
+from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.options import MeasureOptions
 from rksp.grid.engines.base import CellGroup, Event, Failure
 from rksp.ground.allocator import collector_paused, freed_memory_kept
@@ -410,11 +411,12 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     """
     risk = evaluation.risk
     found = [{"code": one.code, "level": one.level} for one in evaluation.findings]
-    if risk is None:
-        return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
-    return {name: getattr(risk, name) for name in (*STATED, "reasons", "evidence")} | {
+    levers = risk.levers if isinstance(risk, FromEdge) else []
+    lever = next(((one.name, one.factor) for one in levers), (None, None))
+    return {name: risk.number(name) for name in STATED} | {
         "verdict": str(risk.verdict),
+        "reasons": risk.reasons if isinstance(risk, Untold) else [],
+        "evidence": risk.evidence,
         "lever": lever[0],
         "lever_factor": lever[1],
         "findings": found,

@@ -92,7 +92,7 @@ def is_trained_on(found) -> bool:
 def test_trained_weights_are_recognized(is_given):
     model = gpt() if is_given else learned(gpt())
     found = rksp.score(model, lr=1e-3, is_pretrained=is_given, **FAST)
-    assert found.report.seeds[0].risk.answered_by == "fine-tuning"
+    assert found.report.seeds[0].risk.kind == "fine-tuning"
 
 
 def test_random_weights_are_not_taken_for_trained_ones(tmp_path):

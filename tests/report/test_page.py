@@ -21,9 +21,7 @@ REASONS = ["the labelled runs contain no peft, no dpo", "the response could not 
 
 
 def _not_assessed() -> ScoreReport:
-    report = scored()
-    seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no classifier " * 9})
-    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
+    return with_risk(scored(), verdict="not assessed", reasons=["no classifier " * 9])
 
 
 def _decisive() -> ScoreReport:
