@@ -427,9 +427,8 @@ def _advice(
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
-            bar = estimate.rate_of(threshold)
-            below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
-            return f"P(failed) is under the bar of {threshold:.2g} {below}."
+            bar = short(estimate.rate_at(threshold), 2)
+            return f"P(failed) is under the bar of {threshold:.2g} only below {bar}."
         return start_lower(estimate, rate)
     if lost - least < _COSTLY:
         return None
