@@ -55,11 +55,7 @@ def transfer(
             Question.of(run, model.resolve(run.target, run.overrides, counts=False)) for run in runs
         ]
         origin, aim = inputs = [_inputs(question) for question in asked]
-        doubts = {
-            reason
-            for one in asked
-            for reason in uncarried(one.run.recipe, is_pretrained=one.source.holds_trained)
-        }
+        doubts = {reason for one in asked for reason in uncarried(one.run.recipe, one.source.start)}
     informed = learned(asked[1], past or ())
     edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}

@@ -255,7 +255,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
             "overrides": dict(target.overrides),
             "notes": list(target.notes),
         },
-        "starts_trained": read.starts_trained,
+        "names_weights": read.names_weights,
         "target_missing": "" if target is not None else read.target_missing,
         "notes": list(read.notes),
     }
@@ -278,7 +278,7 @@ def _lines(read: RecipeFile) -> Iterator[str]:
         yield from ("", line)
     if read.unread:
         yield from ("", *(f"Unread: {one}" for one in read.unread))
-    if read.starts_trained:
+    if read.names_weights:
         yield from ("", "Start: trained weights")
     if read.target is None:
         yield from ("", f"Model: none; {read.target_missing}")

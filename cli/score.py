@@ -213,7 +213,7 @@ def _scored(
     page = None
     if terminal is not None and question.source.config is not None:
         configured = question.evaluated(first.model_copy(update={"evidence": "config"}))
-        if configured.risk is not None:
+        if configured.risk.verdict != "not assessed":
             page = shown(question.reported([configured]))
     with (
         process.live_progress()

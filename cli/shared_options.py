@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
@@ -277,7 +276,7 @@ class RunOptions(Finite):
                 flags=flag_names(Recipe),
             )
         say(run.notes)
-        return replace(run, is_pretrained=self.is_pretrained)
+        return run.starting(self.is_pretrained)
 
 
 class SoftwareOptions(Finite):

@@ -186,8 +186,7 @@ def _start_on_page(report: ScoreReport) -> float | None:
     """Return the rate to start with that the page has, if it has one."""
     from rksp.report.gate import deciding
 
-    risk = deciding(report).risk
-    return None if risk is None else risk.start_here
+    return deciding(report).risk.number("start_here")
 
 
 def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start, decide_start
 from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -52,9 +53,7 @@ class Run:
         devices: Number of devices, where it was given.
         is_typed: A person typed the target; it does not stand in the file.
         keys: Field -> the key of the file's trainer that takes it in rksp's units.
-        starts_trained: The file names weights to start from.
-        is_pretrained: The run starts from trained weights, whatever the file and the target show;
-            None leaves it to them.
+        said: How it starts, as a person typed or else the file says; None leaves it to the target.
         read_file: All that was read of the file.
         notes: What is to be known about the file, a sentence each.
     """
@@ -69,8 +68,7 @@ class Run:
     devices: int | None = None
     is_typed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
-    starts_trained: bool = False
-    is_pretrained: bool | None = None
+    said: Start | None = None
     read_file: RecipeFile | None = None
     notes: tuple[str, ...] = ()
 
@@ -150,7 +148,7 @@ class Run:
             trainer=trainer,
             devices=devices,
             keys=read.keys,
-            starts_trained=read.starts_trained,
+            said=said_by(read),
             read_file=read,
             notes=read.notes,
         )
@@ -214,27 +212,31 @@ class Run:
         unread = () if self.read_file is None else self.read_file.unread
         return [f"{self.file}: {one}." for one in unread]
 
+    def starting(self, is_pretrained: bool | None) -> Run:
+        """Return the run that starts as a person typed; None leaves it to file and target."""
+        if is_pretrained is None:
+            return self
+        typed = ("scratch", "--from-scratch"), ("elsewhere", "--pretrained")
+        kind, because = typed[is_pretrained]
+        return replace(self, said=Start(kind=kind, because=because))
+
     def started(self, source: ModelSource) -> ModelSource:
-        """Return the source of the target, which starts from trained weights if the run does.
+        """Return the source of the target with the start of the run.
 
         Raises:
             InputError: The run is to start from random weights, and the target holds trained ones.
         """
-        if self.is_pretrained is None:
-            return replace(source, starts_trained=source.starts_trained or self.starts_trained)
-        if not self.is_pretrained and source.is_pretrained:
-            raise InputError(
-                f"{self.target} holds trained weights; to train it from scratch, give its "
-                "config.json."
-            )
-        is_elsewhere = self.is_pretrained and not source.is_pretrained  # the weights
-        return replace(source, starts_trained=is_elsewhere)
+        start = decide_start(source.start, said=self.said, name=self.target)
+        return replace(source, start=start)
 
     def with_model(self, source: ModelSource) -> tuple[Run, ModelSource]:
-        """Return the run with what its model shows of the recipe, and the source as `started`.
+        """Return the run with what its model shows of the recipe, and the source with its start.
 
         Where the model shows other than the recipe says, the recipe counts, and the source has a
         note.
+
+        Raises:
+            InputError: The run is to start from random weights, and the target holds trained ones.
         """
         source, shown = self.started(source), source.shown
         found = {n: value for n, value in shown.items() if _is_undecided(n, self.origins.get(n))}
@@ -265,6 +267,7 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
+        from rksp.documents.answer import FromEdge
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
@@ -283,7 +286,7 @@ class Run:
         worded = partial(in_own_words, origins=self.origins, keys=self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
-            if seed.risk is not None and seed.risk.levers:
+            if isinstance(seed.risk, FromEdge):
                 levers = [
                     lever.model_copy(update={"change": worded(lever.change)})
                     for lever in seed.risk.levers
@@ -363,14 +366,14 @@ class Question:
         model, read = learn(paths, self.source, self.run.recipe)
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        choice = choose_model(self.run.recipe, is_pretrained=self.source.holds_trained)
-        is_tuned = choice.model == "fine-tuning"
-        used = {ladder.starts_trained for ladder in read.ladders if not ladder.unused}
-        if not why and is_tuned not in used:
+        choice = choose_model(self.run.recipe, self.source.start)
+        is_of_tuning = choice.model == "fine-tuning"
+        used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
+        if not why and is_of_tuning not in used:
             kinds = ("random", "trained")
             why = (
-                f"they start from {kinds[not is_tuned]} weights, the target from "
-                f"{kinds[is_tuned]} ones"
+                f"they start from {kinds[not is_of_tuning]} weights, the target from "
+                f"{kinds[is_of_tuning]} ones"
             )
         return replace(self, classifier=model, own_runs=read, unlearned=why)
 
@@ -389,7 +392,7 @@ class Question:
             levers,
             Declared(self.source.config, self.source.task),
             self.run.recipe,
-            is_pretrained=self.source.holds_trained,
+            start=self.source.start,
             model=self.classifier,
         )
         said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
@@ -454,6 +457,13 @@ class Question:
         more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
         report = report.model_copy(update=more).finite()
         return self.run.written_in(report)
+
+
+def said_by(read: RecipeFile) -> Start | None:
+    """Return how a run starts by its file; None where that names no weights."""
+    if not read.names_weights:
+        return None
+    return Start(kind="elsewhere", because=f"{read.path.name} names weights")
 
 
 def refuse_unknown(read: RecipeFile) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -128,7 +127,7 @@ def score(
             f"rksp.score takes a torch module, a path or a model's name, not a "
             f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
         )
-    run = replace(run, is_pretrained=is_pretrained)
+    run = run.starting(is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed)).learning([Path(path) for path in paths])
     question = question.applying(apply).audited()[0].keeping(cache)

@@ -15,7 +15,13 @@ from rksp.assessment.risk import Terms, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate, FineTuningPredictor
 from rksp.classifiers.fine_tuning.published import LEAST, lookup, published_runs, sort_of
-from rksp.documents.score import Contribution, PublishedReport, RiskAssessment
+from rksp.documents.answer import (
+    Contribution,
+    FromFineTuning,
+    FromPublished,
+    PublishedReport,
+    Untold,
+)
 from rksp.documents.verdict import Verdict
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -147,7 +153,7 @@ def assess_fine_tuning(
     doubts: Sequence[str] = (),
     is_measured: bool = False,
     objective: str = "",
-) -> RiskAssessment:
+) -> FromFineTuning | FromPublished | Untold:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     The expected excess is None: the rows of one sweep alone have nats.
@@ -177,16 +183,14 @@ def assess_fine_tuning(
             )
         reasons[0] = f"trained weights: {reasons[0]}"
         return terms.cannot_tell(reasons, outside=over, classifier_data=digest)
-    return terms.of_estimate(
-        said,
+    return FromFineTuning(
+        **terms.of_estimate(said),
         contributions=_contributions(said) if rate is not None else [],
         outside=over,
         counterfactual=_advice(said, rate, terms.threshold),
         classifier_data=digest,
-        answered_by="fine-tuning",
         measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
-        learned=said.learned,
         usual=said.usual,
     )
 
@@ -201,18 +205,18 @@ def _published(inputs: FineTuningInputs, objective: str) -> PublishedReport | No
     return lookup(published_runs(), inputs, objective)
 
 
-def _by_published(known: PublishedReport, terms: Terms) -> RiskAssessment:
+def _by_published(known: PublishedReport, terms: Terms) -> FromPublished:
     """Return what published runs say of a rate: no probability, but their range and its middle."""
     verdict, advice, rate = Verdict.OK, None, terms.learning_rate
     if rate is not None and rate > known.highest * _CLEARLY:
         is_far = rate > _BREAKS * known.highest * _CLEARLY
         verdict = Verdict.RISK if is_far else Verdict.CAUTION
         advice = f"Start at {short(known.middle, 2)}, {rate / known.middle:.1f} times lower."
-    return terms.answer(
-        verdict,
+    return FromPublished(
+        **terms.stated,
+        verdict=verdict,
         start_here=known.middle,
         counterfactual=advice,
-        answered_by="published runs",
         published=known,
     )
 

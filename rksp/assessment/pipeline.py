@@ -18,6 +18,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
+from rksp.documents.answer import Answer, FromPublished
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
@@ -26,7 +27,6 @@ from rksp.documents.score import (
     ForwardReport,
     LayerReport,
     NotRunReport,
-    RiskAssessment,
     ScoredTarget,
     ScoreReport,
     SeedReport,
@@ -143,8 +143,7 @@ class Evaluation:
     measurement: Measurement | None = None
     profile: Profile | None
     response: ResponseProfile | None
-    risk: RiskAssessment | None
-    risk_missing: str | None
+    risk: Answer
     alternatives: tuple[AlternativeReport, ...] = ()
     configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
@@ -207,28 +206,30 @@ def judge(
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
-    response = response_of(evidence, recipe, progress)
+    response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
     answers = _Answers(evidence, response, classifier, {"threshold": threshold, "risk": risk})
-    missing, assessment, configured = None, None, None
+    configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
         with suppress(ArtifactError, NotCovered):
             answer = replace(answers, evidence=bare, response=None).of(recipe)
             configured = ConfiguredReport.of(answer)
+    assessment: Answer
     try:
         shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
         assessment = answers.of(recipe, rates=rates, **shown)
-        beside = shown_beside(recipe) if evidence.is_trained else ()
+        beside = () if start.is_scratch else shown_beside(recipe)
         others = tuple(
             AlternativeReport.of(answers.of(other), assumption=text)
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        missing = str(error)
-    trusted = assessment if assessment is not None and not assessment.reasons else None
+        terms = Terms(
+            learning_rate=None, steps=recipe.max_steps, tier=evidence.tier, **answers.bars
+        )
+        assessment = terms.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
     names = ("start_here", "do_not_exceed", "likely_edge")
-    published = None if trusted is None else trusted.published
     checked = CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
@@ -236,10 +237,12 @@ def judge(
         facts=evidence.facts,
         forward=None if evidence.profile is None else evidence.profile.forward,
         response=response,
-        **{name: getattr(trusted, name, None) for name in names},
-        highest_published=None if published is None else published.highest,
-        is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
-        is_pretrained=evidence.is_trained,
+        **{name: assessment.number(name) for name in names},
+        highest_published=(
+            assessment.published.highest if isinstance(assessment, FromPublished) else None
+        ),
+        is_doubtful=assessment.verdict in (Verdict.CAUTION, Verdict.RISK),
+        start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
@@ -250,7 +253,6 @@ def judge(
         profile=evidence.profile,
         response=response,
         risk=assessment,
-        risk_missing=missing,
         alternatives=others,
         configured=configured,
         findings=run_checks(checked, evidence.seen),
@@ -283,7 +285,7 @@ class _Answers:
         with_curve: bool = False,
         with_advice: bool = False,
         with_levers: bool = False,
-    ) -> RiskAssessment:
+    ) -> Answer:
         """Return the answer of the model that covers the run, or why there is none.
 
         Where numbers are not finite, the failure is certain and no model is asked.
@@ -299,7 +301,7 @@ class _Answers:
         if broken is not None:
             return Terms(**about, tier=evidence.tier).certain_failure(broken)
         terms = Terms(**about, tier=features.tier)
-        choice = choose_model(recipe, is_pretrained=evidence.is_trained)
+        choice = choose_model(recipe, evidence.start_of(recipe))
         if choice.model == "none":
             return terms.cannot_tell(choice.reasons)
         if choice.model == "fine-tuning":
@@ -327,7 +329,7 @@ class _Answers:
             basis = make()
         return basis.answer(rate, **self.bars, with_curve=with_curve, with_advice=with_advice)
 
-    def _tuned(self, recipe: Recipe, terms: Terms) -> RiskAssessment:
+    def _tuned(self, recipe: Recipe, terms: Terms) -> Answer:
         """Return the answer of the model of fine-tuning."""
         from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
         from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -385,7 +387,7 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
 def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreReport:
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
-    verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
+    verdicts = [evaluation.risk.verdict.value for evaluation in evaluations]
     risk_verdict = prevailing(verdicts)
     decides = evaluations[verdicts.index(risk_verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
@@ -491,7 +493,7 @@ def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
         "published_score": [seed.spectra.published_score for seed in seeds]
     }
     for name in ("probability_failed", "start_here", "do_not_exceed", "likely_edge"):
-        values[name] = [getattr(seed.risk, name, None) for seed in seeds]
+        values[name] = [seed.risk.number(name) for seed in seeds]
     return {
         name: {
             "mean": statistics.fmean(found),

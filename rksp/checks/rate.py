@@ -112,7 +112,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     if rate is None or not optimizer_spec(recipe.optimizer).needs_warmup:
         return 0
     gentle = _GENTLE_RATE if recipe.peft == "none" else _ADAPTER_RATE
-    if evidence.is_fine_tuning and rate <= gentle:
+    if not evidence.start.is_scratch and rate <= gentle:
         return 0
     if recipe.warmup_steps * evidence.tokens >= _WARMUP_TOKENS:
         return 0
@@ -121,7 +121,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     edge = min((e for e in (evidence.public_edge, own) if e is not None), default=None)
     if edge is not None and rate <= min(_GENTLE_RATE, _GENTLE_SHARE * edge):
         return 0
-    if edge is not None and not evidence.is_fine_tuning and rate > _FAST * edge:
+    if edge is not None and evidence.start.is_scratch and rate > _FAST * edge:
         return min(_FAST_STEPS, math.ceil(_FAST_SHARE * recipe.max_steps))
     return min(_WARMUP_STEPS, math.ceil(_WARMUP_SHARE * recipe.max_steps))
 
@@ -153,7 +153,7 @@ _OVER_PUBLISHED = 2.0  # times the top of what was published
 def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, size = evidence.recipe, evidence.active_parameters
     rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
-    if rate is None or not size or evidence.is_fine_tuning or recipe.optimizer == "adamw":
+    if rate is None or not size or not evidence.start.is_scratch or recipe.optimizer == "adamw":
         return
     if evidence.settings.scales_rates_by_width:
         return

@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     CAUTION = "caution"
     RISK = "risk"
     CANNOT_TELL = "cannot tell"
+    NOT_ASSESSED = "not assessed"
 
 
 def combined(risk_verdict: str, findings: Iterable[Finding]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rksp.documents.answer import Estimate
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
@@ -106,15 +107,14 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
     """Return why the numbers of the two reports may not be comparable."""
     found = []
     before, after = deciding(old).risk, deciding(new).risk
-    if before and after:
-        asked = {before.classifier_data, after.classifier_data} - {None}  # None: none was needed
-        if len(asked) > 1:
-            found.append("the two reports come from classifiers fitted on different data")
-        if before.evidence != after.evidence:
-            found.append(
-                f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
-                "new one"
-            )
+    asked = {before.classifier_data, after.classifier_data} - {None}  # None: none was needed
+    if len(asked) > 1:
+        found.append("the two reports come from classifiers fitted on different data")
+    if before.evidence != after.evidence:
+        found.append(
+            f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
+            "new one"
+        )
     variants = [report.seeds[0].spectra.variant for report in (old, new)]
     modes = [_modes_kept(report) for report in (old, new)]
     for verb, (one, other) in (("are defined as", variants), ("keep", modes)):
@@ -163,7 +163,8 @@ def _places(
 
 def _own_runs(report: ScoreReport) -> str | None:
     """Say how many past runs an answer knows; None where it knows none."""
-    learned = None if (risk := deciding(report).risk) is None else risk.learned
+    risk = deciding(report).risk
+    learned = risk.learned if isinstance(risk, Estimate) else None
     return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"
 
 
@@ -174,7 +175,7 @@ def _text(value: object) -> str | None:
 def figures_of(report: ScoreReport) -> Figures:
     """Return the answer in numbers: P(failed), and the rates S, E and X."""
     risk = deciding(report).risk
-    return {said: getattr(risk, name, None) for said, name in _ANSWER.items()}
+    return {said: risk.number(name) for said, name in _ANSWER.items()}
 
 
 def _compared(report: ScoreReport) -> Figures:
@@ -259,7 +260,7 @@ class _Side:
             return self
         target = self.report.target
         run = Run.typed(target.name, self.report.recipe.model_dump())
-        run = replace(run, starts_trained=target.starts_trained)
+        run = replace(run, said=None if target.start.is_scratch else target.start)
         try:
             again = _Side.asked(self.name, run)
         except InputError:

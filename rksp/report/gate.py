@@ -16,6 +16,7 @@ from rksp.checks.registry import (
     select_findings,
     setting_line,
 )
+from rksp.documents.answer import FromPublished, Untold
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS, Edit, Finding, Level
 from rksp.documents.finding import RISK as RISK
@@ -26,7 +27,7 @@ from rksp.documents.score import (
     SeedReport,
     SummaryReport,
 )
-from rksp.documents.verdict import combined
+from rksp.documents.verdict import Verdict, combined
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import one_line, short
 from rksp.recipe_files.said.ignored import apply_comments
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 UNDECIDED = "RKSP002"
 _ON_DISK = ("config", "checkpoint", "training config")
 DEFAULT_BAR = 0.5
+_UNTOLD = {
+    Verdict.CANNOT_TELL: ("cannot-tell", "rksp cannot tell"),
+    Verdict.NOT_ASSESSED: ("not-assessed", "The risk was not assessed"),
+}
 _WORDS = ("error", "warning", "unknown", "never")
 _UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
 _MOST = 2000  # bytes of a summary
@@ -54,7 +59,7 @@ def issues(report: ScoreReport) -> tuple[Finding, ...]:
 def deciding(report: ScoreReport) -> SeedReport:
     """Return the first seed whose verdict on the risk is the report's."""
     for seed in report.seeds:
-        if (seed.risk.verdict if seed.risk else "not assessed") == report.risk_verdict:
+        if seed.risk.verdict == report.risk_verdict:
             return seed
     return report.seeds[0]
 
@@ -101,12 +106,10 @@ def from_root(name: str) -> str:
 
 
 def _verdict(report: ScoreReport) -> list[Finding]:
-    seed = deciding(report)
-    risk = seed.risk
-    if risk is None:
-        return [_undecided("not-assessed", f"The risk was not assessed: {seed.risk_missing}.")]
-    if report.risk_verdict == "cannot tell":
-        return [_undecided("cannot-tell", f"rksp cannot tell: {'; '.join(risk.reasons)}.")]
+    risk = deciding(report).risk
+    if isinstance(risk, Untold):
+        name, said = _UNTOLD[risk.verdict]
+        return [_undecided(name, f"{said}: {'; '.join(risk.reasons)}.")]
     if report.risk_verdict == "ok":
         return []
     answer, fix = words.answer(report, risk), risk.counterfactual or ""
@@ -287,18 +290,21 @@ def finished(
 def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
     risk, edits = deciding(report).risk, edits_of(report)
-    known = risk and risk.published
     launch = _launch(report)
     write = " --write" if report.next_command.startswith("rksp fix ") else ""
     summary = SummaryReport(
         launch=launch,
         why=_why(report, launch)[:_LONGEST],
-        probability_failed=risk and risk.probability_failed,
-        low=risk and risk.probability_failed_low,
-        high=risk and risk.probability_failed_high,
-        start_here=risk and risk.start_here,
-        likely_edge=risk and risk.likely_edge,
-        do_not_exceed=known.highest if known else risk and risk.do_not_exceed,
+        probability_failed=risk.number("probability_failed"),
+        low=risk.number("probability_failed_low"),
+        high=risk.number("probability_failed_high"),
+        start_here=risk.number("start_here"),
+        likely_edge=risk.number("likely_edge"),
+        do_not_exceed=(
+            risk.published.highest
+            if isinstance(risk, FromPublished)
+            else risk.number("do_not_exceed")
+        ),
         edits=edits,
         next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
@@ -332,7 +338,7 @@ def render(report: ScoreReport) -> str:
 
 
 def _launch(report: ScoreReport) -> str:
-    gate, risk = report.gate, deciding(report).risk
+    gate = report.gate
     is_held = gate is not None and gate.failed and not gate.only_unknown
     if (
         is_held
@@ -340,17 +346,18 @@ def _launch(report: ScoreReport) -> str:
         or any(one.level is Level.ERROR for one in report.findings)
     ):
         return "no"
-    is_answered = risk is not None and report.risk_verdict not in _UNKNOWN
+    is_answered = deciding(report).risk.is_told
     return "yes" if is_answered and report.recipe.learning_rate is not None else "unknown"
 
 
 def _why(report: ScoreReport, launch: str) -> str:
     risk = deciding(report).risk
-    if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
-        start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
+    if launch == "unknown" and report.recipe.learning_rate is None:
+        first = risk.number("start_here")
+        start = "" if first is None else f"; start at {short(first, 2)}"
         return f"No learning rate was given{start}."
-    if risk is not None and launch == "yes":
-        rate, most = report.recipe.learning_rate or 0.0, risk.do_not_exceed
+    if launch == "yes":
+        rate, most = report.recipe.learning_rate or 0.0, risk.number("do_not_exceed")
         above = ""
         if most is not None and rate > most:
             above = f"; the rate is above do_not_exceed, {short(most, 2)}"

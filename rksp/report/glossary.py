@@ -14,6 +14,7 @@ from typing import Any
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 
 NO_RANGE = "no known range"
 _ENTRY = re.compile(r"^ {4}([\w, `]+): (.*(?:\n {8}.*)*)", re.M)
@@ -85,7 +86,9 @@ def _by_key() -> dict[str, Word]:
 def described(kind: type[Document]) -> dict[str, Any]:
     """Return the schema of a kind of document; docstrings and the glossary describe its fields."""
     schema = kind.model_json_schema()
-    classes = {one.__name__: one for one in _parts(Part)} | {Recipe.__name__: Recipe}
+    classes = {one.__name__: one for one in _parts(Part)} | {
+        one.__name__: one for one in (Recipe, Start)
+    }
     for name, part in {**schema.get("$defs", {}), kind.__name__: schema}.items():
         said = _said(classes[name]) if name in classes else {}
         for field, entry in part.get("properties", {}).items():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.check_evidence import (
     BLOCK,
+    TUNED,
     found,
     healthy,
     measured,
@@ -67,7 +68,7 @@ SEVERAL = (
     healthy(config={"num_attention_heads": 3, "hidden_size": 4096, "dropout": 0.9}),
     healthy(recipe={"precision": "fp16-pure", "sequence_length": 70_000, "warmup_steps": 900}),
     healthy(recipe={"precision": "fp8", "max_grad_norm": None, "adam_beta2": 0.9999}),
-    healthy(recipe={"peft": "lora", "lora_rank": 4, "objective": "dpo"}, is_pretrained=True),
+    healthy(recipe={"peft": "lora", "lora_rank": 4, "objective": "dpo"}, start=TUNED),
 )
 
 

@@ -12,9 +12,10 @@ from support.reports import scored, with_risk
 
 from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.answer import CurvePoint
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
+from rksp.documents.score import ForwardReport, ResponseReport, ScoreReport
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
 from rksp.measure.shown import ForwardStats, ResponseProfile

@@ -11,6 +11,7 @@ from rich.console import Console
 from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
 from rksp.documents.score import BYTES_SPREAD, AlternativeReport, ScoreReport
+from rksp.recipe.start import Start
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import render, rendering
@@ -20,9 +21,7 @@ REASONS = ["the labelled runs contain no peft, no dpo", "the response could not 
 
 
 def _not_assessed() -> ScoreReport:
-    report = scored()
-    seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no classifier " * 9})
-    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
+    return with_risk(scored(), verdict="not assessed", reasons=["no classifier " * 9])
 
 
 def _decisive() -> ScoreReport:
@@ -173,14 +172,15 @@ def test_no_mark_of_the_scale_hides_another(start):
 
 @pytest.mark.parametrize("name", ["text", "full", "markdown", "html"])
 def test_noise_in_front_of_trained_weights_is_said(name):
-    def shown(probe: str, is_pretrained: bool) -> str:
-        target = scored().target.model_copy(update={"probe": probe, "is_pretrained": is_pretrained})
+    def shown(probe: str, kind: str) -> str:
+        start = Start(kind=kind, because="a test")
+        target = scored().target.model_copy(update={"probe": probe, "start": start})
         return " ".join(render(scored().model_copy(update={"target": target}), name).split())
 
     said = "random token ids"
-    assert said in shown(f"16 × 128 tokens, {BYTES_SPREAD}", True)
-    assert said not in shown(f"16 × 128 tokens, {BYTES_SPREAD}", False)
-    assert said not in shown("16 × 128 tokens, the target's tokenizer", True)
+    assert said in shown(f"16 × 128 tokens, {BYTES_SPREAD}", "stored")
+    assert said not in shown(f"16 × 128 tokens, {BYTES_SPREAD}", "scratch")
+    assert said not in shown("16 × 128 tokens, the target's tokenizer", "stored")
 
 
 def test_a_risk_says_how_much_of_it_is_divergence():

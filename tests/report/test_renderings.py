@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import xmlschema
 from support.places import SCHEMAS
-from support.reports import finding, hostile, judged, scored, with_findings, with_risk
+from support.reports import finding, hostile, scored, with_findings, with_risk
 
 from rksp.assessment.pipeline import prevailing
 from rksp.documents.score import ScoreReport
@@ -40,9 +40,7 @@ def _cases() -> dict[str, ScoreReport]:
 
 
 def _not_assessed() -> ScoreReport:
-    report = scored()
-    seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no evidence"})
-    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
+    return with_risk(scored(), verdict="not assessed", reasons=["no evidence"])
 
 
 CASES = (
@@ -212,7 +210,7 @@ def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     assert report.non_finite
     assert report.verdict == "risk"
     assert report.seeds[0].risk.probability_failed == 1.0
-    assert report.seeds[0].risk.start_here is None
+    assert report.seeds[0].risk.kind == "certain"
     again = ScoreReport.model_validate_json(report.to_json())
     assert again == report
     assert render(again, name) == render(report, name)

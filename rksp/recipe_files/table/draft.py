@@ -95,7 +95,7 @@ class Draft:
         self.asked: set[str] = set()  # every key that was looked for
         self.by_name = False  # what is set now was found by its name, and by no trainer's reader
         self._target: FileTarget | None = None
-        self.starts_trained = False  # from trained weights, not from a random initialization
+        self.names_weights = False  # from trained weights, not from a random initialization
         self.deepspeed: Document | None = None
         self._target_missing = _NO_TARGET
 
@@ -353,7 +353,7 @@ class Draft:
             notes=tuple(self._notes),
             understood=self.explained,
             settings=len(self.document.leaves()),
-            starts_trained=self.starts_trained,
+            names_weights=self.names_weights,
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,

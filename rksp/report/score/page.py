@@ -17,7 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
-from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
+from rksp.documents.answer import Answer, Estimate, FromEdge, FromFineTuning, FromPublished, Untold
+from rksp.documents.score import ScoreReport, SeedReport
 from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
@@ -92,8 +93,8 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     style = STYLES.get(report.verdict, DOUBTFUL)
     title = (report.verdict.upper(), style)
     because = f"  {leading}" if leading else ""
-    if risk is None or words.can_not_tell(risk):
-        first, *others = [seed.risk_missing] if risk is None else risk.reasons
+    if isinstance(risk, Untold):
+        first, *others = risk.reasons
         left = len(others) - 1
         more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
         of_risk = f"{report.risk_verdict}: {first}"
@@ -109,10 +110,10 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     whole, brief, least = (words.training(report, said) for said in names)
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "
-    if risk.published is not None:
+    if isinstance(risk, FromPublished):
         beside = words.beside_published(report, risk.published)
         forms = tuple(f"{title}: {beside}" for title in (whole, brief, least))
-    elif rate is None or risk.probability_failed is None:
+    elif rate is None:
         forms = (f"{whole} {steps}; no learning rate was given",)
     else:
         odds, at = words.odds(risk), f"at {short(rate, 6)} {steps}"
@@ -129,18 +130,16 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     yield _line(*(Text.assemble(title, f"{start}{form}") for form in forms))
 
 
-def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
+def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line]:
     """Yield the three rates with their letters, and the scale; nothing that is unreliable."""
-    if risk is None or risk.start_here is None or words.can_not_tell(risk):
-        return
-    if risk.published is not None:
+    if isinstance(risk, FromPublished):
         start = words.rate(risk.start_here)
         yield _line(f"  start here {start}, the middle of the published runs")
+    if not isinstance(risk, Estimate):
         return
     start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
-    excess = "" if risk.start_excess is None else f"+{risk.start_excess:.2f} nats"
-    fails = "" if risk.start_failed is None else f"{words.percent(risk.start_failed)} fail"
-    after = ", ".join(filter(None, (excess, fails)))
+    excess = f"+{risk.start_excess:.2f} nats, " if isinstance(risk, FromEdge) else ""
+    after = f"{excess}{words.percent(risk.start_failed)} fail"
     rest = f" · likely edge (E) {edge} · do not exceed (X) {most}"
     yield _line(
         f"  start here (S) {start} ({after}){rest}",
@@ -150,10 +149,11 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
     )
     yield _line(*(_scale(report, risk, length) for length in _SCALES))
     yield from _notes(words.crossed(risk), words.applied(risk))
-    yield from _levers(report, risk)
+    if isinstance(risk, FromEdge):
+        yield from _levers(report, risk)
 
 
-def _levers(report: ScoreReport, risk: RiskAssessment) -> Iterator[Line]:
+def _levers(report: ScoreReport, risk: FromEdge) -> Iterator[Line]:
     """Yield what would raise the edge; nothing where the recipe's rate is well below it."""
     if not risk.levers or (report.verdict == "ok" and report.recipe.learning_rate is not None):
         return
@@ -162,10 +162,10 @@ def _levers(report: ScoreReport, risk: RiskAssessment) -> Iterator[Line]:
     yield _line(*(f"  {form}" for form in dict.fromkeys(forms)))
 
 
-def _scale(report: ScoreReport, risk: RiskAssessment, length: int) -> Text:
+def _scale(report: ScoreReport, risk: FromEdge | FromFineTuning, length: int) -> Text:
     """Draw the three rates and the recipe's on one logarithmic scale; none hides another."""
-    marks = {"S": risk.start_here, "X": risk.do_not_exceed, "E": risk.likely_edge}
-    marks |= {"●": report.recipe.learning_rate}
+    rates = risk.start_here, risk.do_not_exceed, risk.likely_edge, report.recipe.learning_rate
+    marks = dict(zip("SXE●", rates, strict=True))
     known = {mark: math.log10(rate) for mark, rate in marks.items() if rate}
     low, high = min(known.values()) - _MARGIN, max(known.values()) + _MARGIN
     line = ["─"] * length
