@@ -13,7 +13,15 @@ from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start, decide_start
-from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
+from rksp.recipe_files.said.origin import (
+    DECISIVE,
+    Origin,
+    OriginKind,
+    assumptions,
+    left_out,
+    line_of,
+    phrase,
+)
 
 if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.evidence import Evidence
@@ -171,6 +179,15 @@ class Run:
     def assumed(self) -> str:
         """All assumptions in one line."""
         return line_of(assumptions(dict(self.recipe), self.origins))
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Field without which there is no answer, and which the file gives → why it is not known."""
+        return {
+            name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
+            for name, origin in self.origins.items()
+            if origin.kind is OriginKind.UNKNOWN and name in DECISIVE
+        }
 
     def alternatives(self) -> list[tuple[str, Recipe]]:
         """Return other recipes that the same input could mean, each with its assumption.
@@ -433,8 +450,10 @@ class Question:
         """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import judge
 
-        others = self.run.alternatives()
-        more |= {"classifier": self.classifier, "alternatives": others, **self.bars}
+        unknown = self.run.unknown
+        others = [] if unknown else self.run.alternatives()
+        more |= {"classifier": self.classifier, "alternatives": others, "unknown": unknown}
+        more |= self.bars
         return judge(evidence, self.run.recipe, **more)
 
     def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:

@@ -14,6 +14,7 @@ from rksp.ground.option_lines import known_name
 from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import (
     Document,
+    Found,
     is_logged,
     lines_below,
     load_document,
@@ -148,11 +149,14 @@ def read_document(
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
                 draft = read_by(reader)
+        left = tuple(unread(draft, reader.name, reader.known))
+        for one in left:
+            field = "" if one.value or one.why else by_name.misspelt(one.key)
+            if field and not draft.is_read(field):
+                said = f"{one.key} is not read, and may mean it"
+                draft.unknown(field, Found(key=one.key, value="", line=one.line), said)
         read = dataclasses.replace(
-            draft.finish(),
-            keys=reader.keys,
-            reader=reader.name,
-            unread=tuple(unread(draft, reader.name, reader.known)),
+            draft.finish(), keys=reader.keys, reader=reader.name, unread=left
         )
     except (ArithmeticError, ValueError) as error:  # an infinite number, a divisor of zero
         raise InputError(

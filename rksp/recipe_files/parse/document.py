@@ -366,6 +366,12 @@ def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
     return Unresolved(f"!{suffix} {value}".strip())
 
 
+def _twice(loader: _Loader, node: yaml.ScalarNode) -> Unresolved:
+    return Unresolved(str(node.value))
+
+
+_TWICE = "rksp:twice"
+_Loader.add_constructor(_TWICE, _twice)
 _START = list("-+.0123456789")
 for _kind, _pattern, _first in (
     ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),
@@ -415,6 +421,7 @@ def _number_lines(
         for part in node.value:
             _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
     if isinstance(node, yaml.MappingNode):
+        _mark_twins(node)
         for name, value in node.value:
             key = f"{prefix}.{name.value}" if prefix else str(name.value)
             seen[1] += len(key)
@@ -423,9 +430,33 @@ def _number_lines(
             _number_lines(path, value, key, lines, seen, depth + 1)
 
 
+def _mark_twins(node: yaml.MappingNode) -> None:
+    """Make values unknown that two keys of one name give, and that differ."""
+    first: dict[str, yaml.Node] = {}
+    for name, value in node.value:
+        other = first.setdefault(_plain(name.value), value)
+        both = [one.value for one in (other, value) if isinstance(one, yaml.ScalarNode)]
+        if other is not value and len(both) == 2 and both[0] != both[1]:
+            for one in (other, value):
+                one.tag, one.value = _TWICE, f"given twice, as {both[0]} and as {both[1]}"
+
+
+def _untwinned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a JSON object, unknown where two keys of one name differ."""
+    found: dict[str, Any] = {}
+    first: dict[str, str] = {}
+    for name, value in pairs:
+        other = first.setdefault(_plain(name), name)
+        if other in found and found[other] != value:
+            value = Unresolved(f"given twice, as {found[other]!s:.80} and as {value!s:.80}")
+            found[other] = value
+        found[name] = value
+    return found
+
+
 def _json(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
-        return "json", json.loads(text), _lines_of_json(text)
+        return "json", json.loads(text, object_pairs_hook=_untwinned), _lines_of_json(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error

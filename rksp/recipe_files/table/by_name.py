@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside
 from rksp.recipe_files.parse.python_source import OPTIMIZERS
 from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import OBJECTIVES, hub_id_of, shape_of
@@ -31,6 +33,7 @@ _DATA = re.compile(
     r"data|corpus|wandb|project|output|save|log|dir$|run_name|reward|judge|user|repo"
 )
 _LORA_WORDS = re.compile(r"lora|dora")
+_SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
 
@@ -189,6 +192,42 @@ def fill(draft: Draft) -> None:
         for field in ("kl_coefficient", "generations", "clip_range"):
             _plain_number(draft, names, field)
     model(draft, names)
+
+
+_ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
+_OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
+
+
+def misspelt(key: str) -> str:
+    """Return the field without which there is no answer that a key nearly names; mostly empty.
+
+    Two letters may be wrong, one in a short name, and letters may look like others or not be seen.
+    """
+    name = unicodedata.normalize("NFKC", key.rpartition(".")[2])
+    seen = "".join(c for c in name if unicodedata.category(c) != "Cf").lower().translate(_ALIKE)
+    seen = plain(seen)
+    for field in DECISIVE:
+        units = thesaurus()[field] if field != "objective" else {}
+        for spelling in " ".join(units.values()).split():
+            if spelling == seen:
+                return field if seen != plain(name) else ""
+            if "." not in spelling and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
+                return field
+    return ""
+
+
+def _is_near(name: str, spelling: str) -> bool:
+    most = 2 if len(spelling) > _SHORT else 1
+    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1]:
+        return False
+    if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
+        return False
+    row = list(range(len(spelling) + 1))
+    for i, letter in enumerate(name, start=1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(spelling, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
+    return row[-1] <= most
 
 
 def gives_rate(document: Document) -> bool:

@@ -289,6 +289,11 @@ class Draft:
         """Whether a third of the file's settings, or more, were read."""
         return 3 * self.explained >= len(self.document.leaves())
 
+    def is_read(self, name: str) -> bool:
+        """Return True if the file, or the user, gives a field, and what it is is known."""
+        kind = self._fields[name].origin.kind if self.knows(name) else None
+        return kind in (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.FLAG)
+
     @property
     def has_rate(self) -> bool:
         """Whether the file, or the user, gives a learning rate, known or not."""
