@@ -193,14 +193,14 @@ def _start(target: str, kind: Kind, folder: Path | None) -> Start:
         return Start(kind="stored", because="its folder holds weights")
     if kind != "model_type":
         return Start(kind="scratch", because="a configuration without weights")
-    return Start(kind="scratch", because=f"{target} is a model type; --pretrained has its weights")
+    return Start(kind="scratch", because=f"{target} the model type; --pretrained for its weights")
 
 
 def _from_hub(source: ModelSource) -> ModelSource:
     """Return a model of the Hub, whose trained weights lie there if they are not at hand."""
     held = source.start
     if not held.is_stored:
-        held = Start(kind="elsewhere", because="a Hub id; from its config.json it is from scratch")
+        held = Start(kind="elsewhere", because="its Hub weights; --from-scratch without them")
     return replace(source, kind="hub", start=held)
 
 
