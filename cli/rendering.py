@@ -220,8 +220,8 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     in capitals are for the user to fill in.
     """
     from rksp.documents.answer import CertainFailure
+    from rksp.question.gate import deciding, is_fixable
     from rksp.report import words
-    from rksp.report.gate import deciding, is_fixable
 
     table = context.find_root().command
     if is_fixable(report) and not context.params["recipe_file"] and isinstance(table, CommandTable):

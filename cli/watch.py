@@ -173,9 +173,10 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
+    from rksp.question.question import Question
+    from rksp.question.run import Run
     from rksp.recipe.start import decide_start
     from rksp.report.score.result import Result
-    from rksp.run import Question, Run
 
     config = folder / "config.json"
     config.write_text(json.dumps(asked["config"]), encoding="utf-8")

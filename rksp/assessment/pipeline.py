@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
@@ -33,6 +33,7 @@ from rksp.documents.score import (
     SeedReport,
     SpectraReport,
 )
+from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, combined, worst
 from rksp.ground.errors import ArtifactError, InputError, NotCovered, check_kind
 from rksp.ground.model import definite
@@ -184,8 +185,7 @@ def judge(
     evidence: Evidence,
     recipe: Recipe,
     *,
-    threshold: float = 0.5,
-    risk: float = 0.05,
+    terms: Terms | None = None,
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     unknown: Mapping[str, str] = MappingProxyType({}),
@@ -199,8 +199,7 @@ def judge(
     Args:
         evidence: From `gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.risk.Terms`.
-        risk: Likewise.
+        terms: What it is judged by.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
@@ -211,8 +210,7 @@ def judge(
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
     response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
-    bars = {"threshold": threshold, "risk": risk}
-    answers = _Answers(evidence, response, classifier, bars, unknown)
+    answers = _Answers(evidence, response, classifier, terms or Terms(), unknown)
     configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
@@ -230,10 +228,10 @@ def judge(
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        terms = Terms(
-            learning_rate=None, steps=recipe.max_steps, tier=evidence.tier, **answers.bars
+        about = About(
+            learning_rate=None, steps=recipe.max_steps, tier=evidence.tier, terms=answers.terms
         )
-        assessment = terms.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
+        assessment = about.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
     names = ("start_here", "do_not_exceed", "likely_edge")
     checked = CheckEvidence(
         recipe=recipe,
@@ -246,7 +244,6 @@ def judge(
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
         ),
-        is_doubtful=assessment.verdict in (Verdict.CAUTION, Verdict.RISK),
         start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
@@ -277,14 +274,14 @@ class _Answers:
         evidence: What is known of the model.
         response: The gradient, or the response to the first update.
         classifier: Default the bundled one.
-        bars: `threshold` and `risk` of `Terms`.
+        terms: What they are judged by.
         unknown: See `judge`.
     """
 
     evidence: Evidence
     response: ResponseProfile | None
     classifier: EdgePredictor | None
-    bars: Mapping[str, float]
+    terms: Terms
     unknown: Mapping[str, str]
 
     def of(
@@ -307,17 +304,17 @@ class _Answers:
 
             features = extract(seen.forward, seen.spectra, self.response)
             broken = not_finite(seen, self.response)
-        about: dict[str, Any] = {"learning_rate": rate, "steps": recipe.max_steps, **self.bars}
+        tier = features.tier if broken is None else evidence.tier
+        about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
         if broken is not None:
-            return Terms(**about, tier=evidence.tier).certain_failure(broken)
-        terms = Terms(**about, tier=features.tier)
+            return about.certain_failure(broken)
         choice = choose_model(recipe, evidence.start_of(recipe))
         unused = _UNUSED.get(choice.model, ())
         missing = [why for name, why in self.unknown.items() if name not in unused]
         if choice.model == "none" or missing:
-            return terms.cannot_tell([*missing, *choice.reasons])
+            return about.cannot_tell([*missing, *choice.reasons])
         if choice.model == "fine-tuning":
-            return self._tuned(recipe, terms)
+            return self._tuned(recipe, about)
         model = self.classifier or load_edge_model()
         doubts: Sequence[str] = choice.doubts
         if seen is not None:
@@ -339,9 +336,9 @@ class _Answers:
             basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
         else:
             basis = make()
-        return basis.answer(rate, **self.bars, with_curve=with_curve, with_advice=with_advice)
+        return basis.answer(rate, terms=self.terms, with_curve=with_curve, with_advice=with_advice)
 
-    def _tuned(self, recipe: Recipe, terms: Terms) -> Answer:
+    def _tuned(self, recipe: Recipe, about: About) -> Answer:
         """Return the answer of the model of fine-tuning."""
         from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
         from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -350,7 +347,7 @@ class _Answers:
         return assess_fine_tuning(
             fine_tuning_inputs(source.config, task, source.num_parameters, recipe),
             load_fine_tuning_model() if self.classifier is None else self.classifier.tuning,
-            terms,
+            about,
             doubts=_tuning_doubts(self.evidence, recipe),
             is_measured=self.response is not None and self.response.reason is None,
             objective=recipe.objective,

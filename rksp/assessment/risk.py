@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -30,7 +30,8 @@ from rksp.documents.answer import (
     Untold,
 )
 from rksp.documents.score import ADAPTERS_BESIDE
-from rksp.documents.verdict import Verdict, verdict_at
+from rksp.documents.terms import Terms
+from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -159,22 +160,20 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class About:
     """What an answer is about, whichever model gives it.
 
     Attributes:
         learning_rate: The recipe's peak rate; None asks only for the three rates.
         steps: Steps of the run.
         tier: How much evidence was gathered.
-        threshold: Probability at which the verdict becomes `RISK`.
-        risk: Share of the edges that may lie below `do_not_exceed`.
+        terms: What it is judged by.
     """
 
     learning_rate: float | None
     steps: int
     tier: Tier
-    threshold: float = 0.5
-    risk: float = 0.05
+    terms: Terms = field(default_factory=Terms)
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -182,8 +181,8 @@ class Terms:
         return {
             "evidence": str(self.tier),
             "horizon_steps": self.steps,
-            "risk": self.risk,
-            "threshold": self.threshold,
+            "risk": self.terms.risk,
+            "threshold": self.terms.gate.bar,
         }
 
     def cannot_tell(self, reasons: Sequence[str], **known: Any) -> Untold:
@@ -223,7 +222,9 @@ class Terms:
             estimate: What the model that was asked says.
             rates: Where the curve of the risk is wanted.
         """
-        start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(self.risk))
+        bar = self.terms.gate.bar
+        start = rounded(estimate.start_here)
+        ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
         here: dict[str, float | None] = {}
         verdict, rate = Verdict.OK, self.learning_rate
         if rate is not None:
@@ -234,8 +235,8 @@ class Terms:
                 "probability_failed_high": high,
                 "probability_diverged": estimate.diverged(rate),
             }
-            # By the rounded rates, as the checks and grids see them.
-            verdict = verdict_at(self.threshold, failed, rate, start, ceiling)
+            # By the rate that is printed, as the checks and grids see it.
+            verdict = word_at(rate, ceiling, is_risk=failed >= bar)
         curve = [
             CurvePoint(learning_rate=one, probability=estimate.failed(one), low=left, high=right)
             for one in rates
@@ -257,6 +258,14 @@ class Terms:
 def rounded(rate: float) -> float:
     """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate
+
+
+def rounded_down(rate: float) -> float:
+    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
+    if not 0 < rate < math.inf:
+        return rate
+    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +326,7 @@ class Basis:
         *,
         with_curve: bool = True,
         with_advice: bool = True,
-        **bars: float,
+        terms: Terms | None = None,
     ) -> FromEdge | Untold:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
@@ -326,10 +335,12 @@ class Basis:
             with_curve: Compute the risk at every rate, which is most of the work, and what moves
                 it.
             with_advice: Say which rate is better.
-            **bars: `threshold` and `risk` of `Terms`.
+            terms: What it is judged by.
         """
         estimate = self.estimate
-        terms = Terms(learning_rate=learning_rate, steps=self.steps, tier=self.tier, **bars)
+        about = About(
+            learning_rate=learning_rate, steps=self.steps, tier=self.tier, terms=terms or Terms()
+        )
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         reasons = self.reasons
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
@@ -337,18 +348,18 @@ class Basis:
         if not reasons and learning_rate is not None and is_alone:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
-            return terms.cannot_tell(reasons, **known)
+            return about.cannot_tell(reasons, **known)
         start, with_rate = estimate.start_here, learning_rate is not None
         rate_to_better = learning_rate if with_advice else None
         excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
         return FromEdge(
-            **terms.of_estimate(estimate, RATES if with_curve else ()),
+            **about.of_estimate(estimate, RATES if with_curve else ()),
             **known,
             start_excess=estimate.expected_excess(start),
             expected_excess=excess,
             contributions=self._contributions() if with_curve and with_rate else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-            counterfactual=_advice(estimate, rate_to_better, start, terms.threshold),
+            counterfactual=_advice(estimate, rate_to_better, start, about.terms.gate.bar),
             levers=list(self.levers),
             applied=list(self.applied),
         )

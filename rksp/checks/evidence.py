@@ -87,7 +87,6 @@ class CheckEvidence:
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
         highest_published: The highest rate of published runs, where they alone answer.
-        is_doubtful: P(failed) at the recipe's rate is near the bar, or above it.
         start: The weights that the run starts from; of trained ones no check reads the
             initialization.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
@@ -104,7 +103,6 @@ class CheckEvidence:
     do_not_exceed: float | None = None
     likely_edge: float | None = None
     highest_published: float | None = None
-    is_doubtful: bool = False
     start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence, published_rate, swept_edge
 from rksp.documents.finding import Level
-from rksp.documents.verdict import exceeds
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
@@ -31,24 +30,18 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     ceiling = evidence.do_not_exceed
     if rate is None or edge is None or ceiling is None:
         return
-    start = ceiling if evidence.start_here is None else evidence.start_here
-    is_over = rate > edge
-    if not is_over and not exceeds(rate, start_here=start, do_not_exceed=ceiling):
+    if rate <= ceiling:
         return
-    bound, name, rest = ceiling, "learning rate not to exceed,", ""
-    if is_over:
-        bound, name = edge, "likely edge"
-    elif start > ceiling:
-        bound, name = start, "learning rate to start with,"
-        rest = f", which is above the one not to exceed, {short(ceiling, 2)}, already"
+    is_over = rate >= edge
+    bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
-        level=Level.ERROR if is_over else Level.WARNING if evidence.is_doubtful else Level.NOTE,
+        level=Level.ERROR if is_over else Level.WARNING,
         message=(
-            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
-            f"the {name} {short(bound, 2)}{rest}."
+            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times the {name} "
+            f"{short(bound, 2)}."
         ),
         value=rate / edge,
-        rate=min(edge, max(start, ceiling)),
+        rate=ceiling,
     )
 
 

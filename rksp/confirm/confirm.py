@@ -30,6 +30,7 @@ from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Terms
 from rksp.documents.verdict import worst
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
@@ -38,9 +39,10 @@ from rksp.ground.model import Strict, definite
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
+from rksp.question.question import Question
+from rksp.question.run import Run
 from rksp.recipe import Recipe
 from rksp.recipe.start import decide_start
-from rksp.run import Question, Run
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
 from rksp.watch.registry import make_fault, make_monitors
@@ -110,7 +112,7 @@ def confirm(
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, bars={"threshold": options.bar})
+    question = Question(run=run, source=source, terms=Terms(fail_on=[str(options.bar)]))
     question = question.learning(options.runs).keeping(cache)
     finished = None if options.keep is None else ResultFolder(options.keep)
     with nullcontext() if finished is None else finished.alone(), freed_memory_kept():
@@ -160,7 +162,7 @@ class _Runs:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
-        return mean_prediction(evaluations, question.bars["threshold"])
+        return mean_prediction(evaluations, question.terms.gate.bar)
 
     def train(self, finished: ResultFolder | None, fault_step: int) -> list[TrialReport]:
         """Train every arm at every seed, except the finished runs of the same settings."""

@@ -299,10 +299,10 @@ class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
-        launch: yes, also above `do_not_exceed`, which `why` then says; no where P(failed) reaches
-            the bar, a finding has level error, or the rate is above ten times that of published
-            runs; unknown where rksp cannot tell or no learning rate was given.
+        launch: As the verdict: yes where it is ok, caution, no where it is risk or fails the gate,
+            unknown where rksp cannot tell or no learning rate was given.
         why: One sentence.
+        learning_rate: The recipe's; None without one.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.
         start_here, likely_edge, do_not_exceed: See `Answer`. Where published runs answer,
@@ -312,8 +312,9 @@ class SummaryReport(Part):
         next_command: What to run next; empty where nothing more can be asked.
     """
 
-    launch: Literal["yes", "no", "unknown"]
+    launch: Literal["yes", "caution", "no", "unknown"]
     why: str
+    learning_rate: float | None = None
     probability_failed: float | None
     low: float | None
     high: float | None

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 from rksp.assessment.store import initialization
 from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import DEFAULT_RISK, Terms
 from rksp.grid.engines.base import CellGroup, Event, Failure
 from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
 from rksp.models.names import tree_identity
+from rksp.question.question import Question
+from rksp.question.run import Run, origins_of_flags
 from rksp.recipe import Recipe, in_steps
 from rksp.recipe.start import Start
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import RecipeFile, assumptions
-from rksp.run import Question, Run, origins_of_flags
 
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
@@ -49,7 +51,7 @@ class Options(MeasureOptions):
     verdict, and a table of cells sets it. The seed comes from the cell.
 
     Attributes:
-        risk: Share of the edges that may lie below the rate not to exceed.
+        risk: P(failed) up to which the word is ok.
         runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
@@ -57,7 +59,7 @@ class Options(MeasureOptions):
         is_cached: Take measurements from the user's cache folder, and keep them there.
     """
 
-    risk: float = 0.05
+    risk: float = DEFAULT_RISK
     runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
@@ -325,7 +327,7 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     has_weights = group["has_weights"]
     said = Start(kind="elsewhere", because="its rows name weights") if has_weights else None
     run = Run(target=target, recipe=recipe, overrides=overrides, said=said)
-    question = Question.of(run, source, risk=options.risk)
+    question = Question.of(run, source, Terms(risk=options.risk))
     store = MeasurementStore.of(options.is_cached)
     at_seed = options.model_copy(update={"seed": group["seed"]})
     return question, gather(question.source, at_seed, store=store)

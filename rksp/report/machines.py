@@ -21,9 +21,9 @@ from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
+from rksp.question.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report import words
 from rksp.report.blocks import PERCENT, written
-from rksp.report.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report.glossary import find_word
 from rksp.report.grid import Settings, by_level
 

@@ -8,24 +8,30 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS, WIDENED_BY
-from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
+from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, LEAST, WIDER
 from rksp.documents import score as documents
 from rksp.documents.answer import (
     Answer,
-    CertainFailure,
     Estimate,
     FromEdge,
     FromFineTuning,
     FromPublished,
     LeverReport,
     PublishedReport,
-    Untold,
 )
 from rksp.documents.finding import Finding
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.question.compare import STATES
+from rksp.question.said import answer as answer
+from rksp.question.said import diverging as diverging
+from rksp.question.said import margin as margin
+from rksp.question.said import odds as odds
+from rksp.question.said import published as published
+from rksp.question.said import published_range as published_range
+from rksp.question.said import rate as rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
 from rksp.spectra.spectrum import Status
@@ -41,7 +47,6 @@ _LOSSES = {"lm": "", "mlm": "masked text", "seq2seq": "sequence to sequence",
            "reward": "reward model", "other": "another loss"}  # fmt: skip
 _ADAPTERS = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA", "rslora": "rsLoRA",
              "pissa": "PiSSA", "other": "adapters"}  # fmt: skip
-STATES = ("new", "worse", "unchanged", "better", "fixed")
 _NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
 
@@ -68,9 +73,11 @@ def training(report: documents.ScoreReport, name: str) -> str:
     adapters = f"{_ADAPTERS[recipe.peft]}{rank}" if recipe.peft != "none" else ""
     if recipe.objective in AFTER_TRAINING:
         return f"{', '.join(filter(None, (loss, adapters)))} for {name}"
-    if report.target.start.is_scratch:
-        return f"{name} from scratch{f' ({loss})' * bool(loss)}"
-    return f"fine-tuning {name}{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
+    target = report.target
+    if target.start.is_scratch:
+        return f"{name} from scratch{f' for {loss}' * bool(loss)} ({target.start.because})"
+    how = f"{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
+    return f"fine-tuning {name}{how} ({target.start.because})"
 
 
 def stream(report: documents.ScoreReport) -> str:
@@ -83,28 +90,6 @@ def stream(report: documents.ScoreReport) -> str:
     return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
-def answer(report: documents.ScoreReport, risk: Answer) -> str:
-    """Return the probability in one line, or a question if the recipe has no learning rate."""
-    rate = report.recipe.learning_rate
-    if isinstance(risk, Untold):
-        return str(risk.verdict)
-    if isinstance(risk, FromPublished):
-        return published(report, risk)
-    if rate is None:
-        return "which learning rate is right?"
-    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
-    return f"{odds(risk)}{diverging(risk)} {at}"
-
-
-def published(report: documents.ScoreReport, risk: FromPublished) -> str:
-    """Say what published runs trained at, and how far above them a rate lies."""
-    known, own = risk.published, report.recipe.learning_rate
-    said = _published_range(known)
-    if own is not None and own > known.highest:
-        return f"{said}; yours is {own / known.highest:.3g} times the highest"
-    return said if own is None else f"{said}; yours is not above them"
-
-
 def beside_published(report: documents.ScoreReport, known: PublishedReport) -> str:
     """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
     own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
@@ -113,14 +98,6 @@ def beside_published(report: documents.ScoreReport, known: PublishedReport) -> s
     if own <= known.highest:
         return f"{short(own, 6)} is not above {runs}"
     return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
-
-
-def _published_range(known: PublishedReport) -> str:
-    size = "" if known.size == ANY else f", {known.size}"
-    return (
-        f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
-        f"{rate(known.lowest)} to {rate(known.highest)}"
-    )
 
 
 def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
@@ -137,19 +114,6 @@ def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
         f"{few}{known.stated} of the {known.runs} state an outcome, the others are examples; "
         f"{failed}; P(failed) and the edge are not known"
     )
-
-
-def odds(risk: Estimate | CertainFailure) -> str:
-    """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
-    ends = risk.probability_failed_low, risk.probability_failed_high
-    shown, low, high = map(percent, map(definite, (risk.probability_failed, *ends)))
-    return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
-
-
-def diverging(risk: Estimate | CertainFailure) -> str:
-    """Return how likely the run diverges: `, P(diverged) 4%`; empty where it is not told."""
-    chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)}"
 
 
 def reason(report: documents.ScoreReport) -> Finding | None:
@@ -170,11 +134,6 @@ def leading(report: documents.ScoreReport) -> str:
 def ordered(report: documents.ScoreReport) -> list[Finding]:
     """Return the findings, the worst first, and before its equals a warm-up without an end."""
     return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
-
-
-def rate(value: float | None) -> str:
-    """Format a learning rate with two digits; None is `none`."""
-    return "none" if value is None else short(value, 2)
 
 
 def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
@@ -288,17 +247,6 @@ def open_gate(report: documents.ScoreReport) -> str:
 def sentence(text: str) -> str:
     """Capitalize the first letter."""
     return text[:1].upper() + text[1:]
-
-
-def margin(report: documents.ScoreReport, risk: Answer) -> str:
-    """Say why the verdict is caution; empty for other verdicts."""
-    own = report.recipe.learning_rate
-    if report.risk_verdict != "caution" or own is None or not isinstance(risk, Estimate):
-        return ""
-    return (
-        f"P(failed) is below the bar, but the learning rate is {own / risk.do_not_exceed:.1f} "
-        "times the one not to exceed."
-    )
 
 
 def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:

@@ -16,11 +16,12 @@ from rksp.documents.finding import Level
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, stored_settings
+from rksp.question.question import Question
+from rksp.question.run import Run
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.edits import RunText, applied
 from rksp.recipe_files.said.facts import run_facts
-from rksp.run import Question, Run
 
 DAY = datetime.date(2026, 11, 24)
 FREEZES = TESTS / "checks/freezes"

@@ -14,12 +14,12 @@ from support.pages import check_self_contained, wrong_numbers
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
 from rksp.assessment.risk import Terms
+from rksp.documents.terms import Gate
 from rksp.grid.cell import summarize
 from rksp.grid.plan import read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe
 from rksp.report.formats import render
-from rksp.report.gate import Gate
 from rksp.report.grid import grid_report
 
 WARNED = [{"code": "RKSP505", "level": "warning"}]

@@ -8,10 +8,10 @@ import pytest
 from support.reports import finding, scored, with_findings, with_risk
 
 from rksp.documents.score import ScoreReport
+from rksp.documents.terms import Gate
 from rksp.ground.errors import InputError
 from rksp.report.diff import RISE, compare
 from rksp.report.formats import render
-from rksp.report.gate import Gate
 
 
 def _states(old: ScoreReport, new: ScoreReport) -> dict[str, str]:

@@ -16,8 +16,8 @@ from support.run_pages import confirmation_report, grid_report
 
 from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
+from rksp.question.gate import from_root
 from rksp.report.formats import render
-from rksp.report.gate import from_root
 from rksp.report.machines import listing
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())

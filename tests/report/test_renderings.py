@@ -14,11 +14,11 @@ from support.reports import finding, hostile, scored, with_findings, with_risk
 
 from rksp.assessment.pipeline import prevailing
 from rksp.documents.score import ScoreReport
+from rksp.documents.terms import Gate
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.report import words
 from rksp.report.formats import Output, check_format, formats_of, render
-from rksp.report.gate import Gate
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")

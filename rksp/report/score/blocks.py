@@ -16,11 +16,11 @@ from rksp.documents.answer import (
 )
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.documents.verdict import Verdict
+from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import blocks as page
 from rksp.report import words
 from rksp.report.diff import changed_blocks
-from rksp.report.gate import deciding, place
 from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual

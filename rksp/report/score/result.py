@@ -12,10 +12,10 @@ from rksp.documents.answer import KINDS, Answer, Untold
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
 from rksp.ground.text import short
+from rksp.question.gate import deciding
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
-from rksp.report.gate import deciding
 from rksp.report.html import render
 
 # If two parts have the same name, it means the first part's field.
@@ -98,7 +98,9 @@ class Result:
         for where, kind in _PARTS:
             part = self.report.target if where == "target" else getattr(seed, where)
             for name, field in kind.model_fields.items():
-                empty = [] if field.annotation and "list[" in str(field.annotation) else None
+                empty: list[Any] | None = (
+                    [] if field.annotation and "list[" in str(field.annotation) else None
+                )
                 fields.setdefault(name, getattr(part, name, empty))
         return fields
 

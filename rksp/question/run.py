@@ -1,14 +1,14 @@
-"""A run: what is trained and how, where each field of that comes from, and its way to an answer."""
+"""A run: what is trained and how, and where each field of that comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, UnknownModel
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
@@ -24,23 +24,14 @@ from rksp.recipe_files.said.origin import (
 )
 
 if TYPE_CHECKING:  # a run is read without what measures a model
-    from rksp.assessment.evidence import Evidence
-    from rksp.assessment.pipeline import Evaluation
-    from rksp.assessment.store import MeasurementStore
-    from rksp.checks.advisories import Audit
-    from rksp.classifiers.edge_model import EdgePredictor
     from rksp.documents.finding import Edit, Finding
-    from rksp.documents.options import MeasureOptions
-    from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
-    from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 _UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
-Notes = tuple[str, ...]  # a line each
 _DEVICES = (1, 8, 64, 1024)
 _LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
@@ -64,6 +55,7 @@ class Run:
         said: How it starts, as a person typed or else the file says; None leaves it to the target.
         read_file: All that was read of the file.
         notes: What is to be known about the file, a sentence each.
+        missing: Why the file describes no model, a sentence; empty where it does.
     """
 
     target: str
@@ -79,6 +71,7 @@ class Run:
     said: Start | None = None
     read_file: RecipeFile | None = None
     notes: tuple[str, ...] = ()
+    missing: str = ""
 
     @classmethod
     def typed(
@@ -110,6 +103,7 @@ class Run:
         trainer: str | None = None,
         strict: bool = False,
         flags: Mapping[str, str] | None = None,
+        needs_model: bool = True,
     ) -> Run:
         """Return the run of a file, if the target is one or comes with one; else as `typed`.
 
@@ -123,6 +117,7 @@ class Run:
             trainer: Whose file it is; by default the trainer is recognized.
             strict: Refuse a file with a setting that is not known.
             flags: See `typed`.
+            needs_model: Refuse a file that describes no model, which else has no answer.
 
         Raises:
             InputError: The file cannot be read, describes no model where one is needed, or a value
@@ -163,9 +158,10 @@ class Run:
         if file is not None:
             return run
         if read.target is None:
-            raise InputError(
-                f"{target}: {read.target_missing} For example: rksp score gpt2 --recipe {target}"
-            )
+            missing = f"{read.target_missing} For example: rksp score gpt2 --recipe {target}"
+            if needs_model:
+                raise InputError(f"{target}: {missing}")
+            return replace(run, target=read.path.name, is_typed=False, missing=missing)
         refuse_factory(read.target.name, target)
         return replace(
             run,
@@ -174,6 +170,19 @@ class Run:
             is_typed=False,
             notes=(*read.notes, *read.target.notes),
         )
+
+    def sourced(self, resolve: Callable[[], ModelSource]) -> ModelSource:
+        """Return the source of the target; one without an answer for what only a file names."""
+        from rksp.models.source import unfound
+
+        if self.missing:
+            return unfound(self.target, self.missing)
+        try:
+            return resolve()
+        except UnknownModel as error:
+            if self.is_typed:
+                raise
+            return unfound(self.target, str(error))
 
     @property
     def assumed(self) -> str:
@@ -334,148 +343,6 @@ class Run:
                 "assumed": self.assumed,
             }
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A run beside its model, and all else that its answer depends on but for the measurement.
-
-    Attributes:
-        run: The run.
-        source: Its model.
-        classifier: The model of the edge that answers; None stands for the shipped one.
-        own_runs: The past runs that the classifier knows.
-        unlearned: Why the past runs move nothing, a clause; empty where they do.
-        software: The known faults of the software that trains; None where it is not known.
-        bars: `threshold` and `risk` of `rksp.assessment.pipeline.judge`, where they are given.
-        store: Where measurements are kept; None keeps none.
-    """
-
-    run: Run
-    source: ModelSource
-    classifier: EdgePredictor | None = None
-    own_runs: HistoryReport | None = None
-    unlearned: str = ""
-    software: Audit | None = None
-    bars: Mapping[str, float] = field(default_factory=dict)
-    store: MeasurementStore | None = None
-
-    @classmethod
-    def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
-        """Return the question about a run and the source of its target; see `Run.with_model`."""
-        run, source = run.with_model(source)
-        return cls(run=run, source=source, bars=bars)
-
-    def learning(self, paths: Sequence[Path]) -> Question:
-        """Return the question to a classifier that also knows past runs.
-
-        Args:
-            paths: Files and folders of past runs.
-
-        Raises:
-            InputError: A path holds no run that can be read.
-        """
-        if not paths:
-            return self
-        from rksp.assessment.risk import choose_model
-        from rksp.own_runs.scorecard import learn
-
-        model, read = learn(paths, self.source, self.run.recipe)
-        reasons = sorted({ladder.unused for ladder in read.ladders})
-        why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        choice = choose_model(self.run.recipe, self.source.start)
-        is_of_tuning = choice.model == "fine-tuning"
-        used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
-        if not why and is_of_tuning not in used:
-            kinds = ("random", "trained")
-            why = (
-                f"they start from {kinds[not is_of_tuning]} weights, the target from "
-                f"{kinds[is_of_tuning]} ones"
-            )
-        return replace(self, classifier=model, own_runs=read, unlearned=why)
-
-    def applying(self, levers: Sequence[str]) -> Question:
-        """Return the question about the run with levers, such as `["qk_norm", "warmup=500"]`.
-
-        Raises:
-            InputError: A lever is unknown, or cannot be applied to this run.
-        """
-        if not levers:
-            return self
-        from rksp.assessment.levers import apply_levers
-        from rksp.models.declared import Declared
-
-        applied = apply_levers(
-            levers,
-            Declared(self.source.config, self.source.task),
-            self.run.recipe,
-            start=self.source.start,
-            model=self.classifier,
-        )
-        said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
-        run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
-        return replace(self, run=run, classifier=applied.model)
-
-    def audited(self, env: Path | None = None, gpu: str | None = None) -> tuple[Question, Notes]:
-        """Return the question with the known faults of the software, and what to say of them.
-
-        Raises:
-            InputError: The file of the software cannot be read.
-        """
-        if env is None and self.run.read_file is None:
-            return self, ()
-        from rksp.checks.software import audited
-
-        found, said = audited(self.run.read_file, self.source.config, env, gpu)
-        return replace(self, software=found), said
-
-    def keeping(self, place: bool | str | Path) -> Question:
-        """Return the question whose measurements are kept; see `MeasurementStore.of`."""
-        from rksp.assessment.store import MeasurementStore
-
-        return replace(self, store=MeasurementStore.of(place))
-
-    def evaluated(
-        self,
-        options: MeasureOptions,
-        progress: Progress = lambda done, total, label: None,
-    ) -> Evaluation:
-        """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.pipeline import gather
-
-        evidence = gather(self.source, options, store=self.store, progress=progress)
-        return self.judged(evidence, progress=progress)
-
-    def judged(self, evidence: Evidence, **more: Any) -> Evaluation:
-        """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.pipeline import judge
-
-        unknown = self.run.unknown
-        others = [] if unknown else self.run.alternatives()
-        more |= {"classifier": self.classifier, "alternatives": others, "unknown": unknown}
-        more |= self.bars
-        return judge(evidence, self.run.recipe, **more)
-
-    def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
-        """Return the report that needs no measurement; None if one of the seeds needs one."""
-        from rksp.assessment.pipeline import known
-
-        recipe = self.run.recipe
-        found = [known(self.source, options, recipe, self.store) for options in seeds]
-        evidence = [one for one in found if one is not None]
-        if len(evidence) < len(found):
-            return None
-        return self.reported([self.judged(one) for one in evidence])
-
-    def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
-        """Return the document of the evaluations, one a seed."""
-        from rksp.assessment.pipeline import score_report
-
-        report = score_report(self.run.recipe, evaluations)
-        faults = () if self.software is None else self.software.findings
-        more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
-        report = report.model_copy(update=more).finite()
-        return self.run.written_in(report)
 
 
 def said_by(read: RecipeFile) -> Start | None:
