@@ -22,6 +22,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped,
     unwrapped_lines,
 )
+from rksp.recipe_files.parse.following import composed
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -183,6 +184,9 @@ def reader_for(document: Document) -> Reader:
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
     """Unwrap what W&B logged, a registry's choice, a script, a subcommand, Megatron's arguments."""
+    document, notes = composed(document)
+    if notes:
+        return document, notes
     if meta.is_registry(document):
         return meta.choose(document, part), ()
     if part is not None:

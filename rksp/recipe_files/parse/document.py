@@ -212,8 +212,17 @@ def beside(path: Path, name: str) -> Path | None:
     """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    folders = (path.parent, *list(path.resolve().parents)[1:5])
-    return next((there for folder in folders if _is_file(there := folder / name)), None)
+    return next((there for one in folders_above(path) if _is_file(there := one / name)), None)
+
+
+def folders_above(path: Path) -> list[Path]:
+    """Return the folder of a file and those above it in its repository, four at most."""
+    found = [path.parent]
+    for folder in list(path.resolve().parents)[1:5]:
+        if (found[-1] / ".git").exists():
+            break
+        found.append(folder)
+    return found
 
 
 def _is_file(path: Path) -> bool:

@@ -33,6 +33,7 @@ _DATA = re.compile(
     r"data|corpus|wandb|project|output|save|log|dir$|run_name|reward|judge|user|repo"
 )
 _LORA_WORDS = re.compile(r"lora|dora")
+_SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
@@ -165,9 +166,7 @@ def fill(draft: Draft) -> None:
     objective(draft, names)
     _devices(draft, names)
     _optimizer(draft, names)
-    rate = _first(draft, names, "learning_rate", _words("learning_rate", "rate"))
-    if rate is not None:
-        draft.put("learning_rate", rate.value, rate)
+    _rate(draft, names)
     schedule = _first(draft, names, "schedule", _words("schedule", "name"), needed=str)
     if schedule is not None:
         convert.put_schedule(draft, schedule)
@@ -236,15 +235,18 @@ def gives_rate(document: Document) -> bool:
 
 
 def complete(draft: Draft) -> None:
-    """Add to what a trainer's reader read: the objective that the file shows, a rate, a model."""
-    names = Names(draft.document)
+    """Add to what a trainer's reader read what it did not look for: settings of other versions.
+
+    That is the objective that the file shows, what decides the answer, and a model.
+    """
+    names, asked = Names(draft.document), set(draft.asked)
     draft.by_name = True
     objective(draft, names)
-    if not draft.knows("learning_rate"):
-        asked = set(draft.asked)
-        rate = _first(draft, names, "learning_rate", _words("learning_rate", "rate"))
-        if rate is not None and rate.key not in asked:  # else its reader knows better
-            draft.put("learning_rate", rate.value, rate)
+    for field, fill_in in _FILLED.items():
+        spellings = " ".join(thesaurus()[field].values()).split()
+        keys = {one.key for one in names.find(spellings)}
+        if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
+            fill_in(draft, names)
     if draft.lacks_target:
         model(draft, names)
 
@@ -253,6 +255,12 @@ def _plain_number(draft: Draft, names: Names, field: str) -> None:
     found = _first(draft, names, field, _words(field, "number"))
     if found is not None and not draft.knows(field):
         draft.put(field, found.value, found)
+
+
+def _rate(draft: Draft, names: Names) -> None:
+    found = _first(draft, names, "learning_rate", _words("learning_rate", "rate"))
+    if found is not None:
+        draft.put("learning_rate", found.value, found)
 
 
 def _devices(draft: Draft, names: Names) -> None:
@@ -314,7 +322,7 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
-    elif size is not None and size.value >= 1 and not draft.knows("batch_size"):
+    elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
@@ -323,7 +331,7 @@ def _batch(draft: Draft, names: Names) -> None:
 def _steps(draft: Draft, names: Names) -> None:
     """Set the length of the run from steps, samples, tokens or epochs."""
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
-        if draft.knows("max_steps"):
+        if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         found = _first(draft, names, "max_steps", _words("max_steps", unit))
         if found is not None and found.value > 0:
@@ -407,27 +415,40 @@ def _is_on(value: Any) -> bool:
     return value is True or str(value).lower() not in _NOT_OFF
 
 
+_FILLED = {
+    "optimizer": _optimizer,
+    "learning_rate": _rate,
+    "sequence_length": _length,
+    "batch_size": _batch,
+    "max_steps": _steps,
+}  # what decides an answer
+
+
 # Objective ------------------------------------------------------------------------------------------
 
 
 def objective(draft: Draft, names: Names | None = None) -> None:
-    """Set the objective that all signs together allow, unless it was decided; else it is unknown."""
-    names = names or Names(draft.document)
-    signs = list(_signs(draft.document, names))
-    decided = draft.value("objective") if draft.knows("objective") else None
-    if decided is not None and decided != "lm":
-        return
-    allowed, first = None, None
-    for found, means in signs:
-        draft.look(found.key)
-        both = means if allowed is None else [one for one in allowed if one in means]
-        if not both:
-            said = f"{_words_of(first)} speaks for {allowed[0] if allowed else ''}, and "
-            draft.unknown("objective", found, f"{said}{_words_of(found)} for {means[0]}")
+    """Set the objective that all signs together allow; if there is none, it is unknown.
+
+    A reader's objective stays, but for one of plain text, which signs of another contradict.
+    """
+    allowed: list[str] = []
+    first: Found | None = None
+    if draft.knows("objective"):
+        if draft.value("objective") != "lm":
             return
-        # What is said in words decides among what the others allow.
-        first, allowed = (found if first is None else first), both
-    if allowed and first is not None and decided not in allowed:
+        first, allowed = Found(key="", value="lm"), list(_SUPERVISED)
+    for found, means in _signs(draft.document, names or Names(draft.document)):
+        draft.look(found.key)
+        both = [one for one in allowed if one in means] if first is not None else means
+        if first is not None and not both:
+            said = (
+                f"{_words_of(first)} speaks for {allowed[0]}, and {_words_of(found)} for {means[0]}"
+            )
+            draft.unknown("objective", found, said)
+            return
+        first, allowed = first or found, both
+    if allowed and first is not None and allowed[0] != draft.value("objective"):
         draft.put("objective", allowed[0], first, text=f"{_words_of(first)} read as {allowed[0]}")
 
 
@@ -442,7 +463,7 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]
     words = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
     for meaning, listed in said["programs"].items():
         if set(words) & set(listed.split()):
-            yield Found(key=document.program, value=meaning), [meaning]
+            yield Found(key=document.program, value=meaning.split()[0]), meaning.split()
             break
     for sign in said["signs"]:
         least, most = sign.get("least"), sign.get("most")
@@ -451,7 +472,14 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]
                 continue
             if "words" in sign:
                 value = str(found.value).lower().rpartition(".")[2].replace("-", "_")
-                means = [m for m, listed in said[sign["words"]].items() if value in listed.split()]
+                means = next(
+                    (
+                        m.split()
+                        for m, said_of in said[sign["words"]].items()
+                        if value in said_of.split()
+                    ),
+                    [],
+                )
             else:
                 number = _number(found.value)
                 fits = (least is None or (number or 0) >= least) and (

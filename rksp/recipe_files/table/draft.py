@@ -294,6 +294,10 @@ class Draft:
         kind = self._fields[name].origin.kind if self.knows(name) else None
         return kind in (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.FLAG)
 
+    def is_unknown(self, name: str) -> bool:
+        """Return True if the file gives a field, and what it comes to is not known."""
+        return self.knows(name) and self._fields[name].origin.kind is OriginKind.UNKNOWN
+
     @property
     def has_rate(self) -> bool:
         """Whether the file, or the user, gives a learning rate, known or not."""
