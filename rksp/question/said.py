@@ -69,6 +69,8 @@ def margin(report: ScoreReport, risk: Answer) -> str:
     own = report.recipe.learning_rate
     if report.risk_verdict != "caution" or own is None or not isinstance(risk, Estimate):
         return ""
+    if own <= risk.do_not_exceed:
+        return ""
     return (
         f"P(failed) is below the bar, but the learning rate is {own / risk.do_not_exceed:.1f} "
         "times the one not to exceed."

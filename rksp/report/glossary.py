@@ -12,6 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
+from rksp.documents.verdict import words_of
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start
@@ -63,6 +65,9 @@ class Word:
 def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
+    said = {str(word): told for word, told in words_of(DEFAULT_RISK, DEFAULT_BAR).items()}
+    for name, told in (said | {"share": f"{DEFAULT_RISK:.0%}"}).items():
+        text = text.replace(f"{{{name}}}", told)
     rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
     for row in rows:
         row |= {key: tuple(value) for key, value in row.items() if isinstance(value, list)}

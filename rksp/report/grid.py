@@ -217,7 +217,7 @@ def _counted(report: GridReport) -> page.Verdict:
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
     rows = [
-        ("Caution", str(counts["caution"]), "the interval reaches the bar, or the rate is above X"),
+        ("Caution", str(counts["caution"]), "the rate is above X, or a warning names a cause"),
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
         ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]

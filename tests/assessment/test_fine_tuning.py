@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
-from rksp.assessment.risk import Terms
+from rksp.assessment.risk import About
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -63,7 +63,7 @@ def answer(
     return assess_fine_tuning(
         fine_tuning_inputs(config, task, None, given),
         load_fine_tuning_model(),
-        Terms(tier=Tier.CONFIG, steps=given.max_steps, learning_rate=rate),
+        About(tier=Tier.CONFIG, steps=given.max_steps, learning_rate=rate),
         objective=given.objective,
     )
 
@@ -127,7 +127,7 @@ def test_the_risk_rises_with_the_rate_as_the_curve_says(more):
 )
 def test_what_no_run_has_is_not_told(more, reason):
     said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
-    assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
+    assert said.verdict == "cannot tell" and said.kind == "untold"
     assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
 
 

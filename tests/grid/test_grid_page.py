@@ -13,7 +13,7 @@ from support.pages import check_self_contained, wrong_numbers
 
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
-from rksp.assessment.risk import Terms
+from rksp.assessment.risk import About
 from rksp.documents.terms import Gate
 from rksp.grid.cell import summarize
 from rksp.grid.plan import read_plan
@@ -132,7 +132,7 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
 
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
-    risk = Terms(tier="config", steps=9, learning_rate=1e-3).certain_failure("x is not finite")
+    risk = About(tier="config", steps=9, learning_rate=1e-3).certain_failure("x is not finite")
     seen = Evaluation(seed=0, source=None, profile=None, response=None, risk=risk)
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)

@@ -112,7 +112,7 @@ def test_a_rule_explains_itself_in_markdown():
     assert "**More.** `rksp explain RKSP503`" in told["markdown"]
     assert by_code["RKSP503"]["fullDescription"]["text"] == check.texts.title
     assert by_code["RKSP503"]["defaultConfiguration"]["level"] == check.level
-    assert "at or above the bar" in by_code["RKSP001"]["help"]["text"]
+    assert "at least the bar" in by_code["RKSP001"]["help"]["text"]
 
 
 @pytest.fixture

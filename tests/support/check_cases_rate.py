@@ -29,7 +29,7 @@ CASES = {
         healthy(recipe={"learning_rate": 6e-4}),
     ),
     "learning-rate, under the edge": (
-        healthy(recipe={"learning_rate": 5e-3}, is_doubtful=True),
+        healthy(recipe={"learning_rate": 5e-3}),
         Level.WARNING,
         healthy(recipe={"learning_rate": 9e-4}),
     ),

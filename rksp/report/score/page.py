@@ -155,8 +155,8 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     yield from _notes(report.assumed)
     if report.baseline is None:
         command = report.next_command
-        said = f"next: {command}   (-v {_ALL})" if command else f"the same command with -v {_ALL}"
-        yield Line(Text(f"  {said}", style="dim"), is_command=bool(command))
+        said = f"{command}   (-v {_ALL})" if command else f"the same command with -v   ({_ALL})"
+        yield Line(Text(f"  next: {said}", style="dim"), is_command=bool(command))
     else:
         states = Counter(change.state for change in report.baseline.changes)
         yield _line(f"  since the baseline: {words.states(states)}")
