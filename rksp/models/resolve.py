@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rksp.ground.errors import check_kind, InputError, nearest, UnknownModel
+from rksp.ground.errors import InputError, UnknownModel, check_kind, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.files import with_home
 from rksp.ground.model import definite

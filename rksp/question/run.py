@@ -289,7 +289,8 @@ class Run:
         if not self.named:
             return RunText(path="", **known)
         more = {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
-        return RunText.of(self.named, **known, **more)
+        document = None if self.read_file is None else self.read_file.document
+        return RunText.of(self.named, "" if document is None else document.text, **known, **more)
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""

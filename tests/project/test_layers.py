@@ -25,7 +25,7 @@ LAB = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "text", "errors", "versions", "model", "budgets", "processes", "allocator", "files",
+    "text", "errors", "tables", "versions", "model", "budgets", "processes", "allocator", "files",
     "factory", "flags", "option_lines", "giving_way",
 )  # fmt: skip
 

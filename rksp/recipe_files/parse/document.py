@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import json
 import re
 import shlex
@@ -33,7 +34,7 @@ _LONGEST = 4096  # characters of a value that references are filled into
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
-_COMMAND = re.compile(r"^#!.*sh\b|^\s*[^#\s:][^:\n]*\s--?[A-Za-z]|\.py\s+\w+=", re.M)
+_COMMAND = re.compile(r"^#!.*sh\b|^[ \t]*[^#\s:][^:\n]*\s--?[A-Za-z]|\.py\s+\w+=", re.M)
 _CODE = re.compile(r"^(from\s+[\w.]+\s+)?import\s+\w", re.M)
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -64,6 +65,7 @@ class Document:
         launcher: The flags of the launcher, such as torchrun.
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
+        text: What standard input held; empty for a file.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class Document:
     launcher: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -172,6 +175,11 @@ def load_document(path: Path) -> Document:
         InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
     text, suffix = _text(path)
+    loaded = _loaded(path, text, suffix)
+    return dataclasses.replace(loaded, text=text) if str(path) == "-" else loaded
+
+
+def _loaded(path: Path, text: str, suffix: str) -> Document:
     if suffix in _SHELL:
         CODE.check(len(text), path)
         command = read_shell(text)
@@ -306,17 +314,23 @@ def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int
         )
     try:
         syntax, data, lines = parse(path, text)
-        _check_keys(path, data)
+        check_tree(path, data)
         return syntax, data, lines
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
-def _check_keys(path: Path, data: Any) -> None:
-    """Refuse settings whose dotted keys, written out, would fill the memory."""
-    size, waiting = 0, [(0, data)]
+def check_tree(path: Path, data: Any) -> None:
+    """Refuse settings that would fill the memory written out: each as often as it stands there.
+
+    Raises:
+        InputError: They are too many, or their dotted keys too long.
+    """
+    size, count, waiting = 0, 0, [(0, data)]
     while waiting:
         above, value = waiting.pop()
+        count += 1
+        SETTINGS.check(count, path)
         if isinstance(value, Mapping):
             size += sum(above + len(str(name)) for name in value)
             KEY_CHARACTERS.check(size, path)

@@ -30,6 +30,7 @@ _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
 
 
+_LARGEST = 10**15  # of a whole number: no run has as many steps, rows or tokens a batch
 _NO_TARGET = "the file does not describe a model; name one as TARGET."
 
 
@@ -124,6 +125,10 @@ class Draft:
             value = read_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise InputError(
+                f"{self.where(found)}: {found.key} is larger than any run's, {_LARGEST:g}."
+            )
         return dataclasses.replace(found, value=value)
 
     def number_or(self, default: float, *keys: str) -> Found:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from rksp.ground.tables import check_arguments, known_word, row_of
 from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
@@ -180,23 +181,38 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
         functions: What the table may name beside the functions of `convert`: those of a module.
     """
     about, known = _trainers()[name], {**vars(convert), **functions}
+    where = f"keys.toml [{name}]"
+    for key in about:
+        known_word(key, _PARTS, where=where, noun="part")
+    for field_name in about.get("written", {}):
+        known_word(field_name, Recipe.model_fields, where=f"{where} written", noun="field")
+    steps = enumerate(_rows(about["steps"], where), start=1)
     return Reader(
         name=name,
-        marks=tuple(Marks(**marks) for marks in about["marks"]),
-        steps=tuple(_step(row, known) for row in _rows(about["steps"])),
+        marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
+        steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
         **{key: about[key] for key in ("title", "version", "source")},
         **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
     )
 
 
-def _rows(steps: Iterable[Any]) -> Iterator[Any]:
+_PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps", "extends",
+          "idle", "changes")  # fmt: skip
+
+
+def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
     """Yield the rows of a table, those of another that it takes over with its own defaults."""
     for row in steps:
         if not isinstance(row, dict) or "like" not in row:
             yield row
             continue
         defaults = row.get("defaults", {})
-        for other in _trainers()[row["like"]]["steps"]:
+        known_word(row["like"], _trainers(), where=where, noun="table")
+        others = _trainers()[row["like"]]["steps"]
+        fields = [next(iter(other)) for other in others if isinstance(other, dict)]
+        for name in defaults:
+            known_word(name, fields, where=f"{where} defaults of {row['like']}", noun="field")
+        for other in others:
             if isinstance(other, dict):
                 name, keys = next(iter(other.items()))
                 other = other | {name: keys.replace("{at}", row.get("at", ""))}
@@ -204,27 +220,50 @@ def _rows(steps: Iterable[Any]) -> Iterator[Any]:
             yield other
 
 
-def _step(row: Any, known: Mapping[str, Any]) -> Step:
-    """Return the step that a row stands for: a function, alone or with settings, or a field."""
+def _step(row: Any, known: Mapping[str, Any], where: str) -> Step:
+    """Return the step that a row stands for: a function, alone or with settings, or a field.
+
+    Raises:
+        TableError: It has a word that nothing knows.
+    """
+
+    def named(word: str, noun: str) -> Any:
+        return known[known_word(word, known, where=where, noun=noun)]
+
     if isinstance(row, str):
-        step: Step = known[row]
+        step: Step = named(row, "function")
         return step
     (name, keys), *rest = row.items()
     settings = dict(rest)
     if name not in Recipe.model_fields:
+        known_word(name, (*known, *Recipe.model_fields), where=where, noun="field or function")
         function = known[name]
+        check_arguments(function, settings, where=where)
         return lambda draft: function(draft, keys, **settings)
     kind, default = settings.pop("as", ""), settings.pop("default", NOTHING)
     if isinstance(default, str):
-        default = known[default[:-2]] if default.endswith("()") else default
+        default = named(default[:-2], "function") if default.endswith("()") else default
         default = None if default == "off" else default
+    if isinstance(default, str) and (words := _closed(name)):
+        known_word(default, words, where=f"{where} {name}", noun="word")
     if "by" in settings:
-        default = partial(_default_by, settings.pop("by"), settings.pop("where"), default)
+        by = known_word(settings.pop("by"), Recipe.model_fields, where=where, noun="field")
+        default = partial(_default_by, by, settings.pop("where"), default)
     if isinstance(kind, dict):
+        for word in kind.values() if _closed(name) else ():
+            known_word(word, _closed(name), where=f"{where} {name}", noun="word")
         converter = convert.meaning(kind)
     else:
-        converter = known[kind] if kind else _CONVERTERS.get(name, number)
-    return Row(name, keys, converter, default, **settings)
+        converter = named(kind, "converter") if kind else _CONVERTERS.get(name, number)
+    known_row = {"field": name, "keys": keys, "convert": converter, "default": default, **settings}
+    return row_of(Row, known_row, where=where)
+
+
+@cache
+def _closed(name: str) -> tuple[str, ...]:
+    """Return the words that a field may have; none where it is a number or free text."""
+    hint = Recipe.model_fields[name].annotation
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
