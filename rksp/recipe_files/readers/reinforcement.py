@@ -67,6 +67,18 @@ def _sft_length(draft: Draft) -> None:
     _length(draft, 1, int(draft.value("batch_size")), 4, "")
 
 
+def _first_sft(draft: Draft) -> None:
+    """Set the defaults of verl's first program (config/sft_trainer.yaml), where it is that one."""
+    is_first = "fsdp_sft_trainer" in draft.document.program
+    if not is_first and not draft.document.has("model.partial_pretrain"):
+        return
+    draft.default("learning_rate", 1e-5)
+    draft.default("adam_beta1", 0.9)
+    draft.default("adam_beta2", 0.95)
+    draft.default("schedule", "cosine")
+    convert.warmup_share(draft, 0.1)
+
+
 def _estimator(draft: Draft) -> None:
     convert.stated_objective(draft, "algorithm.adv_estimator", **_ESTIMATORS)
 

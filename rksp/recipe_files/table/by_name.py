@@ -29,12 +29,15 @@ from rksp.recipe_files.table.names import OBJECTIVES, hub_id_of, shape_of
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
-_DATA = re.compile(
-    r"data|corpus|wandb|project|output|save|log|dir$|run_name|reward|judge|user|repo"
+_MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
+_NO_MODEL = re.compile(
+    r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
 )
 _LORA_WORDS = re.compile(r"lora|dora")
 _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
+_BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
 
@@ -103,12 +106,14 @@ class Names:
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def strings(self) -> Iterator[Found]:
-        """Yield all settings that are words, of no other model and of no data set."""
+        """Yield all settings that are words and may name the model."""
         for leaves in self._by_last.values():
             for leaf in leaves:
                 one = self.document.find(leaf.key)
-                if one is not None and isinstance(one.value, str) and not _DATA.search(leaf.key):
-                    yield one
+                is_word = one is not None and isinstance(one.value, str)
+                if one is not None and is_word and _MODEL.search(leaf.key.lower()):
+                    if not _NO_MODEL.search(leaf.key.lower()):
+                        yield one
 
 
 def _number(value: Any) -> float | None:
@@ -217,7 +222,8 @@ def misspelt(key: str) -> str:
 
 def _is_near(name: str, spelling: str) -> bool:
     most = 2 if len(spelling) > _SHORT else 1
-    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1]:
+    is_as_long = name.count("_") == spelling.count("_")  # else it says more, or less
+    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1] or not is_as_long:
         return False
     if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
         return False
@@ -243,12 +249,30 @@ def complete(draft: Draft) -> None:
     draft.by_name = True
     objective(draft, names)
     for field, fill_in in _FILLED.items():
-        spellings = " ".join(thesaurus()[field].values()).split()
+        units = thesaurus()[field]
+        if field == "batch_size":  # a device's share says nothing of a reader's whole batch
+            units = {unit: units[unit] for unit in ("whole", "tokens")}
+        spellings = " ".join(units.values()).split()
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
     if draft.lacks_target:
         model(draft, names)
+    elif draft.is_literal and (foreign := _foreign(draft.document, asked)):
+        draft.no_target(f"its blocks have {foreign}; name a model with such blocks as TARGET.")
+
+
+def _foreign(document: Document, asked: set[str]) -> str:
+    """Return a setting of blocks that no reader asked for, where a model stands in its section."""
+    for key in document.leaves():
+        home, _, name = key.rpartition(".")
+        if plain(home) != "model" or key in asked:
+            continue
+        is_foreign = plain(name) in _words("shape", "foreign") or _BLOCKS.search(plain(name))
+        found = document.find(key) if is_foreign else None
+        if found is not None and _is_on(found.value):
+            return key
+    return ""
 
 
 def _plain_number(draft: Draft, names: Names, field: str) -> None:
@@ -316,7 +340,11 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{prompts.value:g} prompts × {each} answers"
         draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
     elif total is not None and total.value > 0:
-        draft.put("batch_size", int(total.value), total)
+        length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
+        is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
+        count = int(total.value) // (length if is_tokens else 1)
+        text = f"{total.value:g} tokens / {length} a sequence" if is_tokens else ""
+        draft.put("batch_size", count, total, text=text)
     elif kinds["tokens"] is not None:
         tokens, length = kinds["tokens"], int(draft.value("sequence_length"))
         text = f"{tokens.value:g} tokens / {length} a sequence"
@@ -497,13 +525,13 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]
 def model(draft: Draft, names: Names | None = None) -> None:
     """Set the model: a name of weights that resolves, sizes, a type, or the tokenizer's model."""
     names = names or Names(draft.document)
-    named = [one for one in names.find(_words("model", "names")) if isinstance(one.value, str)]
+    said = names.find(_words("model", "names"))
+    named = [one for one in said if isinstance(one.value, str)]
     is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch")))
     weights = next((one for one in named if _resolves(draft, one.value)), None)
-    if weights is None:
-        weights = next(
-            (o for o in names.strings() if is_hub_id(o.value) and published(o.value)), None
-        )
+    if weights is None and not any(_is_open(one.value) for one in said):
+        others = (one for one in names.strings() if is_hub_id(one.value) and published(one.value))
+        weights = next(others, None)
     if weights is not None:
         _weights(draft, weights, is_scratch)
         return
@@ -535,7 +563,15 @@ def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
         draft.describe(*shape)
         return
     draft.starts_trained = not is_scratch
-    draft.describe(hub_id_of(found.value) or found.value, {})
+    is_id = is_hub_id(found.value) or _known(found.value)
+    draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
+
+
+def _is_open(value: Any) -> bool:
+    """Tell whether a value is not known, or a path that begins with what is not known."""
+    return (
+        isinstance(value, Unresolved) or str(value).startswith(("/…", "./…")) or "${" in str(value)
+    )
 
 
 def _known(name: str) -> bool:
@@ -581,6 +617,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if not needed <= sizes.keys():
         return False
     foreign = [one for one in _words("shape", "foreign") if one in known and data[known[one]]]
+    foreign += [one for one in known if _BLOCKS.search(one) and _is_on(data[known[one]])]
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]

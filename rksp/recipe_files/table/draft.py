@@ -348,6 +348,11 @@ class Draft:
         """Whether no model was found, and nothing yet that says why there can be none."""
         return self._target is None and self._target_missing == _NO_TARGET
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the model is described by sizes that stand in the file."""
+        return self._target is not None and "num_hidden_layers" in self._target.overrides
+
     def no_target(self, sentence: str) -> None:
         """Record why the file's model cannot become the target."""
         self._target, self._target_missing = None, sentence
