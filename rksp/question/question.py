@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.documents.terms import Terms
 from rksp.question.run import Run
+from rksp.recipe.start import decide_start
 from rksp.recipe_files.said.origin import Origin, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -75,7 +76,8 @@ class Question:
         model, read = learn(paths, self.source, self.run.recipe)
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        choice = choose_model(self.run.recipe, self.source.start)
+        start = decide_start(self.source.start, recipe=self.run.recipe)
+        choice = choose_model(self.run.recipe, start)
         is_of_tuning = choice.model == "fine-tuning"
         used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
         if not why and is_of_tuning not in used:
