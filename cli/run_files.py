@@ -248,6 +248,8 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
+        "unknown": read.unknown,
+        "reader": read.reader,
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
@@ -270,9 +272,17 @@ def _assumed(read: RecipeFile) -> str:
         return ""
 
 
+def _sure(read: RecipeFile) -> str:
+    """Say how many fields were found by name, and how many nobody can tell; mostly empty."""
+    by_name = sum(field.origin.by_name for field in read.fields)
+    said = [f"{by_name} fields found by name"] if by_name and read.reader != "by name" else []
+    said += [f"{len(read.unknown)} unknown"] if read.unknown else []
+    return "".join(f"; {one}" for one in said)
+
+
 def _lines(read: RecipeFile) -> Iterator[str]:
     """Yield the lines of the page; an empty one stands between its parts."""
-    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
+    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read{_sure(read)}"
     origins = {f.name: in_full(f.origin) for f in read.fields}
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)
     if line := _assumed(read):
