@@ -282,7 +282,8 @@ def _sure(read: RecipeFile) -> str:
 
 def _lines(read: RecipeFile) -> Iterator[str]:
     """Yield the lines of the page; an empty one stands between its parts."""
-    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read{_sure(read)}"
+    read_of = f"{read.understood} of {read.settings} settings read{_sure(read)}"
+    yield f"{read.path}: {read.trainer}, {read_of}"
     origins = {f.name: in_full(f.origin) for f in read.fields}
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)
     if line := _assumed(read):

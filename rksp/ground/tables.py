@@ -1,12 +1,12 @@
-"""The tables that rksp is made with: a word that nothing knows is refused as the table is loaded."""
+"""The tables that rksp is made with: a word that nothing knows is refused as they are loaded."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from rksp.ground.errors import RkspError, nearest
 
@@ -37,7 +37,7 @@ def row_of(kind: type[_Row], settings: Mapping[str, Any], *, where: str) -> _Row
     Raises:
         TableError: It has another field, lacks one, or has another word.
     """
-    needed, words = _fields(kind)
+    needed, words = _fields(cast(Hashable, kind))
     for name, value in settings.items():
         known_word(name, words, where=where, noun="field")
         if words[name] and isinstance(value, str):
@@ -50,7 +50,7 @@ def row_of(kind: type[_Row], settings: Mapping[str, Any], *, where: str) -> _Row
 
 @cache
 def _fields(kind: Any) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Return the fields that a row needs, and the words that each field may have, if they are few."""
+    """Return the fields that a row needs, and the words of each field that has a closed list."""
     names, missing = vars(sys.modules[kind.__module__]), dataclasses.MISSING
     every = [field for field in dataclasses.fields(kind) if field.init]
     needed = [f.name for f in every if f.default is missing and f.default_factory is missing]

@@ -191,7 +191,7 @@ class Run:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Field without which there is no answer, and which the file gives → why it is not known."""
+        """Field without which there is no answer, and that the file gives → why it is not known."""
         return {
             name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
             for name, origin in self.origins.items()

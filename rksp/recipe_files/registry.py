@@ -144,8 +144,9 @@ def read_document(
             is_foreign = not knows_objective and draft.value("objective") in REINFORCED
             if trainer is not None and not is_believed:
                 raise InputError(
-                    f"{document.path} has {draft.explained} of its {len(document.leaves())} settings "
-                    f"read as {reader.title}'s and no learning rate; leave out --as {trainer}."
+                    f"{document.path} has {draft.explained} of its {len(document.leaves())} "
+                    f"settings read as {reader.title}'s and no learning rate; "
+                    f"leave out --as {trainer}."
                 )
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME

@@ -13,6 +13,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, folders_above, load_document
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
@@ -100,6 +101,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     found = dict(below)
     for key, value in above.items():
         other = found.get(key)
-        both = isinstance(other, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(other, value) if both else value
+        is_section = isinstance(other, Mapping) and isinstance(value, Mapping)
+        found[key] = _merged(definite(other), value) if is_section else value
     return found

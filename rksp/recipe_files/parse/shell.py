@@ -360,8 +360,8 @@ class _Script:
             return
         if first in _SETTING or (first == "printf" and any(w.text == "-v" for w in words[1:3])):
             for word in words[1:]:
-                if name := re.match(r"[A-Za-z_]\w*", word.text):
-                    variables[name[0]] = [Word(_ELSEWHERE, word.line)]
+                if named := re.match(r"[A-Za-z_]\w*", word.text):
+                    variables[named[0]] = [Word(_ELSEWHERE, word.line)]
         if first == "unset":
             for word in words[1:]:
                 variables.pop(word.text, None)

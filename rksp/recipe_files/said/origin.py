@@ -36,7 +36,7 @@ class OriginKind(StrEnum):
     UNKNOWN = "unknown"  # it stands in the file, and what it comes to does not
 
 
-# Fields without which there is no answer, where a file gives them and rksp cannot tell what they are.
+# Without these there is no answer, where a file gives them and rksp cannot tell what they are.
 DECISIVE = (
     *("learning_rate", "optimizer", "objective", "batch_size", "sequence_length", "max_steps"),
 )

@@ -1,8 +1,8 @@
 """Read a run file by the meaning of its keys, whoever's it is; `thesaurus.toml` has the spellings.
 
-A field is what stands under one of its spellings, at any depth, outside sections of other models and
-of evaluation. Two that are as good and differ make it unknown. A model is found by its value: a name
-that the table of models, a type or a file resolves, or sizes that stand in the file.
+A field is what stands under one of its spellings, at any depth, outside sections of other models
+and of evaluation. Two that are as good and differ make it unknown. A model is found by its value: a
+name that the table of models, a type or a file resolves, or sizes that stand in the file.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class Names:
         for leaves in self._by_last.values():
             for leaf in leaves:
                 one = self.document.find(leaf.key)
-                is_word = one is not None and isinstance(one.value, str)
-                if one is not None and is_word and _MODEL.search(leaf.key.lower()):
-                    if not _NO_MODEL.search(leaf.key.lower()):
-                        yield one
+                key = leaf.key.lower()
+                may_name = _MODEL.search(key) is not None and _NO_MODEL.search(key) is None
+                if one is not None and isinstance(one.value, str) and may_name:
+                    yield one
 
 
 def _number(value: Any) -> float | None:
@@ -151,14 +151,17 @@ def _first(
         return None
     first = usable[0]
     draft.seen.update(one.key for one in usable)
-    last = lambda one: plain(one.key.rpartition(".")[2])
     for other in usable[1:]:
-        is_same = field == "learning_rate" or last(other) == last(first)
+        is_same = field == "learning_rate" or _last(other) == _last(first)
         if is_same and other.value != first.value and _depth(other) == _depth(first):
             said = f"{first.key} is {first.value}, and {other.key} is {other.value}"
             draft.unknown(field, first, said)
             return None
     return first
+
+
+def _last(found: Found) -> str:
+    return plain(found.key.rpartition(".")[2])
 
 
 def _depth(found: Found) -> int:
@@ -394,9 +397,9 @@ def _precision(draft: Draft, names: Names) -> None:
             draft.look(found.key)
             convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
             return
-    found = _first(draft, names, "precision", _words("precision", "name"), needed=str)
-    if found is not None and found.value.lower() not in ("no", "none"):
-        convert.put_precision(draft, found)
+    named = _first(draft, names, "precision", _words("precision", "name"), needed=str)
+    if named is not None and named.value.lower() not in ("no", "none"):
+        convert.put_precision(draft, named)
 
 
 def _of_switch(found: Found) -> str:
@@ -432,11 +435,11 @@ def _adapters(draft: Draft, names: Names) -> None:
         return
     bits = next((one for one in names.find(_words("peft", "bits")) if _is_on(one.value)), None)
     draft.put("peft", "lora" if bits is None else "qlora", sign, bits)
-    found = {
-        part: [one.key for one in names.find(_words("peft", part))]
+    rank_keys, alpha, targets = (
+        " ".join(one.key for one in names.find(_words("peft", part)))
         for part in ("rank", "alpha", "targets")
-    }
-    convert.put_lora(draft, *(" ".join(found[part]) for part in ("rank", "alpha", "targets")))
+    )
+    convert.put_lora(draft, rank_keys, alpha, targets)
 
 
 def _is_on(value: Any) -> bool:
@@ -450,9 +453,6 @@ _FILLED = {
     "batch_size": _batch,
     "max_steps": _steps,
 }  # what decides an answer
-
-
-# Objective ------------------------------------------------------------------------------------------
 
 
 def objective(draft: Draft, names: Names | None = None) -> None:
@@ -500,13 +500,9 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]
                 continue
             if "words" in sign:
                 value = str(found.value).lower().rpartition(".")[2].replace("-", "_")
-                means = next(
-                    (
-                        m.split()
-                        for m, said_of in said[sign["words"]].items()
-                        if value in said_of.split()
-                    ),
-                    [],
+                listed = said[sign["words"]].items()
+                means: list[str] = next(
+                    (m.split() for m, words in listed if value in words.split()), []
                 )
             else:
                 number = _number(found.value)
@@ -517,9 +513,6 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]
             if means:
                 yield found, means
                 break
-
-
-# Model ----------------------------------------------------------------------------------------------
 
 
 def model(draft: Draft, names: Names | None = None) -> None:
@@ -562,7 +555,7 @@ def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
     if shape is not None:  # a trainer's own name of an architecture, not of weights
         draft.describe(*shape)
         return
-    draft.starts_trained = not is_scratch
+    draft.names_weights = not is_scratch
     is_id = is_hub_id(found.value) or _known(found.value)
     draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
 
@@ -588,15 +581,15 @@ def _resolves(draft: Draft, name: str) -> bool:
 
 
 def _literal(draft: Draft, data: Any, prefix: str) -> bool:
-    """Set the model from sizes that stand together in one section, the sections of a model first."""
+    """Set the model from sizes that stand in one section, the sections of a model first."""
     if not isinstance(data, Mapping):
         return False
     inner = sorted(data.items(), key=lambda pair: "model" not in plain(str(pair[0])))
     elsewhere = _words("elsewhere")
     for name, value in inner:
-        if isinstance(value, Mapping) and plain(str(name)) not in elsewhere:
-            if _literal(draft, value, f"{prefix}{name}."):
-                return True
+        is_own = plain(str(name)) not in elsewhere
+        if is_own and _literal(draft, value, f"{prefix}{name}."):
+            return True
     return _sized(draft, data, prefix)
 
 

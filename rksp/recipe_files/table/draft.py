@@ -304,6 +304,12 @@ class Draft:
         return self.knows(name) and self._fields[name].origin.kind is OriginKind.UNKNOWN
 
     @property
+    def unknown_keys(self) -> set[str]:
+        """Keys of the file that give a field, and what it comes to is not known."""
+        origins = [field.origin for field in self._fields.values()]
+        return {key for one in origins if one.kind is OriginKind.UNKNOWN for key in one.keys}
+
+    @property
     def has_rate(self) -> bool:
         """Whether the file, or the user, gives a learning rate, known or not."""
         origin = self._fields["learning_rate"].origin if self.knows("learning_rate") else None

@@ -196,8 +196,8 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
     )
 
 
-_PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps", "extends",
-          "idle", "changes")  # fmt: skip
+_PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps",
+          "extends", "idle", "changes")  # fmt: skip
 
 
 def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
@@ -272,7 +272,7 @@ def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft
 
 
 def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]:
-    """Yield the settings that could not be followed, or that were not read and are not known to be irrelevant.
+    """Yield the settings that could not be followed, or were not read and may matter.
 
     A key that the reader asked for, and that another one overruled, is not among them.
 
@@ -289,8 +289,9 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
         if key in draft.seen or plain in asked:
             found = draft.document.find(key)
             if found is not None and isinstance(found.value, Unresolved):
-                found_line = draft.document.lines.get(key)
-                yield Unread(key=key, line=found_line, value=found.value.text)
+                yield Unread(key=key, line=found.line, value=found.value.text)
+            elif found is not None and found.value == "auto" and key in draft.unknown_keys:
+                yield Unread(key=key, line=found.line, value="auto")
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
