@@ -117,7 +117,9 @@ def score(
         if is_many:
             several = _several(target, recipe, of, model, past, terms, apply)
             emit(several, output.output_format, files)
-            return conclude(several, exit_zero=gate.exit_zero)
+            code = conclude(several, exit_zero=gate.exit_zero)
+            is_broken = any(row.is_named and row.report is None for row in several.rows)
+            return 2 if is_broken and code != 1 else code
         run = of.run(target[0], recipe)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
