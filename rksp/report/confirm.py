@@ -100,7 +100,7 @@ def _curves(report: ConfirmReport) -> Iterator[page.Block]:
     legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
     drawn = figures.panel(partial(loss_curves, report.trials, hues), 340, 290)
     ceiling = _ceiling(report.trials)
-    cut = "" if ceiling is None else f" Losses above {ceiling:.3g} are drawn at the top."
+    cut = "" if ceiling is None else f" Triangles mark losses above {ceiling:.3g}."
     yield page.Figure(
         title="Loss",
         hint=_LOSS.format(first) + cut,
@@ -192,9 +192,11 @@ def loss_curves(
     parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4), *lines]
     for trial in reversed(trials):  # the first arm on top
         css = f"arm{hues[trial.arm]}"
-        for run in _unbroken(trial.loss):
+        for run in svg.unbroken(trial.loss):
             points = [(across(step), up(loss)) for step, loss in run]
             parts.append(svg.polyline(points, f"run {css}"))
+        over = [across(step) for step, loss in trial.loss if loss is None or loss > high]
+        parts.append(svg.off_scale(over, top, f"off {css}"))
         shown = [loss for step, loss in trial.loss if step <= (trial.onset or -1) and loss]
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
@@ -252,13 +254,3 @@ def _first_alarms(trials: Sequence[TrialReport]) -> list[tuple[str, int]]:
         for monitor, step in trial.first_alarms.items():
             first[monitor] = min(step, first.get(monitor, step))
     return sorted(first.items(), key=lambda item: (item[1], item[0]))[:_MOST_ALARMS]
-
-
-def _unbroken(curve: Sequence[tuple[int, float | None]]) -> list[list[tuple[int, float]]]:
-    runs: list[list[tuple[int, float]]] = [[]]
-    for step, value in curve:
-        if value is not None:
-            runs[-1].append((step, value))
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]

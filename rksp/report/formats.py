@@ -24,7 +24,8 @@ KINDS = {
     "confirm": ("rksp.documents.confirm:ConfirmReport", "rksp.report.confirm:blocks"),
     "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
-    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
+    "why": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
+    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),  # its old name
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }
 _LISTED = ("score", "grid")  # kinds whose issues code hosts list

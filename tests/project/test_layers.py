@@ -14,7 +14,7 @@ LAYERS = (
     "ground", "kernels", "recipe",
     "documents", "datasets", "recipe_files", "models", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
-    "scoring", "cli",
+    "scoring", "post_mortem", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
