@@ -81,8 +81,9 @@ def settings_beside(folder: Path) -> dict[str, object]:
 
 def _read_table(path: Path) -> Iterator[RawRun]:
     rows = read_rows(path)
-    if _are_records(rows):
-        yield _course(path, rows)
+    records = [flat(row) for row in rows]
+    if _are_records(records):
+        yield _course(path, records)
         return
     for number, row in enumerate(rows, start=1):
         named = next((str(row[name]) for name in _NAME_COLUMNS if name in row), "")

@@ -44,9 +44,11 @@ _WORD = r"[A-Za-z_][\w./-]*+"
 # A name and its sign of equality, at the end of what stands before a number.
 _NAME = re.compile(
     rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"]?"
-    r"[ \t]*(?P<mark>[:=#]?)[ \t]*[\[(<'\"]*[ \t]*$"
+    r"[ \t]*[:=|#]?[ \t]*[\[(<'\"]*[ \t]*$"
 )
-_PROGRESS = re.compile(r"(?<![\d./])(\d{1,9})/(\d{1,9})[ \t]*(?:\[|\||$)")
+# A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
+_WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
+_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
 
 
@@ -157,7 +159,7 @@ def read_lines(lines: Iterable[str]) -> Records:
         counters = {name: row.pop(name) for name in _COUNTERS if name in row}
         epoch = next((counters.pop(name) for name in _EPOCHS if name in counters), None)
         if epoch is not None and epoch != here.get("epoch"):
-            here = {"epoch": epoch}  # whose steps begin anew
+            here = {"epoch": epoch} if not row else here | {"epoch": epoch}  # a head: steps anew
         if counters:
             here["step"] = next(iter(counters.values()))  # of several the finest
         found.planned = max(found.planned, planned)
@@ -170,14 +172,19 @@ def _row(line: str) -> tuple[dict[str, float], int]:
     """Return the numbers of a line by the words before them, and the whole of its counter."""
     row: dict[str, float] = {}
     planned, end = 0, 0
-    line = _TIMES.sub(lambda m: " " * len(m[0]), line)
+    line = _WRAPPED.sub("(", _TIMES.sub(lambda m: " " * len(m[0]), line))
+    pending = ""
     for match in _NUMBER.finditer(line):
         before, end = line[end : match.start()], match.end()
         named = _NAME.search(before[-120:])
         value = float(match["n"].replace(",", ""))
         if named is None:
-            if not before.strip() and not row and _is_count(match) and line[match.end() :].strip():
-                row.setdefault("step", value)  # `250 val 6.0`
+            if pending and before.strip() in (":", "=", ""):  # `Loss after iteration 100: 0.5`
+                row.setdefault(pending, value)
+                pending = ""
+            is_first = not before.strip() and not row and match["of"] is None
+            if is_first and _is_count(match) and re.match(r"[ \t,|:]+[A-Za-z]", line[end:]):
+                row["step"] = value  # `250 val 6.0`
             continue
         name = _plain(named["name"])
         if name is None:
@@ -188,10 +195,12 @@ def _row(line: str) -> tuple[dict[str, float], int]:
             planned = max(planned, int((match["of"] or "0").replace(",", "")))
             if name in _EPOCHS:
                 planned = 0
+            pending = next((w for w in _PHRASE.split(named["name"].lower()) if is_metric(w)), "")
         row.setdefault(name, value)
     if "step" not in row and not any(n in row for n in _SHORT_COUNTERS - set(_EPOCHS)):
         for count in _PROGRESS.finditer(line):
-            row["step"], planned = float(count[1]), int(count[2])
+            if not _NAME.search(line[: count.start()][-120:]):
+                row["step"], planned = float(count[1]), int(count[2])
     return row, planned
 
 
