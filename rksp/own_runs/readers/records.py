@@ -304,7 +304,7 @@ def tokens_of(name: str) -> frozenset[str]:
 def is_metric(name: str) -> bool:
     """Tell whether a name is that of a loss or a reward, by its words alone."""
     found = tokens_of(name)
-    return bool(found & (_LOSS | _REWARD)) and not found & _NO_LOSS or name in ("train", "val")
+    return (bool(found & (_LOSS | _REWARD)) and not found & _NO_LOSS) or name in ("train", "val")
 
 
 def is_held_out(name: str) -> bool:
