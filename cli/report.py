@@ -11,9 +11,11 @@ from rksp.cli.options import Panel, print_json, with_options
 from rksp.cli.rendering import conclude, emit, intact, load, outputs
 from rksp.cli.shared_options import DiffOutput, ReportOutput
 from rksp.ground.errors import InputError
+from rksp.ground.files import read_head
 from rksp.report.formats import schema_of
 from rksp.report.glossary import described
 
+_STORE = b"SQLite format 3"  # how a grid's store begins
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def report(
 ) -> int:
     """Show a stored report in any format."""
     document: Document
+    _refuse_other(file)
     if file.suffix == ".jsonl":
         from rksp.confirm.watched import watched_run
 
@@ -37,6 +40,20 @@ def report(
     with intact(file):
         emit(document, output.output_format, files)
     return 0
+
+
+def _refuse_other(file: Path) -> None:
+    """Name the command that shows a file which is no report.
+
+    Raises:
+        InputError: It is the store of a grid, or a run file.
+    """
+    from rksp.run import is_run_file
+
+    if file.is_file() and read_head(file, len(_STORE)) == _STORE:
+        raise InputError(f"{file} is the store of a grid; show it with rksp grid {file}.")
+    if file.suffix != ".json" and is_run_file(str(file)):
+        raise InputError(f"{file} is a run file and no report; judge it with rksp score {file}.")
 
 
 def schema(

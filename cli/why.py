@@ -46,7 +46,7 @@ def why(
     from rksp.post_mortem import why as told
 
     if context.info_name == "runs":
-        print("rksp: rksp runs is now rksp why; the old name goes with 0.14.", file=sys.stderr)
+        print("rksp: rksp runs is now rksp why; the old name works through 0.13.", file=sys.stderr)
     files = outputs(output.output_format, output.output, "why")
     given = _question(target, recipe, model, of)
     shown = one_line(", ".join(map(str, paths)), 200)

@@ -45,7 +45,7 @@ def why(
     *,
     metric: str | None = None,
 ) -> RunsReport:
-    """Say what became of past runs: whether they failed, when, what moved first, and why.
+    r"""Say what became of past runs: whether they failed, when, what moved first, and why.
 
     Args:
         paths: Logs, and folders of them; see the README of `rksp.own_runs` for the formats.
@@ -268,7 +268,7 @@ _TOLD = {
     Fate.SPIKE_UNRECOVERED: "{What} was at {level}, blew up at step {onset}, came back only part "
     "of the way, and ended at {ended}.",
     Fate.NAN: "{What} was at {level}, left its course at step {onset}, and ended as no number.",
-    Fate.NEVER_LEARNED: "{What} began at {first} and ended at {ended}: the run has learned nothing.",
+    Fate.NEVER_LEARNED: "{What} began at {first} and ended at {ended}: nothing was learned.",
     Fate.COLLAPSED: "{What} was at {level}, fell from step {onset} on, and ended at {ended}.",
     Fate.OVERFIT: "{What} on held-out data was lowest at step {best_step} ({best}) and ended at "
     "{ended}, while the training loss still fell.",
@@ -340,18 +340,20 @@ def _cause(course: CourseReport, rate: RateReport | None) -> str:
             "Whether the learning rate is the cause rksp can tell from the recipe: give "
             "--recipe FILE, or --target MODEL with its options."
         )
-    edge, safe = rate.likely_edge, rate.do_not_exceed
+    edge, safe, at = rate.likely_edge, rate.do_not_exceed, short(value)
     lower = short(min(filter(None, (rate.start_here, safe))), 2)
+    if edge is not None and value > edge:
+        limit = short(edge, 2)
+        return f"Train at {lower}: the learning rate {at} is above the likely edge, {limit}."
     if value > safe:
-        place = "above the likely edge" if edge and value > edge else "above do not exceed"
-        limit = edge if edge and value > edge else safe
         return (
-            f"The learning rate {short(value)} is {place}, {short(definite(limit), 2)}: "
-            f"train on at {lower}."
+            f"Train at {lower}: the learning rate {at} is above the rate not to exceed, "
+            f"{short(safe, 2)}, and may be the cause."
         )
     return (
-        f"The learning rate {short(value)} is below do not exceed, {short(safe, 2)}: look for "
-        "another cause (the data at that step, the precision, the code), as rksp watch does."
+        f"The learning rate {at} is hardly the cause: it is below the rate not to exceed, "
+        f"{short(safe, 2)}. Look at the data of that step, the precision and the code; rksp watch "
+        "names the module that moves first."
     )
 
 

@@ -17,7 +17,7 @@ from rksp.report.score import figures
 Curve = Sequence[tuple[float, float | None]]
 _DECADES = 30.0  # times: a curve that spans more is drawn on a logarithmic scale
 _CUT = 3.0  # times the first value: what is higher is marked at the top
-_FAR = 3.0  # times what is drawn: a curve that goes further is cut
+_FAR = 1e4  # times: a curve that spans more is cut
 _WIDE, _HIGH = 64, 10  # characters of the drawing on a terminal, two by four dots each
 _MOST_SWEEPS = 6
 
@@ -72,11 +72,11 @@ def _curves(
 def _scale(known: Sequence[float]) -> tuple[float, float, bool]:
     """Return the ends of a vertical scale, and whether it is logarithmic.
 
-    It ends at three times the first value where the highest would flatten all the rest.
+    Where the highest value would flatten all others even so, it ends at three times the first.
     """
     low, high = min(known), max(known)
     limit = _CUT * max(abs(known[0]), abs(low))
-    if high > _FAR * limit:
+    if high > limit and (low <= 0 or high > _FAR * low):
         high = limit
     return low, high, low > 0 and high > _DECADES * low
 

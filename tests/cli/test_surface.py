@@ -59,7 +59,7 @@ OPTIONS = {
     "diff": "--exit-zero --fail-on --format",
     "explain": "--format",
     "explain-config": "--as --devices --format --rows --strict",
-    "fix": "--as --devices --write",
+    "fix": "--as --devices --format --write",
     "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE

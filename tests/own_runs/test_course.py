@@ -30,7 +30,8 @@ def norm_at(step: int, *, fails: bool) -> float:
 # Each is what one trainer writes for a record; s, n, l, r, g: step, of how many, loss, rate, norm.
 LINES = {
     "trainer": "{{'loss': {l:.4f}, 'grad_norm': {g:.3f}, 'learning_rate': {r:.3e}, 'epoch': {e}}}",
-    "trainer5": "{{'loss': '{l:.4f}', 'grad_norm': '{g:.3f}', 'learning_rate': '{r}', 'epoch': '{e}'}}",
+    "trainer5": "{{'loss': '{l:.4f}', 'grad_norm': '{g:.3f}', 'learning_rate': '{r}', "
+    "'epoch': '{e}'}}",
     "nanogpt": "iter {s}: loss {l:.4f}, time 90.12ms, mfu 12.31%",
     "llm.c": "step {s:5d}/{n} | loss {l:.6f} (+nanz)| norm {g:.4f} (+1.2z)| lr {r:.2e} | 3151.00 ms"
     " | 48.1% bf16 MFU | 166410 tok/s",
@@ -59,7 +60,8 @@ LINES = {
     "json": '{{"level": "info", "step": {s}, "train/loss": {l}, "train/grad_norm": {g}}}',
     "table": "| {s} | {l:.4f} | {r} |",
     "colors": "\x1b[36mstep\x1b[0m {s} \x1b[1mloss\x1b[0m {l:.4f}",
-    "kaldi": "Epoch 1, batch {s}, loss[loss={l:.4f}, over 2048 frames.], lr: {r:.2e}, grad_scale: 8",
+    "kaldi": "Epoch 1, batch {s}, loss[loss={l:.4f}, over 2048 frames.], lr: {r:.2e}, "
+    "grad_scale: 8",
     "numbered": "{s} train {l:.6f}",
     "prose": "Cost after iteration {s}: {l:.4f}",
     "mindspore": "epoch: 1 step: {s}, loss is {l:.5f}",

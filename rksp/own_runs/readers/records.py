@@ -33,7 +33,8 @@ _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a lin
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
 _TIMES = re.compile(
-    r"\d{4}[-/]\d\d[-/]\d\d(?:[T ,]+\d\d:\d\d:\d\d(?:[.,]\d+)?)?Z?|\b\d+:\d\d(?::\d\d)?(?:[.,]\d+)?\b"
+    r"\d{4}[-/]\d\d[-/]\d\d(?:[T ,]+\d\d:\d\d:\d\d(?:[.,]\d+)?)?Z?"
+    r"|\b\d+:\d\d(?::\d\d)?(?:[.,]\d+)?\b"
 )
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<n>[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -230,7 +231,7 @@ def _plain(name: str) -> str | None:
 
 
 def _names(line: str) -> tuple[str, ...]:
-    """Return the columns of a table's header, if a line is one: a counter and a metric among them."""
+    """Return the columns of a table's header: a counter and a metric are among them."""
     if any(char.isdigit() for char in line) or len(line) > 400:
         return ()
     mark = _mark(line)
