@@ -80,7 +80,9 @@ def _head(report: RunsReport, number: page.Numbers) -> Iterator[page.Block]:
     doubt = []
     if history is not None and history.doubt:
         doubt = [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")]
-    headline = _fates(report.courses) if history is None else summary(history)
+    headline = summary(history) if history is not None else ""
+    if report.courses:
+        headline = _fates(report.courses)
     yield page.Verdict(verdict=report.verdict, headline=headline, blocks=doubt)
 
 
@@ -171,7 +173,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
         yield f"{hidden:,} more runs: --format json lists all"
     assumed = sorted({name for ladder in history.ladders for name in ladder.assumed})
     if assumed:
-        yield f"missing from some runs, taken from your recipe: {', '.join(assumed)}"
+        yield f"missing from some runs, so assumed: {', '.join(assumed)}"
     if history.ignored:
         columns = one_line(", ".join(history.ignored), 300)
         yield f"ignored columns (neither recipe nor settings of the model): {columns}"

@@ -123,6 +123,11 @@ def rows(*, fails: bool) -> list[dict]:
     ]
 
 
+def _yolo(found):
+    lines = [f"{n:>20},{r['loss']:>20.5f},{r['loss'] + 0.1:>20.5f}" for n, r in enumerate(found)]
+    return "               epoch,      train/box_loss,        val/box_loss\n" + "\n".join(lines)
+
+
 def _csv(found):
     return "step,loss,grad_norm\n" + "\n".join(",".join(map(str, r.values())) for r in found)
 
@@ -154,6 +159,25 @@ def test_a_file_of_records_is_one_run(name, fails, tmp_path):
     if fails:
         assert ONSET < found.course.onset <= ONSET * 1.05
         assert found.course.moved_first == "grad_norm" and 40 <= found.course.lead <= 60
+
+
+def test_the_names_of_columns(tmp_path):
+    """Blanks about them, capitals, TensorBoard's download, lists of two lengths, a score alone."""
+    path = tmp_path / "results.csv"
+    path.write_text(_yolo(rows(fails=True)))
+    found = told(path)
+    assert (found.metric, found.held_out_name) == ("train/box_loss", "val/box_loss")
+    assert found.course.fate is Fate.DIVERGED and 80 <= found.course.onset <= 84
+    table = "\n".join(f"17.{n},{n},{loss_at(n, fails=True)}" for n in STEPS)
+    path.write_text("Wall time,Step,Value\n" + table)
+    assert told(path).course.fate is Fate.DIVERGED and told(path).curve.steps[-1] == 1200
+    held = [1.0 + 0.04 * (n - 5) ** 2 for n in range(20)]
+    lists = {"train_losses": [3 / (1 + n) for n in range(400)], "val_losses": held}
+    path = tmp_path / "lists.json"
+    path.write_text(json.dumps(lists))
+    assert told(path).course.fate is Fate.OVERFIT
+    path.write_text(json.dumps([{"Epoch": n, "val_acc": min(0.9, n / 20)} for n in range(40)]))
+    assert told(path).course.fate is Fate.FINE
 
 
 def test_a_resumed_run_counts_once(tmp_path):

@@ -17,7 +17,6 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def flat(settings: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> dict[
     """Return nested settings by dotted names; beyond six levels they are left out."""
     found: dict[str, object] = {}
     for name, value in settings.items():
-        key = f"{prefix}{name}"
+        key = f"{prefix}{name}".strip()
         if isinstance(value, Mapping):
             if depth < _DEEPEST:
                 found |= flat(value, f"{key}.", depth + 1)
@@ -204,10 +203,20 @@ def _rows_of(data: object, depth: int) -> list[dict[str, object]]:
     if not isinstance(data, dict) or depth == 0:
         return []
     lists = {str(n): x for n, x in data.items() if isinstance(x, list) and x and _is_series(x)}
-    rows = [dict(zip(lists, row, strict=True)) for row in zip_longest(*lists.values())]
+    rows = _side_by_side(lists)
     numbered = {n: row for n, row in data.items() if str(n).isdigit() and isinstance(row, dict)}
     inner = [_rows_of(part, depth - 1) for part in data.values()]
     return max(rows, [{"step": int(n)} | flat(row) for n, row in numbered.items()], *inner, key=len)
+
+
+def _side_by_side(lists: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
+    """Return lists as rows; a shorter one, such as of evaluations, is spread over the longest."""
+    size = max(map(len, lists.values()), default=0)
+    rows: list[dict[str, object]] = [{} for _ in range(size)]
+    for name, values in lists.items():
+        for n, value in enumerate(values, start=1):
+            rows[n * size // len(values) - 1][name] = value
+    return rows
 
 
 def _is_series(values: Sequence[object]) -> bool:

@@ -24,7 +24,8 @@ Record = Mapping[str, object]
 _COUNTERS = words(
     "step global_step _step train/global_step trainer/global_step steps iteration iterations iter "
     "iters it itr current_steps num_updates updates update n_updates training_iteration "
-    "time/total_timesteps total_timesteps timesteps time/iterations batch mini_batch epoch epochs"
+    "time/total_timesteps total_timesteps num_timesteps timesteps env_steps time/iterations "
+    "episode episodes round rounds batch mini_batch epoch epochs"
 )
 _SHORT_COUNTERS = frozenset(name for name in _COUNTERS if "/" not in name and name != "_step")
 _EPOCHS = ("epoch", "epochs")
@@ -80,7 +81,7 @@ class Records:
 
     def add(self, row: Record) -> None:
         """Keep the numbers of a row, written as text too."""
-        found = {name: value for name in row if (value := _number(row[name])) is not None}
+        found = {_named(name): x for name in row if (x := _number(row[name])) is not None}
         if found:
             self._rows.append(found)
             self._size += len(found)
@@ -99,6 +100,12 @@ class Records:
                         curve.popitem()
                     curve[step] = value
         return {name: Curve.of(points) for name, points in found.items()}
+
+
+def _named(name: str) -> str:
+    """Return a column's name without blanks about it; of a counter in small letters."""
+    plain = name.strip()
+    return plain.lower() if plain.lower() in _COUNTERS else plain
 
 
 def _number(value: object) -> float | None:
@@ -272,9 +279,12 @@ def _says(cell: str) -> bool:
 
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LOSS = frozenset(
-    words("loss losses nll xent ce cross perplexity ppl bpb bpc mse mae rmse elbo cost")
+    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
 )
 _REWARD = frozenset(words("reward rewards rew return returns score scores"))
+# Of these more is better; they are judged where nothing else is logged.
+_SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
+_BARE = ("train", "val", "value")  # as some call the loss itself
 _NO_LOSS = frozenset(
     words(
         "scale scaler weight mask coef ratio time count min max std best n num steps free mode lr"
@@ -305,7 +315,8 @@ def tokens_of(name: str) -> frozenset[str]:
 def is_metric(name: str) -> bool:
     """Tell whether a name is that of a loss or a reward, by its words alone."""
     found = tokens_of(name)
-    return (bool(found & (_LOSS | _REWARD)) and not found & _NO_LOSS) or name in ("train", "val")
+    is_named = bool(found & (_LOSS | _REWARD | _SCORES)) and not found & _NO_LOSS
+    return is_named or name.lower() in _BARE
 
 
 def is_held_out(name: str) -> bool:
@@ -327,7 +338,7 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
     ranked = []
     for place, name in enumerate(names):
         found = tokens_of(name)
-        is_loss = (found & _LOSS and not found & _NO_LOSS) or name in ("train", "val")
+        is_loss = (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE
         if is_loss and wanted(name):
             is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
             ranked.append((bool(found & _TERMS), is_other, len(found), place, name))
@@ -335,12 +346,19 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
 
 
 def reward_among(names: Sequence[str]) -> str | None:
-    """Return the mean reward, where the run learns by trial; None for all other training."""
-    if not any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
+    """Return the mean reward of a run that learns by trial, or a score where there is no loss.
+
+    None for all other training.
+    """
+    if any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
+        wanted, barred = _REWARD, _PAIRS | _HELD_OUT
+    elif _first(names, lambda _: True) is None:
+        wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))
+    else:
         return None
     ranked = []
     for place, name in enumerate(names):
         found = tokens_of(name)
-        if found & _REWARD and not found & (_PAIRS | _HELD_OUT):
+        if found & wanted and not found & barred:
             ranked.append(("mean" not in found, len(found), place, name))
     return min(ranked)[-1] if ranked else None
