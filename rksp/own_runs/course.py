@@ -14,7 +14,7 @@ import numpy as np
 
 _FEWEST = 4  # records from which a course can be told
 _ROSE = 0.12  # of what was learned: an end this far above the minimum has failed
-_WORSE = 0.15  # of the lowest held-out loss: a rise that is no wobble
+_WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
 _NOISE = 3.0  # times the 90 % deviation from the smoothed curve
 _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
@@ -22,6 +22,7 @@ _CAME_BACK = 0.3  # of a blow-up: a run that came back by as much is no plain di
 _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
+_UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
 _JUMP = 2.0  # times its usual size: a gradient norm that moved
 
 
@@ -229,7 +230,8 @@ def _is_flat(facts: _Facts) -> bool:
     """
     values = facts.values
     gap = np.median(np.diff(facts.steps)) if len(values) > 1 else 0.0
-    if len(values) < 8 or facts.steps[0] > 5 * max(gap, 1.0):
+    is_start = facts.steps[0] <= 5 * max(gap, 1.0) or facts.ended > _UNTRAINED
+    if len(values) < 8 or not is_start:
         return False
     start = float(np.median(values[:3]))
     gained = start - facts.ended
@@ -246,15 +248,15 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     The onset is the first evaluation after the lowest.
     """
     finite = np.isfinite(values)
-    steps, values = np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite]
-    if len(values) < _FEWEST:
+    if finite.sum() < _FEWEST:
         return None
-    lowest = int(np.argmin(values))
-    tail = np.median(values[-max(1, len(values) // 10) :])
-    rise = tail - values[lowest]
-    wobble = np.quantile(np.abs(np.diff(values[: lowest + 1])), 0.25) if lowest >= 4 else 0.0
-    if lowest == len(values) - 1 or rise < _WORSE * abs(values[lowest]) or rise < wobble:
+    held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
+    steps, values, lowest = held.steps, held.values, held.lowest
+    rise = held.ended - held.level
+    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.noise):
         return None
+    near = np.arange(max(0, lowest - 2), min(len(values) - 1, lowest + 3))
+    turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
     if facts.ended >= facts.smooth[place]:
         return None
@@ -263,11 +265,11 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         first=float(values[0]),
         last=float(values[-1]),
         last_step=float(steps[-1]),
-        best=float(values[lowest]),
-        best_step=float(steps[lowest]),
-        level=float(values[lowest]),
-        ended=float(tail),
-        onset=float(steps[lowest + 1]),
+        best=float(values.min()),
+        best_step=float(steps[values.argmin()]),
+        level=held.level,
+        ended=held.ended,
+        onset=float(steps[turned + 1]),
         moved_first="held_out_loss",
     )
 
