@@ -1,7 +1,8 @@
-"""What became of one training run, read from its curves alone, as arrays; no unit is assumed.
+"""What became of one training run, read from its curves alone, as arrays.
 
-Every threshold is a share of what the run itself learned or of its own noise, so nats, mean squared
-errors and rewards are judged alike. Chosen on half of the sources of the public logs of issue 57.
+Thresholds are shares of what the run itself learned or of its own noise, so nats, mean squared
+errors and rewards are judged alike; only *never learned* knows what guessing costs in nats. They
+were chosen on 52 public logs of 29 sources (README), 19 of which were looked at once before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 _FEWEST = 4  # records from which a course can be told
-_ROSE = 0.12  # of what was learned: an end this far above the minimum has failed
+_ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
 _NOISE = 3.0  # times the 90 % deviation from the smoothed curve
@@ -23,6 +24,7 @@ _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
+_SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
 _JUMP = 2.0  # times its usual size: a gradient norm that moved
 
 
@@ -77,22 +79,23 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """The finite part of a curve, smoothed: `[records]` each, and its noise and ends."""
+    """The finite part of a curve, smoothed: `[records]` each, and its noise and ends.
+
+    `wobble` is the noise of the smoothed curve: noise with a memory is averaged less than the root
+    of the window says.
+    """
 
     steps: np.ndarray
     values: np.ndarray
     smooth: np.ndarray
     noise: float
+    wobble: float
     lowest: int
     ended: float
 
     @property
     def level(self) -> float:
         return float(self.smooth[self.lowest])
-
-    @property
-    def start(self) -> float:
-        return float(self.smooth[: self.lowest + 1].max(initial=self.values[0]))
 
     @property
     def learned(self) -> float:
@@ -182,7 +185,9 @@ def _facts(steps: np.ndarray, values: np.ndarray) -> _Facts:
         noise = max(noise, 0.5 * float(np.median(np.abs(np.diff(values)))))
     noise *= 1 + _FEW / len(values)
     tail = min(max(3, len(values) // 20), max(1, len(values) // 3))
-    return _Facts(steps, values, smooth, noise, lowest, float(np.median(values[-tail:])))
+    wobble = noise * float((3 / max(3, width)) ** _SLOW)
+    ended = float(np.median(values[-tail:]))
+    return _Facts(steps, values, smooth, noise, wobble, lowest, ended)
 
 
 def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -200,7 +205,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     """Judge the curve of the loss, lower is better; return the record of the onset too."""
     rise, first = facts.ended - facts.level, facts.values[0]
     is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
-    is_clear = is_over and rise > _NOISE * facts.noise
+    is_clear = is_over and rise > _NOISE * facts.wobble
     if is_gain:
         has_fallen = is_clear and rise > _FELL * facts.learned
         return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
@@ -253,7 +258,7 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
     rise = held.ended - held.level
-    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.noise):
+    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.wobble):
         return None
     near = np.arange(max(0, lowest - 2), min(len(values) - 1, lowest + 3))
     turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
