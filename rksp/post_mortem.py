@@ -14,7 +14,7 @@ import numpy as np
 
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
-from rksp.ground.errors import InputError, RkspError
+from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
 from rksp.ground.text import short
@@ -72,13 +72,13 @@ def why(
     history = _history(raws, question, metric, may_fail=bool(stories))
     rate = question.rate(stories[0]) if is_one else None
     courses = [_course_report(story, rate) for story in stories]
-    edges = None if history is None else load_edge_model()
+    edges = load_edge_model()
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
         recipe=question.recipe,
-        history=None if edges is None else history_report(history, edges),
-        scorecard=None if edges is None else scorecard(history, edges),
+        history=None if history is None else history_report(history, edges),
+        scorecard=None if history is None else scorecard(history, edges),
         courses=courses,
         rate=rate,
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
@@ -128,7 +128,7 @@ class _Question:
         return None if self.source is None else self.source.target
 
     @classmethod
-    def of(cls, story: Story | None, target: object, recipe: object) -> _Question:
+    def of(cls, story: Story | None, target: object, recipe: Any) -> _Question:
         """Return the question as it was given, or of one run as it stands beside its log."""
         if isinstance(recipe, str | os.PathLike):
             run = Run.read(str(getattr(target, "target", target or "")), {}, file=Path(recipe))
@@ -138,8 +138,10 @@ class _Question:
                 run = replace(run, target=named.name, overrides=named.overrides)
             return cls._of_run(run, str(recipe), target)
         fields = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
+        check_kind("recipe", fields, Mapping | None, "a Recipe, a mapping of its fields, or a path")
         if target is not None or fields:
-            asked = Run.typed(str(getattr(target, "target", target or "")), fields or {})
+            known: Mapping[str, Any] = fields or {}
+            asked = Run.typed(str(getattr(target, "target", target or "")), known)
             return cls._of_run(asked, "given", target)
         found = None if story is None else next(_beside(story), None)
         return found or cls(recipe=Recipe.parse({}))

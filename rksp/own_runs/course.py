@@ -8,7 +8,7 @@ were chosen on 52 public logs of 29 sources (README), 19 of which were looked at
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -131,30 +131,31 @@ def course(
         return Course(fate=fate, onset=onset, moved_first="loss" if len(loss) else "")
     facts = _facts(steps[known], values[known])
     at_best = int(np.argmin(facts.values))
-    told = {
-        "first": float(loss[0]),
-        "last": float(loss[-1]) if known[-1] else math.nan,
-        "last_step": float(steps[-1]),
-        "best": sign * float(facts.values[at_best]),
-        "best_step": float(facts.steps[at_best]),
-        "level": sign * facts.level,
-        "ended": sign * facts.ended,
-    }
+    told = Course(
+        fate=Fate.UNTOLD,
+        first=float(loss[0]),
+        last=float(loss[-1]) if known[-1] else math.nan,
+        last_step=float(steps[-1]),
+        best=sign * float(facts.values[at_best]),
+        best_step=float(facts.steps[at_best]),
+        level=sign * facts.level,
+        ended=sign * facts.ended,
+    )
     if _ends_lost(known):
-        return Course(fate=Fate.NAN, **told, **_movers(steps, values, norm, _nan_onset(values)))
+        return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
     if len(facts.values) < _FEWEST:
-        return Course(fate=Fate.UNTOLD, **told)
+        return told
     fate, onset = _fate(facts, is_gain=is_gain)
     if fate.is_failure:
         at = int(np.flatnonzero(known)[onset])
-        return Course(fate=fate, **told, **_movers(steps, values, norm, at))
+        return _failed(replace(told, fate=fate), steps, norm, at)
     worse = None if held_out is None or is_gain else _overfit(facts, *held_out)
-    return Course(fate=fate, **told) if worse is None else worse
+    return replace(told, fate=fate) if worse is None else worse
 
 
 def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
     """Mark the records that hold no number; transformers writes 0.0 for a loss that is not one."""
-    lost = ~np.isfinite(loss)
+    lost: np.ndarray = ~np.isfinite(loss)
     later = np.flatnonzero(loss != 0.0)
     zeros = np.arange(len(loss)) > (later[-1] if len(later) else -1)
     fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * np.nanmax(np.abs(loss[later]))
@@ -198,7 +199,7 @@ def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
     first = [np.median(values[: n + half + 1]) for n in range(half)]
     last = [np.median(values[len(values) - 2 * half + n :]) for n in range(half)]
-    return np.concatenate([first, middle, last])
+    return np.concatenate([np.array(first), middle, np.array(last)])
 
 
 def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
@@ -304,29 +305,25 @@ def _nan_onset(values: np.ndarray) -> int:
     return int(np.argmax(above)) if above.any() else first
 
 
-def _movers(
-    steps: np.ndarray, values: np.ndarray, norm: np.ndarray | None, onset: int
-) -> dict[str, object]:
-    """Return the step of the onset, what moved first, and how far ahead of the loss it was."""
-    found: dict[str, object] = {"onset": float(steps[onset]), "moved_first": "loss"}
-    if norm is None or not np.isfinite(norm[: onset + 1]).any():
-        if norm is not None and np.isnan(norm[: onset + 1]).any():
-            found["moved_first"] = "grad_norm"
-        return found
+def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:
+    """Return a course with the step of its onset, what moved first, and the gradient's lead."""
+    told = replace(told, onset=float(steps[onset]), moved_first="loss")
+    if norm is None:
+        return told
+    before = norm[: onset + 1]
+    if not np.isfinite(before).any():
+        return replace(told, moved_first="grad_norm") if np.isnan(before).any() else told
     usual = norm[max(0, onset // 5) : onset]
     usual = usual[np.isfinite(usual)]
     if len(usual) < _FEWEST:
-        return found
+        return told
     middle = np.median(usual)
     limit = max(_JUMP * middle, np.quantile(usual, 0.9) + middle)
     moved = ~(norm <= limit)
     if not moved[onset]:
-        return found
+        return told
     begins = onset
     while begins > 0 and moved[begins - 1]:
         begins -= 1
-    return {
-        "onset": float(steps[onset]),
-        "moved_first": "grad_norm" if begins < onset else "loss",
-        "lead": float(steps[onset] - steps[begins]),
-    }
+    first = "grad_norm" if begins < onset else "loss"
+    return replace(told, moved_first=first, lead=float(steps[onset] - steps[begins]))

@@ -112,14 +112,24 @@ def _are_records(rows: Sequence[Mapping[str, object]]) -> bool:
     return Records.of(rows).counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
 
 
-def _course(path: Path, rows: Iterable[Mapping[str, object]], **more: Any) -> RawRun:
+def _course(
+    path: Path,
+    rows: Iterable[Mapping[str, object]],
+    *,
+    name: str = "",
+    said: Mapping[str, object] | None = None,
+    state: str = "",
+) -> RawRun:
     """Return the run whose records these are; settings beside the file are its own."""
     folder = path.parent
     is_version = folder.name.startswith("version_")  # of Lightning
-    name = f"{folder.parent.name}/{folder.name}" if is_version else folder.name
-    curves = {_plain(name): curve for name, curve in Records.of(rows).curves().items()}
+    usual = f"{folder.parent.name}/{folder.name}" if is_version else folder.name
     return RawRun(
-        **{"name": name, "file": path, "said": settings_beside(folder), "curves": curves} | more
+        name=name or usual,
+        file=path,
+        said=settings_beside(folder) if said is None else said,
+        curves={_plain(n): curve for n, curve in Records.of(rows).curves().items()},
+        state=state,
     )
 
 
