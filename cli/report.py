@@ -48,7 +48,7 @@ def _refuse_other(file: Path) -> None:
     Raises:
         InputError: It is the store of a grid, or a run file.
     """
-    from rksp.run import is_run_file
+    from rksp.question.run import is_run_file
 
     if file.is_file() and read_head(file, len(_STORE)) == _STORE:
         raise InputError(f"{file} is the store of a grid; show it with rksp grid {file}.")
@@ -73,8 +73,8 @@ def diff(
     output: Annotated[DiffOutput, Panel(title="Output", helps={"fail_on": _FAIL_ON})],
 ) -> int:
     """Compare two runs: which settings and issues differ, and what each difference moves."""
+    from rksp.question.run import is_run_file
     from rksp.report.diff import diff as compared
-    from rksp.run import is_run_file
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
         raise InputError(f"--fail-on {unknown[0]!r} is unknown; use error, warning or never.")

@@ -27,9 +27,9 @@ from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import Curve, RawRun
 from rksp.own_runs.scorecard import history_report, scorecard
 from rksp.own_runs.story import Story, checkpoints_of, course_of
+from rksp.question.gate import deciding
+from rksp.question.run import Run, is_run_file
 from rksp.recipe import Recipe
-from rksp.report.gate import deciding
-from rksp.run import Run, is_run_file
 from rksp.scoring import score
 
 _MOST_POINTS = 400  # of a curve in the document
