@@ -18,6 +18,7 @@ from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.models.declared import Declared
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.course import Fate
@@ -30,8 +31,11 @@ from rksp.own_runs.story import Story, checkpoints_of, course_of
 from rksp.question.gate import deciding
 from rksp.question.run import Run, is_run_file
 from rksp.recipe import Recipe
+from rksp.recipe.start import decide_start
 from rksp.scoring import score
 
+_EARLY = 100  # steps: at the first value of a later one a model has learned
+_LEARNED = 0.6  # of a guess: no run from random weights is below it by then
 _MOST_POINTS = 400  # of a curve in the document
 _MOST_FINDINGS = 5
 _MOST_BESIDE = 40  # files of a folder that may be the run's own
@@ -151,7 +155,7 @@ class _Question:
         if isinstance(target, ModelSource):
             source: ModelSource | None = target
         elif run.target:
-            source = resolve(run.target, overrides=run.overrides, counts=False)
+            source = run.started(resolve(run.target, overrides=run.overrides, counts=False))
         else:
             source = None
         return cls(source=source, recipe=run.recipe, told_by=told_by)
@@ -162,19 +166,36 @@ class _Question:
         if self.source is None:
             return None
         fields = self.recipe.model_dump(exclude_unset=True) | _facts_of(story)
+        source = _started(self.source, story)
         try:
-            answer = score(self.source, recipe=fields, lr=rate, evidence="config")
+            answer = score(source, recipe=fields, lr=rate, evidence="config")
         except RkspError:
             return None
+        start = "from scratch" if source.start.is_scratch else "from trained weights"
         risk = deciding(answer.report).risk
         known = {
-            name: None if risk is None else getattr(risk, name)
+            name: getattr(risk, name, None)  # some kinds of answers have no rate
             for name in ("start_here", "do_not_exceed", "likely_edge", "probability_failed")
         }
         worst = [f"{one.code} {one.message}" for one in answer.findings if one.level != "note"]
         return RateReport(
-            recipe_from=self.told_by, learning_rate=rate, findings=worst[:_MOST_FINDINGS], **known
+            recipe_from=f"{self.told_by}; {start}",
+            learning_rate=rate,
+            findings=worst[:_MOST_FINDINGS],
+            **known,
         )
+
+
+def _started(source: ModelSource, story: Story) -> ModelSource:
+    """Return the model with the start that the first loss shows: far below a guess, it was trained.
+
+    A value from later than step 100 shows nothing.
+    """
+    size = Declared(source.config, source.task).vocabulary
+    loss, guess = story.course.first, math.log(size or 1)
+    if story.curve.steps[0] > _EARLY or not loss < _LEARNED * guess:
+        return source
+    return replace(source, start=decide_start(source.start, loss=loss, guess=guess))
 
 
 def _beside(story: Story) -> Iterator[_Question]:
