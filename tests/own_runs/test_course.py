@@ -180,6 +180,21 @@ def test_the_names_of_columns(tmp_path):
     assert told(path).course.fate is Fate.FINE
 
 
+def test_a_row_may_name_its_metric(tmp_path):
+    """As `rksp watch` writes its readings."""
+    path = tmp_path / "watch.jsonl"
+    row = '{{"kind": "reading", "quantity": "{}", "step": {}, "layer": "{}", "value": {}}}'
+    lines = ['{"kind": "run", "model": "gpt2", "parameters": 3}']
+    for n in STEPS:
+        lines += [row.format("loss", n, "", loss_at(n, fails=True))]
+        lines += [row.format("gradient_norm", n, "", norm_at(n, fails=True))]
+        lines += [row.format("loss", n, "3", 0.0)]  # of a layer
+    path.write_text("\n".join(lines))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.fate is Fate.DIVERGED
+    assert found.course.moved_first == "grad_norm"
+
+
 def test_a_resumed_run_counts_once(tmp_path):
     """What came after the checkpoint that a run went back to did not become of it."""
     path = tmp_path / "train.log"

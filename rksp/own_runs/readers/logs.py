@@ -80,7 +80,7 @@ def settings_beside(folder: Path) -> dict[str, object]:
 
 def _read_table(path: Path) -> Iterator[RawRun]:
     rows = read_rows(path)
-    records = [flat(row) for row in rows]
+    records = [_pivoted(flat(row)) for row in rows]
     if _are_records(records):
         yield _course(path, records)
         return
@@ -96,6 +96,21 @@ def _read_table(path: Path) -> Iterator[RawRun]:
             state=state,
             outcome=outcome if isinstance(outcome, str) else "",
         )
+
+
+_LONG = ("quantity", "metric", "variable", "key", "tag")  # columns that name what a row measures
+
+
+def _pivoted(row: dict[str, object]) -> dict[str, object]:
+    """Return a row that names its metric beside `value`, as rksp watch writes it, under that name.
+
+    What is of one layer is no metric of the run.
+    """
+    name = next((row[column] for column in _LONG if isinstance(row.get(column), str)), None)
+    if name is None or "value" not in row:
+        return row
+    counters = {key: row[key] for key in ("step", "epoch") if key in row}
+    return counters if row.get("layer") else counters | {str(name): row["value"]}
 
 
 def _are_records(rows: Sequence[Mapping[str, object]]) -> bool:

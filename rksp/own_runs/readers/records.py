@@ -287,6 +287,7 @@ _SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
 _BARE = ("train", "val", "value")  # as some call the loss itself
 _NO_LOSS = frozenset(
     words(
+        "non finite excess "
         "scale scaler weight mask coef ratio time count min max std best n num steps free mode lr"
     )
 )
