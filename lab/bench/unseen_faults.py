@@ -1,7 +1,7 @@
 """Faults written without sight of the rules of `rksp watch`: what it says of a stranger's script.
 
-`lab/bench/unseen_script.py` and the words of this table came before their author had read a rule
-of the watch (its command and the reviews alone were known); no row is fitted to the rules.
+`unseen_script.py` and the words of this table came before their author had read a rule of the watch
+(its command and the reviews alone were known); no row is fitted to the rules.
 Each row names what a practitioner would accept: `right` as the cause, `partly` as the symptom. What a
 run says is its alarms and its causes:
 
@@ -137,7 +137,7 @@ def watched(fault: str, seed: int, parts: int, python: str = sys.executable) -> 
                 [python, "-m", "rksp", "watch", *options, "--", *script],
                 capture_output=True,
                 check=False,
-                env={**os.environ, "PYTHONPATH": os.getcwd()},
+                env={**os.environ, "PYTHONPATH": str(Path.cwd())},
             )
         return watched_run(log)
 

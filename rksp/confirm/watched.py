@@ -25,7 +25,7 @@ from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
 from rksp.watch.training.loop import RunRecord, judge_alone
 
-_OTHERS = ("run", "forecast", "stop", "end")
+_OTHERS = ("run", "forecast", "step", "targets", "stop", "end")
 
 
 def watched_run(path: Path) -> WatchReport:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
+from rksp.watch.attach.targets import CrossEntropy
 from rksp.watch.groups import local
 
 BATCHES = 12  # newest steps whose inputs are kept
 SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
-_FARTHEST = 32  # nodes of the graph between a loss and its cross-entropy
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -154,12 +154,11 @@ class Kept:
         while len(self.steps) > 1 and size > self.memory:
             size -= sum(one.size for one in self.steps.popleft().passes)
 
-    def add_targets(self, loss: Tensor) -> None:
-        """Keep what cross-entropy compares logits with, on the way from the loss to them."""
+    def add_targets(self, found: CrossEntropy) -> None:
+        """Keep what cross-entropy compares the logits of the newest pass with."""
         passes = self.steps[-1].passes if self.steps else []
         if passes and passes[-1].targets is None:
-            with contextlib.suppress(RuntimeError):  # the script wrote to them: torch will say so
-                passes[-1].targets = _targets(loss)
+            passes[-1].targets = found.targets, found.ignored
 
     @property
     def earlier(self) -> Mapping[str, Tensor]:
@@ -231,21 +230,3 @@ def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]
-
-
-def _targets(loss: Tensor) -> tuple[Tensor, int] | None:
-    """Return the targets of the one cross-entropy of a loss, and the ignored one."""
-    nodes: deque[Any] = deque([loss.grad_fn])
-    found = []
-    for _ in range(_FARTHEST):
-        node = nodes.popleft() if nodes else None
-        if node is None:
-            break
-        if node.name().startswith("NllLoss"):
-            found.append(node)
-        nodes += [parent for parent, _ in node.next_functions if parent is not None]
-    if len(found) != 1:
-        return None  # of several, nothing tells which part of the logits is whose
-    ignored = found[0]._saved_ignore_index
-    # Autograd keeps the index, which may be negative, as an unsigned number.
-    return found[0]._saved_target.detach().flatten(), (ignored + 2**63) % 2**64 - 2**63
