@@ -209,8 +209,8 @@ class AlarmReport(Part):
 
 Cause = Literal[
     "rate", "warm-up", "decay", "clip", "setting", "precision", "initialization", "labels", "data",
-    "script", "optimizer", "unreached", "state", "written", "router", "stall", "attention", "weight",
-    "gradient", "product", "passing", "unknown",
+    "script", "optimizer", "unreached", "state", "written", "router", "stall", "attention",
+    "weight", "gradient", "product", "passing", "unknown",
 ]  # fmt: skip
 
 

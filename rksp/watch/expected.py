@@ -17,6 +17,7 @@ import numpy as np
 Word = Literal[
     "start_high",
     "worse_than_nothing",
+    "jump",
     "not_begun",
     "worse_than_frequencies",
     "plateau",
@@ -33,8 +34,10 @@ _PACE = 10.0  # times the steps so far that the rest of the way may take at the 
 _BELOW = 0.05  # nats below the frequencies where something is learned
 _ABOVE = 0.1
 _AT_PLATEAU = {True: 150, False: 400}  # steps at the frequencies: every token a target, or few are
+UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
 _RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
 _NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
+_JUMP, _JUMPS, _IN_A_ROW = 0.25, 8.0, 3  # nats, standard deviations of a loss, steps
 _QUICK, _TOO_GOOD = 200, 0.25  # steps, share of the entropy of pairs
 _CONTINUES = 0.3  # nats between the end of a run and the start of the one that goes on with it
 
@@ -68,13 +71,22 @@ class Reference:
         classes: Number of classes C.
         entropy: Of their frequencies, in nats, corrected for the number seen; None if unknown.
         pairs: Of a target given the token before it; None if unknown.
+        information: What the token at a target's place tells of it; None if unknown.
         is_dense: Whether every token has a target, as in language models.
     """
 
     classes: int
     entropy: float | None = None
     pairs: float | None = None
+    information: float | None = None
     is_dense: bool = False
+
+    @property
+    def patience(self) -> int:
+        """How many steps a run may stay at the frequencies of the targets."""
+        if self.information is not None and self.information < UNTOLD:
+            return _EARLIEST
+        return _AT_PLATEAU[self.is_dense]
 
     @property
     def nothing(self) -> float:
@@ -107,7 +119,15 @@ class Expected:
             settled: The step from which on the rate no longer rises; None while it rises.
         """
         self.losses.append(loss)
-        rules = (self._continues, self._start, self._rises, self._begins, self._falls, self._behind)
+        rules = (
+            self._continues,
+            self._start,
+            self._jumps,
+            self._rises,
+            self._begins,
+            self._falls,
+            self._behind,
+        )
         for rule in rules:
             found = rule(of, settled)
             if found is not None and found.word not in self.said:
@@ -156,6 +176,21 @@ class Expected:
         )
         return self._symptom("does_not_continue", self.before, f"{text}: it does not continue")
 
+    def _jumps(self, of: Reference, settled: int | None) -> Symptom | None:
+        """Compare the newest losses with those just before."""
+        if self.step < 2 * SMOOTH + _IN_A_ROW:
+            return None
+        before, new = self.losses[-64 - _IN_A_ROW : -_IN_A_ROW], self.losses[-_IN_A_ROW:]
+        usual = float(np.median(np.abs(np.diff(before)))) * 1.05
+        level = max(float(np.mean(before[-SMOOTH:])), float(np.median(before[-SMOOTH:])))
+        if min(new) <= level + max(_JUMP, _JUMPS * usual):
+            return None
+        text = (
+            f"the loss jumped from {level:.4g} to {min(new):.4g} within {_IN_A_ROW} steps (usual "
+            f"step ± {usual:.2g})"
+        )
+        return self._symptom("jump", level, text)
+
     def _rises(self, of: Reference, settled: int | None) -> Symptom | None:
         """Compare the smoothed loss with its own minimum, and with knowing nothing."""
         if self.step + 1 < SMOOTH:
@@ -196,13 +231,6 @@ class Expected:
         if pace < 0 and gap / -pace < _PACE * steps:
             return None
         has = f"after {steps} steps the loss is {now:.4g}"
-        if now > of.nothing - _ABOVE and of.nothing - known < 2 * _ABOVE + _BELOW:
-            if (
-                steps < _AT_PLATEAU[of.is_dense]
-                and now < of.nothing + _BELOW
-                and of.entropy is None
-            ):
-                return None
         if now > known + _ABOVE:
             if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
                 text = (
@@ -211,7 +239,7 @@ class Expected:
                 return self._symptom("not_begun", of.nothing, f"{text}: it has not begun to learn")
             text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
             return self._symptom("worse_than_frequencies", known, text)
-        if steps < _AT_PLATEAU[of.is_dense]:
+        if steps < of.patience:
             return None
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")

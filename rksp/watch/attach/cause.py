@@ -18,6 +18,7 @@ from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
+from rksp.watch.expected import UNTOLD
 from rksp.watch.groups import local
 
 _LONE = 30.0  # times the second largest change: no optimizer moves one number of a tensor alone
@@ -26,10 +27,9 @@ _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its
 _MATTERS = 0.05  # of the loss
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
-_TOLD = 0.02  # nats that a token tells of its target in no text
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
-_FURTHER = (8.0, 32.0)  # times the way of the last steps
+_FURTHER = (8.0, 64.0, 512.0, 4096.0)  # times the way of the last steps
 _SLOW = frozenset({"not_begun", "worse_than_frequencies", "plateau", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
 _HARMFUL: dict[str, Cause] = {
@@ -359,7 +359,7 @@ def _slow(of: Evidence) -> CauseReport | None:
     if not of.words & (_SLOW | {"above_best"}):
         return None
     checks, told = of.checks, of.targets.information
-    if told is not None and told < _TOLD:
+    if told is not None and told < UNTOLD:
         text = (
             f"a token tells {max(told, 0.0):.2g} nats of its label: the labels have nothing to do "
             "with the inputs; look at how both are paired"
@@ -404,6 +404,7 @@ def _longer(of: Evidence) -> CauseReport | None:
     steps = [one for one in of.kept.steps if one.passes]
     if of.called is None or not steps or not of.kept.earlier:
         return None
+    steps = steps[-4:]
     with of.kept.repeating():
         present = losses_of(steps, of.called)
         for factor in _FURTHER:
@@ -411,17 +412,18 @@ def _longer(of: Evidence) -> CauseReport | None:
                 further = losses_of(steps, of.called)
             known = [i for i, loss in enumerate(further) if math.isfinite(loss)]
             if len(known) < 3 or not _rises(further, present, known):
-                of.ruled_out.append("a longer step is no better")
-                return None
-    now, then = (statistics.median(losses[i] for i in known) for losses in (present, further))
-    if now - then < _MATTERS / 2:
-        of.ruled_out.append("a longer step is no better")
-        return None
-    text = (
-        f"{_FURTHER[-1]:g} times the last steps gives a loss of {then:.4g} on the same batches, "
-        f"now {now:.4g}: the steps are too short; raise the learning rate"
-    )
-    return of.report("rate", text)
+                break
+            now, then = (
+                statistics.median(losses[i] for i in known) for losses in (present, further)
+            )
+            if now - then > _MATTERS / 2 * abs(now):
+                text = (
+                    f"{factor:g} times the way of the last steps gives a loss of {then:.4g} on the "
+                    f"same batches, now {now:.4g}: the steps are too short; raise the learning rate"
+                )
+                return of.report("rate", text)
+    of.ruled_out.append("a longer step is no better")
+    return None
 
 
 def _weight(step: int, kept: Kept) -> CauseReport | None:

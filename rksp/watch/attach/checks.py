@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.documents.confirm import Cause
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.watch.attach.targets import Targets
 from rksp.watch.groups import local
@@ -26,7 +27,8 @@ _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _CLIPPED = 0.01  # of a gradient that a clip leaves
 _NO_RATE = 20  # steps at a rate of 0
-_COPIED, _MOSTLY = 0.98, 0.6
+_COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
+_OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
 
 
@@ -76,9 +78,11 @@ class Checks:
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     _before: Tensor | None = None
     _after: Tensor | None = None
+    _pulled: Tensor | None = None
     _pending: Tensor | None = None
     _reached: dict[str, bool] = field(default_factory=dict)
-    _had_state: bool = False
+    _count: float = 0.0
+    _written_often: int = 0
     _is_standing: bool = False
     _without: int = 0
     _sampled: list[Tensor] = field(default_factory=list)
@@ -146,12 +150,8 @@ class Checks:
 
     @torch.no_grad()
     def before_update(self) -> None:
-        """Look at the state of the optimizers before their step."""
-        self._before = self._sample()
-        stateful = any(self._state(one) for one in self.optimizers())
-        if self._had_state and not all(map(self._state, self._stepping())):
-            self.lost_state_at = self.step
-        self._had_state |= stateful
+        """Remember the weights and the gradients of a step."""
+        self._before, self._pulled = self._sample(), self._sample(of_gradients=True) != 0
 
     @torch.no_grad()
     def after_update(self) -> Iterator[Finding]:
@@ -159,10 +159,22 @@ class Checks:
         before, self._after = self._before, self._sample()
         if before is not None and before.shape == self._after.shape:
             moved = self._after - before
-            parts = [moved.square().mean().sqrt(), (moved == 0).float().mean()]
+            pulled = definite(self._pulled)  # entries that have a gradient
+            same = ((moved == 0) & pulled).sum() / pulled.sum().clamp(min=1)
+            parts = [moved.square().mean().sqrt(), same]
             self._pending = torch.stack(parts)
         if self.step == 1:
             yield from self._covered()
+        count = self._counted()
+        if count < self._count:
+            self.lost_state_at = self.step
+        self._count = count
+        if self._written_often >= _OFTEN and not self._is_standing:
+            text = (
+                f"in each of {_OFTEN} steps up to {self.step} the weights were changed without the "
+                f"optimizer, by {self.written:.3g} times its usual step; look for what writes them"
+            )
+            yield from self._once("written", "written", text, value=self.written)
         if len(self.unmoved) == _DAYS and min(self.unmoved) >= _STANDS and any(self.rates[-2:]):
             yield from self._once("unmoved", "precision", self.unmoved_text)
 
@@ -172,9 +184,9 @@ class Checks:
         share = statistics.median(self.unmoved)
         kinds = sorted({str(p.dtype).removeprefix("torch.") for p in self.model.parameters()})
         return (
-            f"{100 * share:.3g} % of the weights are the same before and after a step: updates at a "
-            f"rate of {short(self.rates[-1], 2)} round away in {', '.join(kinds)}; keep the weights "
-            "in float32"
+            f"{100 * share:.3g} % of the weights are the same before and after a step: updates at "
+            f"a rate of {short(self.rates[-1], 2)} round away in {', '.join(kinds)}; keep the "
+            "weights in float32"
         )
 
     @property
@@ -200,6 +212,11 @@ class Checks:
             yield from self._once(
                 "masked", "labels", f"{text} labels are made", is_critical=self.step < 3
             )
+        if seen.is_one and (seen.rows or 0) >= _MANY and seen.dense.value > 0.5:
+            text = (
+                f"all {seen.rows} targets of the step are the same token; look at what feeds them"
+            )
+            yield from self._once("one token", "data", text)
         if seen.is_twice and self.step < _FIRST:
             text = "cross-entropy takes logits, and these went through a softmax already: leave out"
             yield from self._once("softmax twice", "script", f"{text} the softmax of the model")
@@ -316,12 +333,15 @@ class Checks:
             self._sample()
         return sum(p.grad is not None and bool(local(p.grad).any()) for p in self._sampled[:4])
 
-    def _stepping(self) -> list[Optimizer]:
-        own = {id(p) for p in self.model.parameters()}
-        optimizers = self.optimizers()
-        return [
-            o for o in optimizers if any(id(p) in own for g in o.param_groups for p in g["params"])
+    def _counted(self) -> float:
+        """Return how many steps the optimizers themselves have counted, as Adam does."""
+        counts = [
+            float(state["step"])
+            for one in self.optimizers()
+            for state in list(one.state.values())[:1]
+            if "step" in state
         ]
+        return max(counts, default=0.0)
 
     def _state(self, one: Optimizer) -> bool:
         return bool(one.state)
@@ -339,21 +359,29 @@ class Checks:
         self._steps.append(moved)
         if rest > 0 and self.step <= 10:
             self._is_standing = True  # as a script that norms its weights each time
-        elif rest > 2 * usual > 0 and not self._is_standing and self.written_at is None:
+        if not rest > 2 * usual > 0 or self._is_standing:
+            self._written_often = 0
+            return
+        self._written_often += 1
+        if self.written_at is None:
             self.written_at, self.written = self.step, rest / usual
 
-    def _sample(self) -> Tensor:
-        """Return entries of the trained tensors, evenly spread, as float32."""
+    def _sample(self, *, of_gradients: bool = False) -> Tensor:
+        """Return entries of the trained tensors, or of their gradients, as float32."""
         if not self._sampled:
             trained = [p for p in self.model.parameters() if p.requires_grad and local(p).numel()]
             every = -(-len(trained) // _TENSORS) or 1
             self._sampled = sorted(trained, key=lambda p: -p.dim())[:: max(every, 1)]
         parts = []
         for p in self._sampled:
-            flat = local(p)
-            if flat.is_contiguous():
-                flat = flat.view(-1)
-                parts.append(flat[:: -(-len(flat) // _ENTRIES)].float())
+            flat, grad = local(p), p.grad
+            if not flat.is_contiguous():
+                continue
+            if of_gradients:
+                # A copy of the gradient only where its layout is another.
+                flat = torch.zeros_like(flat) if grad is None else local(grad).reshape(flat.shape)
+            flat = flat.reshape(-1)
+            parts.append(flat[:: -(-len(flat) // _ENTRIES)].float())
         return torch.cat(parts) if parts else torch.zeros(0)
 
 

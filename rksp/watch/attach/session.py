@@ -449,7 +449,9 @@ class Session:
             self._tell(head, None)
             return
         self._asked[head.quantity] = asked + 1
-        found = self._diagnose({alarm.quantity for alarm in alarms}, has_moved)
+        words = {alarm.quantity for alarm in alarms}
+        words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
+        found = self._diagnose(words, has_moved)
         if (
             is_open
             and last is not None

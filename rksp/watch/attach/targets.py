@@ -36,6 +36,7 @@ class CrossEntropy(NamedTuple):
         total, count: Sum of the losses of those that count, in nats, and their number.
         classes: Number of classes.
         is_twice: Whether what it takes for logits went through a softmax already.
+        is_one: Whether all targets that count are the same.
     """
 
     targets: Tensor
@@ -44,6 +45,7 @@ class CrossEntropy(NamedTuple):
     count: Tensor
     classes: int
     is_twice: bool
+    is_one: Tensor
 
 
 def cross_entropy_of(loss: Tensor) -> CrossEntropy | None:
@@ -81,7 +83,13 @@ def _read(node: Any) -> CrossEntropy:
     own = rows.gather(1, targets.where(counts, 0)[:, None])[:, 0].float()
     total = -own.where(counts, 0.0).sum()
     return CrossEntropy(
-        targets, ignored, total, counts.sum(), rows.shape[1], _follows_softmax(node)
+        targets=targets,
+        ignored=ignored,
+        total=total,
+        count=counts.sum(),
+        classes=rows.shape[1],
+        is_twice=_follows_softmax(node),
+        is_one=((targets == targets.where(counts, -1).max()) | ~counts).all(),
     )
 
 
@@ -124,6 +132,7 @@ class Targets:
     Attributes:
         own: The model's mean cross-entropy of the step, in nats; None where it has none.
         masked: Whether every target of the step is one that does not count.
+        is_one: Whether all that count are the same.
         reference: What the counts say; None before a target was seen.
         same: Share of targets that are the token at their own place.
         folded: Counts of targets modulo `_FOLDED`.
@@ -131,7 +140,7 @@ class Targets:
 
     def __init__(self) -> None:
         self.own: float | None = None
-        self.masked = self.is_twice = False
+        self.masked = self.is_twice = self.is_one = False
         self.same = Share()
         self.dense = Share()
         self.folded = np.zeros(_FOLDED, np.int64)
@@ -162,6 +171,7 @@ class Targets:
         self.masked = count == 0
         if count:
             self.own = sum(float(one.total) for one, _ in self._passes) / count
+        self.is_one = count > 0 and all(bool(one.is_one) for one, _ in self._passes)
         self.is_twice = all(one.is_twice for one, _ in self._passes)
         self._steps += 1
         if self._steps <= _COUNTED and (self._counts is None or self._counts.sum() < _MOST):
@@ -198,6 +208,7 @@ class Targets:
             classes=classes,
             entropy=entropy_of(self._counts),
             pairs=pairs,
+            information=self.information,
             is_dense=self.dense.value > 0.5,
         )
 
