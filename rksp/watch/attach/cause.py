@@ -211,7 +211,7 @@ def _bad_weight(of: Evidence) -> CauseReport | None:
 def _script(of: Evidence) -> CauseReport | None:
     """Compare what backward was called on with the model's own loss."""
     own, loss = of.targets.own, of.loss
-    if own is None or loss is None or not own or len(of.ratios) < 3:
+    if not own or loss is None or not math.isfinite(loss / own) or len(of.ratios) < 3:
         return None
     usual, now = statistics.median(of.ratios), loss / own
     if not usual or (1 / _FACTOR < now / usual < _FACTOR):
@@ -365,7 +365,7 @@ def _slow(of: Evidence) -> CauseReport | None:
             "with the inputs; look at how both are paired"
         )
         return of.report("labels", text)
-    if checks.unmoved and statistics.median(checks.unmoved) >= _UNMOVED and any(checks.rates[-2:]):
+    if checks.unmoved and _UNMOVED <= statistics.median(checks.unmoved) < 1 and any(checks.rates):
         return of.report("precision", checks.unmoved_text)
     starved = _starved(of)
     if checks.clip <= _CLIPPED and (starved is None or starved >= _STARVED):

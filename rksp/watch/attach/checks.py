@@ -19,7 +19,8 @@ from rksp.watch.attach.targets import Targets
 from rksp.watch.groups import local
 
 _TENSORS, _ENTRIES = 24, 32  # that are sampled, and entries of each
-_FIRST = 5  # steps in which every gradient is looked at
+_FIRST = 5
+_EARLY, _LATER = range(_FIRST), range(40, 40 + _FIRST)  # steps whose every gradient is looked at
 _DAYS = 20  # newest steps that a fact is a median of
 _UNREACHED = 0.25  # of the numbers in matrices
 _MISSED = 0.02  # of the numbers that got a gradient
@@ -137,7 +138,7 @@ class Checks:
         if len(self.rates) == _NO_RATE and not any(self.rates):
             text = f"the learning rate was 0 in each of {_NO_RATE} steps; look at its schedule"
             yield from self._once("no rate", "rate", text)
-        if self.step < _FIRST:
+        if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
     @property
@@ -176,7 +177,12 @@ class Checks:
             )
             yield from self._once("written", "written", text, value=self.written)
         if len(self.unmoved) == _DAYS and min(self.unmoved) >= _STANDS and any(self.rates[-2:]):
-            yield from self._once("unmoved", "precision", self.unmoved_text)
+            is_wide = all(p.dtype == torch.float32 for p in self._sampled)
+            if is_wide and min(self.unmoved) == 1.0:
+                text = f"no weight moved in {_DAYS} steps: no optimizer takes a step on them"
+                yield from self._once("unmoved", "optimizer", text, is_critical=True)
+            else:
+                yield from self._once("unmoved", "precision", self.unmoved_text)
 
     @property
     def unmoved_text(self) -> str:
@@ -241,7 +247,9 @@ class Checks:
             yield from self._once("one target", "labels", text)
 
     def _reach(self) -> Iterator[Finding]:
-        """Look for matrices that no gradient reaches."""
+        """Look for matrices that no gradient reaches, and later for experts that get no token."""
+        if self.step == _LATER[0]:
+            self._reached.clear()
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         with_grad = [(n, p.grad) for n, p in named if p.grad is not None]
         largest = [local(g).abs().amax() for _, g in with_grad if local(g).numel()]
@@ -249,21 +257,21 @@ class Checks:
         reached = {n for (n, _), size in zip(with_grad, sizes, strict=False) if size != 0}
         for name, _ in named:
             self._reached[name] = self._reached.get(name, False) or name in reached
-        if self.step != _FIRST - 1 or not reached:
+        if self.step not in (_EARLY[-1], _LATER[-1]) or not reached:
             return
         tables = {m.weight for m in self.model.modules() if isinstance(m, nn.Embedding)}
         matrices = {n: p for n, p in named if p.dim() > 1 and p not in tables}
         left = {n: p.numel() for n, p in matrices.items() if not self._reached[n]}
         share = sum(left.values()) / max(sum(p.numel() for p in matrices.values()), 1)
         experts = self._experts(set(left))
-        if experts:
+        if experts and self.step in _LATER:
             path, used, count = experts
             text = (
                 f"all tokens go to {used} of the {count} experts in {path}: the others get no "
                 "gradient; balance the router"
             )
             yield from self._once("experts", "router", text, module=path)
-        elif share >= _UNREACHED:
+        elif share >= _UNREACHED and not experts:
             first = next(iter(left))
             text = (
                 f"no gradient reaches {len(left)} of {len(matrices)} matrices, {100 * share:.3g} % "
