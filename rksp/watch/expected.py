@@ -231,7 +231,8 @@ class Expected:
         if pace < 0 and gap / -pace < _PACE * steps:
             return None
         has = f"after {steps} steps the loss is {now:.4g}"
-        if now > known + _ABOVE:
+        around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
+        if now > known + max(_ABOVE, 3 * around) and (of.is_dense or now > known + _RISE / 2):
             if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
                 text = (
                     f"{has}, and a model that knows nothing has {of.nothing:.3g} (ln {of.classes})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -18,12 +19,12 @@ class Pulse:
     """Watches the time between two steps of the thread that makes it.
 
     Args:
-        call: Called once a pause with its seconds, the usual ones of a step, and where the script
-            stands; from the thread beside.
+        call: A method, called once a pause with its seconds, the usual ones of a step, and where
+            the script stands; from the thread beside.
     """
 
     def __init__(self, call: Callable[[float, float, str], None]) -> None:
-        self._call = call
+        self._call = weakref.WeakMethod(call)  # a thread keeps no model of the script alive
         self._script = threading.get_ident()
         self._beats: deque[float] = deque(maxlen=64)
         self._at = time.monotonic()
@@ -56,12 +57,14 @@ class Pulse:
         return median(self._beats) if self._beats else 0.0
 
     def _look(self) -> None:
-        while not self._over.wait(_LOOKS):
+        while not self._over.wait(_LOOKS) and self._call() is not None:
             since = time.monotonic() - self._at
             usual = self.usual
             if not self._is_said and since > max(_LEAST, _USUAL * usual, 2 * self._longest):
                 self._is_said = True
-                self._call(since, usual, self._place())
+                if (call := self._call()) is not None:
+                    call(since, usual, self._place())
+                    del call
 
     def _place(self) -> str:
         """Return the innermost line of the script that runs, outside of libraries."""

@@ -39,6 +39,7 @@ class Settings:
     model: nn.Module
     changes: list[Change] = field(default_factory=list)
     _known: dict[str, Any] = field(default_factory=dict)
+    _peak: float = 0.0
 
     def note(
         self, step: int, optimizers: Sequence[Optimizer], passing: Mapping[str, Any], *, rate: bool
@@ -67,6 +68,7 @@ class Settings:
             ):
                 self.changes.append(Change(step, name, before, value))
         self._known |= now
+        self._peak = max(self._peak, now["learning rate"])
 
     def recent(self, step: int, within: int = _NOT_LATER) -> list[Change]:
         """Return the changes of the last steps; not those of the very first."""
@@ -91,8 +93,8 @@ class Settings:
         return found
 
 
-def _jumps(before: float, now: float, counts: bool) -> bool:
-    return counts and before > 0 and not 1 / _FACTOR < now / before < _FACTOR
+def _jumps(before: float, now: float, peak: float) -> bool:
+    return before > 0 and (now > _FACTOR * peak or now * _FACTOR < before)
 
 
 def _said(value: Any) -> str:
