@@ -75,6 +75,7 @@ class Finder:
         self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._loaded: set[str] = set()  # what the script loaded a state into
+        self.keep: Callable[[Session], None] = lambda session: None  # gets each session
 
     @property
     def session(self) -> Session | None:
@@ -87,6 +88,10 @@ class Finder:
         finder = cls(json.loads(os.environ["RKSP_WATCH"]))
         finder.hook()
         atexit.register(finder.close)
+
+    def take(self, optimizer: Optimizer) -> None:
+        """Take an optimizer that was made before the watch."""
+        self._made.append(weakref.ref(optimizer))
 
     def close(self) -> None:
         """End the watch, and leave torch as it was; not to be called inside of a hook."""
@@ -340,6 +345,7 @@ class Finder:
         self._phase, self._is_called, self._has_mode = _Phase.BETWEEN, module is not None, False
         session = Session(root, module, met, self.options, self._optimizers, self._loaded)
         self._session = weakref.ref(session)
+        self.keep(session)
         if all(owner is not FullyShardedDataParallel for owner, *_ in self._wrapped):
             self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
         hook = functools.partial(self._before_entry, session)

@@ -91,6 +91,7 @@ class Session:
         self._rate = -1.0
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
+        self.crash: BaseException | None = None  # that ended the run, where it is known
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
         self._was_stopped = self._is_closed = False
@@ -144,6 +145,11 @@ class Session:
     def watch(self) -> Watch:
         """Readings, alarms, costs and silent monitors."""
         return self._beside.watch
+
+    @property
+    def causes(self) -> list[CauseReport]:
+        """What was found of alarms, in order."""
+        return self._diagnoses
 
     @property
     def optimizer(self) -> Any:
@@ -249,7 +255,7 @@ class Session:
             return
         self._is_closed = True
         self._pulse.close()
-        crash = getattr(sys, "last_value", None)
+        crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
         self.voice.note("targets", folded=self.targets.folded.tolist())
