@@ -198,9 +198,9 @@ class Expected:
         now = self.smooth()
         self.best = min(self.best, now)
         start, noise = float(np.median(self.losses[:3])), _NOISES * self.noise
-        if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > start:
+        if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > self.losses[0]:
             text = (
-                f"the loss began at {start:.4g} and is {now:.4g}, worse than that of a model that "
+                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a model that "
                 f"knows nothing, {of.nothing:.3g} (ln {of.classes})"
             )
             return self._symptom("worse_than_nothing", of.nothing, text, is_critical=True)
@@ -228,11 +228,12 @@ class Expected:
         slope = float(x @ part / (x @ x))
         error = float(np.std(part - part.mean() - slope * x)) / math.sqrt(float(x @ x))
         pace = slope - 2 * error  # the fastest fall that these losses allow
-        if pace < 0 and gap / -pace < _PACE * steps:
-            return None
+        is_slow = pace >= 0 or gap / -pace >= _PACE * steps
         has = f"after {steps} steps the loss is {now:.4g}"
         around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
         if now > known + max(_ABOVE, 3 * around) and (of.is_dense or now > known + _RISE / 2):
+            if not is_slow:
+                return None
             if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
                 text = (
                     f"{has}, and a model that knows nothing has {of.nothing:.3g} (ln {of.classes})"
@@ -240,7 +241,7 @@ class Expected:
                 return self._symptom("not_begun", of.nothing, f"{text}: it has not begun to learn")
             text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
             return self._symptom("worse_than_frequencies", known, text)
-        if steps < of.patience:
+        if steps < of.patience or slope * len(part) < -_BELOW:
             return None
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")

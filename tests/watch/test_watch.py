@@ -364,14 +364,14 @@ def test_monitors_are_made_by_name() -> None:
     assert make_monitors(["gradient_norm"])[0].name == "gradient-norm"
     with pytest.raises(InputError, match=r"did you mean gradient-norm\? The monitors are loss, "):
         make_monitors(["gradient-nrom"])
-    for text, said in (
+    for text, told in (
         ("loss:every=0", "greater than 0"),
         ("loss:often", "key=value"),
         ("loss:every=x", "every='x'"),
         ("loss:states=2", "no option 'states'"),
         ("all:every=2", "no monitor 'all'"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=told):
             make_monitors([text])
     with pytest.raises(InputError, match="twice"):
         Watch([*make_monitors(["loss"]), *make_monitors(["loss"])])

@@ -137,6 +137,9 @@ class Session:
             silent=self.watch.silent,
         )
         self._pulse = Pulse(self._stands_still)
+        if self._is_compiled:
+            off = [name for name, why in self.watch.silent.items() if "compiled" in why]
+            self.voice.say(f"the model is compiled: {', '.join(off)} are off, and all else is on")
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
@@ -298,6 +301,8 @@ class Session:
             asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
             asked |= {"model": name_of(described), "log": str(self.voice.log.path)}
             self.voice.leave("forecast", json.dumps(asked, default=str))
+        else:
+            self.voice.say("no forecast: the model has no configuration of transformers")
         if self.options["record"]:
             self._recorded = Recorded(self.options["record"], described, self.optimizers[0], recipe)
             self._recorded.note(self._loss)

@@ -63,9 +63,10 @@ class Settings:
             now |= self._of_modules()
         for name, value in now.items():
             before = self._known.get(name, value)
-            if value != before and not (
-                name == "learning rate" and not _jumps(before, value, rate)
-            ):
+            if value == before:
+                continue
+            # A schedule that restarts comes back to where it was.
+            if name != "learning rate" or (rate and _jumps(before, value, self._peak)):
                 self.changes.append(Change(step, name, before, value))
         self._known |= now
         self._peak = max(self._peak, now["learning rate"])
