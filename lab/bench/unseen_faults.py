@@ -2,8 +2,8 @@
 
 `unseen_script.py` and the words of this table came before their author had read a rule of the watch
 (its command and the reviews alone were known); no row is fitted to the rules.
-Each row names what a practitioner would accept: `right` as the cause, `partly` as the symptom. What a
-run says is its alarms and its causes:
+Each row names what a practitioner would accept: `right` as the cause, `partly` as the symptom.
+What a run says is its alarms and its causes:
 
 - right: a cause, or an alarm, that says what is wrong;
 - partly: the symptom is told, and no other cause is named;

@@ -200,8 +200,8 @@ class Expected:
         start, noise = float(np.median(self.losses[:3])), _NOISES * self.noise
         if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > self.losses[0]:
             text = (
-                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a model that "
-                f"knows nothing, {of.nothing:.3g} (ln {of.classes})"
+                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a "
+                f"model that knows nothing, {of.nothing:.3g} (ln {of.classes})"
             )
             return self._symptom("worse_than_nothing", of.nothing, text, is_critical=True)
         learned = min(start, of.nothing) - self.best
