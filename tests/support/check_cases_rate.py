@@ -33,11 +33,6 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"learning_rate": 9e-4}),
     ),
-    "learning-rate, far under the edge": (
-        healthy(recipe={"learning_rate": 5e-3}),
-        Level.NOTE,
-        healthy(recipe={"learning_rate": 9e-4}),
-    ),
     "published-rate": (
         healthy(recipe={"learning_rate": 1e-2}),
         Level.WARNING,
