@@ -146,6 +146,38 @@ def test_a_fault_is_named_by_its_number(tmp_path, fault):
     assert causes[:1] == [fault] and losses
 
 
+class Attending(nn.Module):
+    """Attention over all tokens, or over those before."""
+
+    def __init__(self, *, is_causal: bool) -> None:
+        super().__init__()
+        self.embed, self.head, self.is_causal = nn.Embedding(32, 16), nn.Linear(16, 32), is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)[:, None]
+        return self.head(F.scaled_dot_product_attention(x, x, x, is_causal=self.is_causal)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "ahead", "expected"),
+    [(False, 1, "looks ahead"), (True, 2, "shifted twice"), (True, 1, None)],
+)
+def test_a_leak_is_seen_by_what_moves_and_a_double_shift_by_its_labels(
+    tmp_path, is_causal, ahead, expected
+):
+    torch.manual_seed(0)
+    net = Attending(is_causal=is_causal)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    with rksp.watch(net, optimizer, log=tmp_path / "watch.jsonl") as watched:
+        for _ in range(6):
+            rows = torch.randint(32, (8, 18))
+            logits = net(rows[:, :16])
+            F.cross_entropy(logits.flatten(0, 1), rows[:, ahead:][:, :16].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [one.quantity for one in watched.alarms] == ([expected] if expected else [])
+
+
 def test_gradients_that_stay_are_told_of(tmp_path):
     assert run(tmp_path, "zero")[1][:1] == ["script"]
 

@@ -29,6 +29,7 @@ _EARLY = 100  # steps in which a run that never warmed up is said to have lacked
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
+_DROPS = 0.6  # of what passes; papers use 0.5 at most
 _FURTHER = (8.0, 64.0, 512.0, 4096.0)  # times the way of the last steps
 _SLOW = frozenset({"not_begun", "worse_than_frequencies", "plateau", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
@@ -228,7 +229,9 @@ def _script(of: Evidence) -> CauseReport | None:
 
 
 def _resumed(of: Evidence) -> CauseReport | None:
-    return of.report("state", of.before) if of.before and of.step < _EARLY else None
+    if not of.before or of.step >= _EARLY:
+        return None
+    return of.report("rate" if of.before.startswith("the learning rate") else "state", of.before)
 
 
 def _start(of: Evidence) -> CauseReport | None:
@@ -379,6 +382,10 @@ def _slow(of: Evidence) -> CauseReport | None:
         return of.report("precision", text)
     if checks.decays >= _DECAYS:
         return of.report("decay", checks.decay_text)
+    drops = [m.p for m in of.kept.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    if drops and max(drops) >= _DROPS:
+        text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
+        return of.report("setting", text)
     return _longer(of)
 
 

@@ -230,11 +230,22 @@ class Checks:
         if own is not None and loss is not None and own > 0.1 and abs(loss + own) < 0.05 * own:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
+        if seen.repeats == _DAYS and seen.dense.value > 0.5:
+            text = f"the targets are the same in each of {_DAYS} steps: one batch comes again"
+            yield from self._once("one batch", "data", text)
         if self.step != 3 or (reference := seen.reference) is None:
             return
-        if reference.is_dense and seen.same.value >= _COPIED and (reference.entropy or 0) > 0.5:
+        own, one, two = (share.value for share in seen.ahead)
+        varies = reference.is_dense and (reference.entropy or 0) > 0.5
+        if varies and two >= _COPIED > one and own < _COPIED:
             text = (
-                f"{100 * seen.same.value:.3g} % of the labels are the input at their own place: "
+                f"{100 * two:.3g} % of the labels are the token two ahead: they are shifted twice "
+                "(by the script and by the model); shift them once"
+            )
+            yield from self._once("shifted twice", "labels", text)
+        if varies and own >= _COPIED:
+            text = (
+                f"{100 * own:.3g} % of the labels are the input at their own place: "
                 "the model is asked for what it is given (a leak); shift them by one token"
             )
             yield from self._once("labels are inputs", "labels", text)

@@ -32,7 +32,7 @@ from rksp.watch.attach.companion import (
     name_of,
     optimizer_of,
 )
-from rksp.watch.attach.kept import Kept, losses_of
+from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
 from rksp.watch.attach.log import Voice
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.attach.pulse import Pulse
@@ -53,6 +53,7 @@ _PER_DIAGNOSIS = 1000
 _EPISODE = 50  # steps after a cause was found in which an alarm is taken for the same trouble
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
+_SHIFTED = 0.9  # of the targets are the next token
 _TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
 _EXPECTED = "expected"  # the monitor of what needs no baseline
 
@@ -102,6 +103,7 @@ class Session:
         self._ratios: list[float] = []
         self._loaded, self._before = loaded, ""
         self._is_faithful = False
+        self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
         self._was_critical = False
         self._folded = 0
@@ -240,7 +242,8 @@ class Session:
 
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
-        found = list(self.checks.after_update())
+        found = [*self.checks.after_update(), *([self._ahead] if self._ahead else [])]
+        self._ahead = None
         self._beside.after_update(self._moment)
         self._say_what_was_saved()
         self._hear(self._beside.heard, found, has_moved=True)
@@ -365,6 +368,13 @@ class Session:
         with contextlib.suppress(Exception), self._kept.repeating():
             repeated = losses_of([self._kept.steps[-1]], called)[-1]
             self._is_faithful = abs(repeated - observed) <= _FAITHFUL * (1 + abs(observed))
+            if self.targets.ahead[1].value > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
+                self._ahead = Finding(
+                    name="looks ahead",
+                    cause="labels",
+                    text="a change of the last token moves the predictions before it, and these "
+                    "are of the next token: the model sees what it is asked for (a leak); mask it",
+                )
 
     def _repeatable(self) -> nn.Module | None:
         """Return what a repetition calls; None where the model cannot be called here."""

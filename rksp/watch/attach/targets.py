@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from rksp.ground.model import definite
 from rksp.watch.expected import Reference, entropy_of, information_of
 
 _FARTHEST = 64  # nodes of the graph between a loss and its cross-entropy
@@ -134,14 +135,17 @@ class Targets:
         masked: Whether every target of the step is one that does not count.
         is_one: Whether all that count are the same.
         reference: What the counts say; None before a target was seen.
-        same: Share of targets that are the token at their own place.
+        ahead: Shares of targets that are the token at their own place, one and two ahead of it.
+        repeats: Steps in a row with the same targets.
         folded: Counts of targets modulo `_FOLDED`.
     """
 
     def __init__(self) -> None:
         self.own: float | None = None
         self.masked = self.is_twice = self.is_one = False
-        self.same = Share()
+        self.ahead = (Share(), Share(), Share())
+        self.repeats = 0
+        self._last: bytes = b""
         self.dense = Share()
         self.folded = np.zeros(_FOLDED, np.int64)
         self._counts: np.ndarray | None = None
@@ -177,6 +181,9 @@ class Targets:
         if self._steps <= _COUNTED and (self._counts is None or self._counts.sum() < _MOST):
             for one, words in self._passes:
                 self._count(one, words)
+            content = self._passes[0][0].targets.cpu().numpy().tobytes()
+            self.repeats = self.repeats + 1 if content == self._last else 0
+            self._last = content
         self._passes = []
 
     def _count(self, one: CrossEntropy, words: Tensor | None) -> None:
@@ -191,7 +198,14 @@ class Targets:
         self.dense.add(int(inside.sum()) if before is not None else 0, len(targets))
         if before is not None:
             x, y = before[inside], targets[inside]
-            self.same.add(int((x == y).sum()), len(y))
+            shape = (len(definite(words)), -1)
+            rows, asked = before.reshape(shape), targets.reshape(shape)
+            for ahead, share in enumerate(self.ahead):
+                length = rows.shape[1] - ahead
+                right = asked[:, :length] != one.ignored
+                share.add(
+                    int((rows[:, ahead:] == asked[:, :length])[right].sum()), int(right.sum())
+                )
             code = (x % _FOLDED) * _FOLDED + y % _FOLDED
             self._pairs += np.bincount(code, minlength=_FOLDED**2).reshape(_FOLDED, _FOLDED)
 
