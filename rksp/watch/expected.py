@@ -30,6 +30,7 @@ SMOOTH = 10  # steps of a smoothed loss
 _HIGH = 1.0  # nats above ln C at which a start is too high; healthy ones lie within 0.3
 _EARLIEST = 60  # steps before a run can have failed to begin, and
 _SETTLED = 40  # of them with a rate that no longer rises
+_LATEST = 5_000
 _PACE = 10.0  # times the steps so far that the rest of the way may take at the present pace
 _BELOW = 0.05  # nats below the frequencies where something is learned
 _ABOVE = 0.1
@@ -216,7 +217,13 @@ class Expected:
         """Tell whether the loss will at its pace ever be below what frequencies alone give."""
         steps = self.step + 1
         is_early = steps < _EARLIEST or settled is None or steps < settled + _SETTLED
-        if is_early or steps % 5 or self.said & {"not_begun", "worse_than_frequencies", "plateau"}:
+        is_late = steps > _LATEST  # by then it has long begun, or was told of
+        if (
+            is_early
+            or is_late
+            or steps % 5
+            or self.said & {"not_begun", "worse_than_frequencies", "plateau"}
+        ):
             return None
         known = of.nothing if of.entropy is None else min(of.entropy, of.nothing)
         part = np.array(self.losses[-max(_SETTLED, steps // 2) :])

@@ -26,6 +26,7 @@ _FEWEST = 16  # numbers of a tensor of which one can be alone
 _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its neighbors
 _MATTERS = 0.05  # of the loss
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
+_RECENT = 20  # steps that a usual ratio is of: that with label smoothing drifts
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
@@ -65,6 +66,7 @@ class Evidence:
         has_moved: Whether the weights have moved since the step's passes.
         has_warmed_up: Whether the rate rose at the start, or the run goes on with another.
         is_faithful: Whether a repeated step once gave the loss that the script had.
+        has_loaded: Whether the script loaded weights or a state.
         before: Why this run may not continue the one before it; empty if it does not go on.
     """
 
@@ -81,6 +83,7 @@ class Evidence:
     has_moved: bool = False
     has_warmed_up: bool = True
     is_faithful: bool = False
+    has_loaded: bool = False
     before: str = ""
     ruled_out: list[str] = field(default_factory=list)
 
@@ -214,7 +217,7 @@ def _script(of: Evidence) -> CauseReport | None:
     own, loss = of.targets.own, of.loss
     if not own or loss is None or not math.isfinite(loss / own) or len(of.ratios) < 3:
         return None
-    usual, now = statistics.median(of.ratios), loss / own
+    usual, now = statistics.median(list(of.ratios)[-_RECENT:]), loss / own
     if not usual or (1 / _FACTOR < now / usual < _FACTOR):
         return None
     changed = [one for one in of.settings.recent(of.step) if one.name in ("passes", "targets")]
@@ -238,8 +241,8 @@ def _start(of: Evidence) -> CauseReport | None:
     """Name the weights whose initialization makes the first loss too high."""
     if "start_high" not in of.words:
         return None
-    if not of.checks.was_fresh_now():
-        text = "the optimizer has a state, and the weights do not fit these data"
+    if of.has_loaded or not of.checks.was_fresh_now():
+        text = "weights or a state were loaded, and they do not fit these data"
         return of.report("state", f"{text}: was the right checkpoint loaded?")
     sizes = {
         n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))

@@ -27,7 +27,6 @@ _MISSED = 0.02  # of the numbers that got a gradient
 _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _CLIPPED = 0.01  # of a gradient that a clip leaves
-_NO_RATE = 20  # steps at a rate of 0
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
@@ -75,7 +74,7 @@ class Checks:
     unmoved: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     clips: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     decays: float = 0.0
-    rates: list[float] = field(default_factory=list)
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     _before: Tensor | None = None
     _after: Tensor | None = None
@@ -135,8 +134,8 @@ class Checks:
         yield from self._of_targets(loss)
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
-        if len(self.rates) == _NO_RATE and not any(self.rates):
-            text = f"the learning rate was 0 in each of {_NO_RATE} steps; look at its schedule"
+        if self.step == _DAYS - 1 and not any(self.rates):
+            text = f"the learning rate was 0 in each of {_DAYS} steps; look at its schedule"
             yield from self._once("no rate", "rate", text)
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
@@ -176,7 +175,7 @@ class Checks:
                 f"optimizer, by {self.written:.3g} times its usual step; look for what writes them"
             )
             yield from self._once("written", "written", text, value=self.written)
-        if len(self.unmoved) == _DAYS and min(self.unmoved) >= _STANDS and any(self.rates[-2:]):
+        if len(self.unmoved) == _DAYS and min(self.unmoved) >= _STANDS and any(self.rates):
             is_wide = all(p.dtype == torch.float32 for p in self._sampled)
             if is_wide and min(self.unmoved) == 1.0:
                 text = f"no weight moved in {_DAYS} steps: no optimizer takes a step on them"
@@ -262,8 +261,8 @@ class Checks:
         if self.step == _LATER[0]:
             self._reached.clear()
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        with_grad = [(n, p.grad) for n, p in named if p.grad is not None]
-        largest = [local(g).abs().amax() for _, g in with_grad if local(g).numel()]
+        with_grad = [(n, g) for n, p in named if (g := _dense(p.grad)) is not None]
+        largest = [g.abs().amax() for _, g in with_grad]
         sizes = torch.stack([x.float() for x in largest]).tolist() if largest else []
         reached = {n for (n, _), size in zip(with_grad, sizes, strict=False) if size != 0}
         for name, _ in named:
@@ -350,7 +349,8 @@ class Checks:
         """Return how many of the sampled tensors hold gradients that are not zero."""
         if not self._sampled:
             self._sample()
-        return sum(p.grad is not None and bool(local(p.grad).any()) for p in self._sampled[:4])
+        grads = [_dense(p.grad) for p in self._sampled[:4]]
+        return sum(grad is not None and bool(grad.any()) for grad in grads)
 
     def _counted(self) -> float:
         """Return how many steps the optimizers themselves have counted, as Adam does."""
@@ -393,15 +393,21 @@ class Checks:
             self._sampled = sorted(trained, key=lambda p: -p.dim())[:: max(every, 1)]
         parts = []
         for p in self._sampled:
-            flat, grad = local(p), p.grad
-            if not flat.is_contiguous():
+            flat, grad = local(p), _dense(p.grad)
+            if not flat.is_contiguous() or flat.is_complex():
                 continue
             if of_gradients:
                 # A copy of the gradient only where its layout is another.
-                flat = torch.zeros_like(flat) if grad is None else local(grad).reshape(flat.shape)
+                flat = torch.zeros_like(flat) if grad is None else grad.reshape(flat.shape)
             flat = flat.reshape(-1)
             parts.append(flat[:: -(-len(flat) // _ENTRIES)].float())
         return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def _dense(grad: Tensor | None) -> Tensor | None:
+    """Return this rank's part of a gradient; None of one that is sparse or empty."""
+    own = None if grad is None else local(grad)
+    return own if own is not None and own.layout is torch.strided and own.numel() else None
 
 
 def _shrinks(group: dict[str, Any]) -> float:

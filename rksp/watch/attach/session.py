@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,9 @@ _TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
 _EXPECTED = "expected"  # the monitor of what needs no baseline
 
 
+Found = Finding | Symptom
+
+
 class Session:
     """Watches one model from its first step on; every rank of a run has a session of its own.
 
@@ -100,9 +104,9 @@ class Session:
         self.targets, self.settings = Targets(), Settings(self.model)
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
         self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
-        self._ratios: list[float] = []
+        self._ratios: deque[float] = deque(maxlen=64)
         self._loaded, self._before = loaded, ""
-        self._is_faithful = False
+        self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
         self._was_critical = False
@@ -184,14 +188,17 @@ class Session:
 
     def begin_backward(self, loss: Tensor) -> None:
         """Begin the backward pass from a loss; raises as `after_backward`."""
-        found = list(self.checks.before_backward(self._passes))
+        found = self._checked(lambda: self.checks.before_backward(self._passes))
+        self._checked(lambda: self._read_targets(loss))
+        if found and not self.ranks.are_shared:
+            self._hear([], found, has_moved=False)
+
+    def _read_targets(self, loss: Tensor) -> None:
         known = cross_entropy_of(loss)
         if known is not None:
             self.targets.add(known, *self._inputs)
             if self._kept is not None:
                 self._kept.add_targets(known)
-        if found and not self.ranks.are_shared:
-            self._hear([], found, has_moved=False)
 
     def end_micro_batch(self) -> None:
         """End a backward pass."""
@@ -224,17 +231,18 @@ class Session:
         self._end_warm_up()
         if self._recorded is not None:
             self._recorded.note(loss)
-        self.targets.end()
+        self._checked(self.targets.end)
+        own = self._own()
         with unscaled(self.model, scale):
-            found = list(self._expect(loss))
+            found = self._checked(lambda: self._expect(loss, own))
             self._beside.after_backward(self._moment)
             self._hear(self._beside.heard, found, has_moved=False)
-            own = self.targets.own
-            if own and loss is not None and math.isfinite(loss / own):
-                self._ratios.append(loss / own)
+            mine = self.targets.own
+            if mine and loss is not None and math.isfinite(loss / mine):
+                self._ratios.append(loss / mine)
             if self.step == _CONTROL:
                 self._control()
-            self.checks.before_update()
+            self._checked(self.checks.before_update)
             if self.options["on_alarm"] == "shape" and not math.isfinite(loss or 0.0):
                 self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
             else:
@@ -242,7 +250,8 @@ class Session:
 
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
-        found = [*self.checks.after_update(), *([self._ahead] if self._ahead else [])]
+        found = self._checked(self.checks.after_update)
+        found += [] if self._ahead is None else [self._ahead]
         self._ahead = None
         self._beside.after_update(self._moment)
         self._say_what_was_saved()
@@ -312,7 +321,15 @@ class Session:
 
     # What is expected
 
-    def _expect(self, loss: float | None) -> Iterator[Finding | Symptom]:
+    def _own(self) -> float | None:
+        """Return the model's own loss of the step, of all ranks that step together."""
+        own = self.targets.own
+        if self.ranks.are_shared:
+            known = mean_over_ranks(float(own is not None))
+            own = mean_over_ranks(own or 0.0) / known if known else None
+        return own
+
+    def _expect(self, loss: float | None, own: float | None) -> Iterator[Found]:
         """Yield what is wrong by itself, and a loss that is not what it should be."""
         norm = None
         if self._limit is not None and (norms := gradient_norms(self._moment)):
@@ -323,10 +340,7 @@ class Session:
         yield from self.checks.after_backward(
             limit=self._limit, norm=norm, loss=loss, settled=is_settled
         )
-        own, reference = self.targets.own, self.targets.reference
-        if self.ranks.are_shared:
-            known = mean_over_ranks(float(own is not None))
-            own = mean_over_ranks(own or 0.0) / known if known else None
+        reference = self.targets.reference
         if own is None or reference is None or not math.isfinite(own):
             return
         if self._start_loss is None:
@@ -334,6 +348,17 @@ class Session:
             self._continue(own, reference.nothing)
         settled = int(self._warm_at) if is_settled else None
         yield from self.expected.feed(own, reference, settled=settled)
+
+    def _checked(self, look: Callable[[], Iterable[Found] | None]) -> list[Found]:
+        """Return what a look finds; one that fails is the last, and the monitors go on."""
+        if not self._has_checks:
+            return []
+        try:
+            return list(look() or ())
+        except Exception as error:
+            self._has_checks = False
+            self.watch.silent[_EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
+            return []
 
     def _continue(self, loss: float, nothing: float) -> None:
         """Tell at the first loss whether the run goes on with the last one in its log."""
@@ -383,9 +408,7 @@ class Session:
 
     # What is said
 
-    def _hear(
-        self, heard: Sequence[Alarm], found: Sequence[Finding | Symptom], *, has_moved: bool
-    ) -> None:
+    def _hear(self, heard: Sequence[Alarm], found: Sequence[Found], *, has_moved: bool) -> None:
         """Say what the last phase raised, and do what it is to set off.
 
         Raises:
@@ -416,7 +439,7 @@ class Session:
             self.voice.leave("stop", reason)
             raise SystemExit(STOPPED)
 
-    def _alarm_of(self, one: Finding | Symptom) -> Alarm:
+    def _alarm_of(self, one: Found) -> Alarm:
         is_finding = isinstance(one, Finding)
         return Alarm(
             monitor=_EXPECTED,
@@ -501,6 +524,7 @@ class Session:
             has_moved=has_moved,
             has_warmed_up=self._warm_at > 1 or self.expected.before is not None,
             is_faithful=self._is_faithful,
+            has_loaded=bool(self._loaded),
             before=self._before,
         )
         try:

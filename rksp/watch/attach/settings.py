@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 _OF_GROUPS = ("weight_decay", "momentum", "betas", "eps", "maximize", "nesterov", "amsgrad")
-_EVERY = 5  # steps between two looks at modules
+_EVERY, _EARLY = 5, 200  # steps between two looks at modules, ten times as many after the first
 _FACTOR = 2.5  # by which a rate changes at once, and no schedule's does
 _NOT_LATER = 60  # steps in which a change counts as new
 
@@ -59,7 +59,7 @@ class Settings:
             if values:
                 now[name.replace("_", " ")] = max(values)
         now["learning rate"] = max((float(group["lr"]) for group in groups), default=0.0)
-        if step % _EVERY == 0:
+        if step % (_EVERY if step < _EARLY else 10 * _EVERY) == 0:
             now |= self._of_modules()
         for name, value in now.items():
             before = self._known.get(name, value)
