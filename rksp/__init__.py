@@ -65,11 +65,14 @@ __all__ = [
     "profile",
     "resolve",
     "score",
+    "watch",
     "why",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "watch":  # a package that can be called
+        return importlib.import_module("rksp.watch")
     if name not in _HOME:
         raise AttributeError(f"module 'rksp' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

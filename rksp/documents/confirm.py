@@ -212,8 +212,9 @@ class AlarmReport(Part):
 
 
 Cause = Literal[
-    "rate", "warm-up", "precision", "attention", "data", "weight", "gradient", "product", "passing",
-    "unknown",
+    "rate", "warm-up", "decay", "clip", "setting", "precision", "initialization", "labels", "data",
+    "script", "optimizer", "unreached", "state", "written", "router", "stall", "attention",
+    "weight", "gradient", "product", "passing", "unknown",
 ]  # fmt: skip
 
 
@@ -222,11 +223,16 @@ class CauseReport(Part):
 
     Attributes:
         step: The step of the alarm.
-        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `precision` (a
-            number beyond the range of its type), `attention` (fused attention is not what its
-            inputs give), `data`, `weight` and `gradient` (one number changed by itself: a flipped
-            bit), `product` (a matrix product is wrong each time), `passing` (the step was wrong
-            once, and repeated is not) or `unknown`.
+        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `decay` (of
+            weights), `clip`, `setting` (another one that the script changed), `precision` (a number
+            beyond the range or the digits of its type), `initialization`, `labels`, `data` (a
+            batch), `script` (its own arithmetic on the loss or in the model), `optimizer` (it
+            misses weights or never steps), `unreached` (no gradient comes to weights), `state` (of
+            the optimizer, lost), `written` (weights, by something else than the optimizer),
+            `router`, `stall` (no step), `attention` (fused attention is not what its inputs give),
+            `weight` and `gradient` (one number changed by itself: a flipped bit), `product` (a
+            matrix product is wrong each time), `passing` (the step was wrong once, and repeated is
+            not) or `unknown`.
         module: Path of the first module, or of the parameter, that is bad; empty where it is none.
         text: What was found and what to do.
     """

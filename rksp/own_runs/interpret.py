@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import words
 from rksp.models.resolve import settings_of
 from rksp.own_runs.outcome import Trained, ended, final_loss
-from rksp.own_runs.record import PREFIX, Shape
+from rksp.own_runs.record import PREFIX, UNSEEN, Shape, is_of_old_watch
 from rksp.own_runs.run import Curve, RawRun, number_of
 from rksp.recipe_files.columns import canonical, in_our_words, without_unit
 from rksp.recipe_files.parse.document import Document
@@ -188,6 +188,7 @@ class Words:
                 or name in _STEPS
             )
             and isinstance(value, int | float | str | bool | list)
+            and not (name in UNSEEN and is_of_old_watch(raw.said))
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}
         kept = {n: v for n, v in said.items() if n not in rates and self._counts(n, said)}

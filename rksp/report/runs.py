@@ -29,6 +29,7 @@ _HEADLINES = {
     "failed": "The run failed",
     "alarmed": "The run raised alarms",
     "quiet": "The run raised no alarm",
+    "crashed": "The script crashed",
 }
 _LOSS = (
     "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
@@ -246,7 +247,7 @@ def watched(report: WatchReport) -> list[page.Block]:
         page.Title(eyebrow="rksp watch", name=report.model, about=about),
         page.Verdict(
             verdict=report.verdict,
-            headline=_HEADLINES[report.verdict],
+            headline=_HEADLINES["crashed" if "raised" in report.ended else report.verdict],
             blocks=[page.Sentence(said) for said in report.conclusions],
         ),
         *_alarms(report, number),

@@ -83,7 +83,7 @@ OPTIONS = {
     + "--task --help-all --apply --baseline --data --exit-zero --fail-on --format "
     "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
     "--select --set --strict --verbose",
-    "watch": "--log --memory --monitor --on-alarm --record --status --to",
+    "watch": "--log --memory --monitor --notify --on-alarm --record --status --to",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --format --max-params --offline --recipe --runs --set "
