@@ -179,20 +179,8 @@ class StepClip(Intervention):
         if not self._updates.moving:
             return
         self._steps += 1
-        self._outputs.measure()
-        moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
         delta = self._bound(moment)
-        rows = self._outputs.of_parameters(self._outputs.shares())
-        own = self._own_shares()
-        parts = [*rows.items(), *own.items()]
-        host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
-        lengths = [len(part) for _, part in parts]
-        factors: dict[nn.Parameter, Tensor] = {}
-        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
-            known = part[part.isfinite()]
-            if len(known):
-                part = torch.where(part.isfinite(), part, known.max())
-                factors.setdefault(parameter, torch.where(part > delta, delta / part, 1.0))
+        factors = self._factors(moment, delta)
         found = [f.min() for p, f in factors.items() if p in self._matrices] or [torch.ones(())]
         lowest, mean = float(min(found)), float(torch.stack(found).log().mean().exp())
         least, scaled = 1.0, set()
@@ -210,6 +198,23 @@ class StepClip(Intervention):
             self._scaled.update(self._named[parameter] for parameter in scaled)
             what = "scaled updates that moved outputs too far"
             self.record(moment, what, scaled=float(len(scaled)), least=least, delta=delta)
+
+    def _factors(self, moment: Moment, delta: float) -> dict[nn.Parameter, Tensor]:
+        """Return by what each update is to be scaled, `[rows]` or `[1]` on the host."""
+        self._outputs.measure()
+        moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
+        rows = self._outputs.of_parameters(self._outputs.shares())
+        own = self._own_shares()
+        parts = [*rows.items(), *own.items()]
+        host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
+        lengths = [len(part) for _, part in parts]
+        factors: dict[nn.Parameter, Tensor] = {}
+        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
+            known = part[part.isfinite()]
+            if len(known):
+                part = torch.where(part.isfinite(), part, known.max())
+                factors.setdefault(parameter, torch.where(part > delta, delta / part, 1.0))
+        return factors
 
     def _bound(self, moment: Moment) -> float:
         rate = moment.learning_rate
