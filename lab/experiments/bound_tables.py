@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.experiments.bounds import ARMS, CHOOSING, Cell
-from lab.experiments.shaping import HALF, Compared, compared, table_of
+from lab.experiments.shaping import HALF, Compared, compared, halved, table_of
 
 Ladders = dict[tuple[Cell, str], dict[float, dict[str, Any]]]
 
@@ -52,8 +52,7 @@ def by_arm(ladders: Ladders, cells: Sequence[Cell]) -> dict[str, list[Compared]]
             continue
         before, lost = _losses(plain), float(next(iter(plain.values()))["first"])
         ms = _ms(plain)
-        halved = {rate: before[rate / 2] for rate in before if rate / 2 in before}
-        found.setdefault(HALF, []).append(compared(before, halved, lost=lost, cost=1.0))
+        found.setdefault(HALF, []).append(compared(before, halved(before), lost=lost, cost=1.0))
         for arm in (arm for arm in ARMS if arm != "none"):
             changed = ladders.get((cell, arm), {})
             if len(changed) == len(cell.rates):

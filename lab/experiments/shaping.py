@@ -60,31 +60,51 @@ class Compared:
     cost: float
 
 
-def compared(plain: LadderRun, changed: LadderRun | None) -> Compared:
-    """Compare two ladders; None stands for half the rate, which the plain ladder holds itself."""
-    policy = OutcomePolicy()
-    before = final_losses(plain, policy)
-    after = before if changed is None else final_losses(changed, policy)
-    best = min(before.values())
+def compared(
+    before: Mapping[float, float], after: Mapping[float, float], *, lost: float, cost: float
+) -> Compared:
+    """Compare a ladder's final losses by rate with those of an arm.
+
+    Args:
+        before: Of all of the ladder's rates.
+        after: Of the arm.
+        lost: What a run that diverged has lost: the loss of the first step.
+        cost: Processor seconds of a step over those without the arm.
+    """
+    margin, best = OutcomePolicy().margin, min(before.values())
     top = min(before, key=before.__getitem__)
-    edge = 10 ** edge_of(before, best, policy.margin, float(plain.curves[0].loss[0])).at
+    edge = 10 ** edge_of(before, best, margin, lost).at
     failing, harm = [], []
     for rate, loss in before.items():
-        own = _at(after, rate / 2 if changed is None else rate)
+        own = _at(after, rate)
         if own is None:
             continue
-        if loss <= best + policy.margin:
+        if loss <= best + margin:
             harm.append(own - loss)
         elif rate > top:
-            failing.append((rate / edge, own <= best + policy.margin))
-    seconds = _seconds(plain if changed is None else changed)
+            failing.append((rate / edge, own <= best + margin))
     return Compared(
         failing=tuple(failing),
         harm=tuple(harm),
         best=min(after.values()) - best,
         width=_width(after),
-        cost=seconds / _seconds(plain),
+        cost=cost,
     )
+
+
+def halved(losses: Mapping[float, float]) -> dict[float, float]:
+    """Return what every rate comes to at half of it, where the ladder has that rate."""
+    half = {rate: _at(losses, rate / 2) for rate in losses}
+    return {rate: loss for rate, loss in half.items() if loss is not None}
+
+
+def _beside(plain: LadderRun, changed: LadderRun | None) -> Compared:
+    """Compare two ladders; None stands for half the rate, which the plain ladder holds itself."""
+    policy = OutcomePolicy()
+    before = final_losses(plain, policy)
+    after = halved(before) if changed is None else final_losses(changed, policy)
+    cost = 1.0 if changed is None else _seconds(changed) / _seconds(plain)
+    return compared(before, after, lost=float(plain.curves[0].loss[0]), cost=cost)
 
 
 def _at(losses: Mapping[float, float], rate: float) -> float | None:
@@ -110,13 +130,13 @@ def by_arm(
         if plain is None or not keep(pair.model, pair.plain.seed):
             continue
         if pair.lever == next(iter(pairs.levers)):
-            found.setdefault(HALF, []).append(compared(plain, None))
+            found.setdefault(HALF, []).append(_beside(plain, None))
         if changed is not None:
-            found.setdefault(pair.lever, []).append(compared(plain, changed))
+            found.setdefault(pair.lever, []).append(_beside(plain, changed))
     return found
 
 
-def rows(groups: Mapping[str, Sequence[Compared]]) -> str:
+def table_of(groups: Mapping[str, Sequence[Compared]]) -> str:
     """Return the table of the arms as Markdown, those that save most first."""
     lines = [(_share(group), _line(name, group)) for name, group in groups.items()]
     return markdown(_HEADER, [cells for _, cells in sorted(lines, key=lambda line: -line[0])])
@@ -159,19 +179,19 @@ def tables(short: Mapping[str, LadderRun], long: Mapping[str, LadderRun]) -> str
     parts = [
         RETRAINED,
         "Ladders that no setting was chosen on:\n",
-        rows(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
+        table_of(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
         "Of these, the decoders:\n",
-        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
+        table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
         "And the others (BERT, T5, ViT):\n",
-        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
+        table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
         "Ladders that settings were chosen on:\n",
-        rows(by_arm(pairs, short, chosen)),
+        table_of(by_arm(pairs, short, chosen)),
     ]
     longer = plan("step_clip_long")
     for tail, said in _LONG.items():
         group = by_arm(longer, long, lambda model, seed, tail=tail: _tail(model) == tail)
         if group:
-            parts += [f"{said}:\n", rows(group)]
+            parts += [f"{said}:\n", table_of(group)]
     return "\n".join(parts)
 
 
