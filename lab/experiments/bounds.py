@@ -49,7 +49,9 @@ class Arm:
     only: str = ""  # the optimizer that it is made for
 
 
-# In the order of their training: the baseline first, then what might win.
+# In the order of their training: the baseline first, then what might win. The first of them are
+# trained at both lengths of the choice before the others are at either.
+_FIRST_ARMS = 6
 ARMS: Mapping[str, Arm] = {
     "none": Arm(),
     "weights_0.05": Arm(make=partial(Bound, rule="weights")),
@@ -100,11 +102,15 @@ class Cell:
         ]
 
 
-def cells() -> Iterator[Sequence[Cell]]:
-    """Yield rounds of cells, which are trained arm by arm."""
-    for seed in (1, 2):
-        yield [Cell(model=m, steps=160, seed=seed) for m in CHOOSING]
-        yield [Cell(model=m, steps=1200, seed=seed) for m in CHOOSING]
+def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
+    """Yield cells and the arms that they are trained with, arm by arm."""
+    first, others = list(ARMS)[:_FIRST_ARMS], list(ARMS)[_FIRST_ARMS:]
+    for seed, arms, steps in product((1, 2), (first, others), (160, 1200)):
+        yield [Cell(model=m, steps=steps, seed=seed) for m in CHOOSING], arms
+    yield from ((cells, list(ARMS)) for cells in _left_out())
+
+
+def _left_out() -> Iterator[Sequence[Cell]]:
     for seed, steps in product((1, 2), (160, 600, 1200, 2400)):
         yield [Cell(model=m, steps=steps, seed=seed) for m in LEFT_OUT]
         if steps in (600, 2400):
@@ -174,9 +180,9 @@ def main() -> None:
     """Train what the file lacks."""
     torch.set_num_threads(1)
     done = {_key(row) for row in rows()}
-    for group in cells():
-        for name in ARMS:
-            for cell in (cell for cell in group if name in cell.arms()):
+    for cells, arms in rounds():
+        for name in arms:
+            for cell in (cell for cell in cells if name in cell.arms()):
                 for rate in cell.rates:
                     asked = {**{f: getattr(cell, f) for f in Cell.__dataclass_fields__}}
                     if _key({**asked, "arm": name, "rate": rate}) in done:
