@@ -1,14 +1,13 @@
 """Train the experiment `bounds`, one run a line, and print its tables: see `bounds.md`.
 
 `python -m lab.experiments.bounds` appends to `results/bounds.jsonl`, in an order of which every
-prefix is of use, and resumes there; `--table` prints what the file holds.
+prefix is of use, and resumes there; `rksp reproduce shaping --stored` prints what the file holds.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -193,9 +192,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--table" in sys.argv:
-        from lab.experiments.bound_tables import table
-
-        print(table(rows()))
-    else:
-        main()
+    main()

@@ -99,9 +99,12 @@ class UpdateBound:
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         """Scale the updates of a step that was taken."""
         skipped = getattr(optimizer, "found_inf", None)  # GradScaler tells a fused optimizer
-        if not self._updates.moving or (skipped is not None and float(skipped) > 0):
-            return
-        self.steps += 1
+        if self._updates.moving and (skipped is None or float(skipped) == 0):
+            self.steps += 1
+            self._bound_step(optimizer)
+        self._updates.forget()  # and so free the copies
+
+    def _bound_step(self, optimizer: Optimizer) -> None:
         bounds = self._bounds(optimizer)
         matrices = [p for p in bounds if self._is_matrix(p)]
         factors = self._factors({p: bounds[p] for p in matrices if self._may_exceed(p, bounds[p])})
