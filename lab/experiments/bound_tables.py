@@ -6,16 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.experiments.bounds import ARMS, CHOOSING, Cell
+from lab.experiments.bounds import ARMS, CHOOSING, Cell, rows
 from lab.experiments.shaping import HALF, Compared, compared, halved, table_of
 
 Ladders = dict[tuple[Cell, str], dict[float, dict[str, Any]]]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def shipped() -> str:
+    """Return the tables of the runs that are stored."""
+    return table(rows())
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
     """Return a table for every kind of run, of the choosing and of the left-out models apart."""
     ladders: Ladders = {}
-    for row in rows:
+    for row in found:
         cell = Cell(**{field: row[field] for field in Cell.__dataclass_fields__})
         ladders.setdefault((cell, row["arm"]), {})[row["rate"]] = dict(row)
     parts = []
@@ -52,7 +57,7 @@ def by_arm(ladders: Ladders, cells: Sequence[Cell]) -> dict[str, list[Compared]]
             continue
         before, lost = _losses(plain), float(next(iter(plain.values()))["first"])
         ms = _ms(plain)
-        found.setdefault(HALF, []).append(compared(before, halved(before), lost=lost, cost=1.0))
+        found.setdefault(HALF, []).append(halved(before, lost=lost))
         for arm in (arm for arm in ARMS if arm != "none"):
             changed = ladders.get((cell, arm), {})
             if len(changed) == len(cell.rates):

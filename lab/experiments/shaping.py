@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from scipy.stats import binomtest
@@ -92,19 +92,22 @@ def compared(
     )
 
 
-def halved(losses: Mapping[float, float]) -> dict[float, float]:
-    """Return what every rate comes to at half of it, where the ladder has that rate."""
-    half = {rate: _at(losses, rate / 2) for rate in losses}
-    return {rate: loss for rate, loss in half.items() if loss is not None}
+def halved(before: Mapping[float, float], *, lost: float) -> Compared:
+    """Compare a ladder with half of its rates, where it has them; its best loss is the same."""
+    half = {rate: _at(before, rate / 2) for rate in before}
+    after = {rate: loss for rate, loss in half.items() if loss is not None}
+    found = compared(before, after, lost=lost, cost=1.0)
+    return replace(found, best=0.0, width=_width(before))
 
 
 def _beside(plain: LadderRun, changed: LadderRun | None) -> Compared:
     """Compare two ladders; None stands for half the rate, which the plain ladder holds itself."""
-    policy = OutcomePolicy()
+    policy, lost = OutcomePolicy(), float(plain.curves[0].loss[0])
     before = final_losses(plain, policy)
-    after = halved(before) if changed is None else final_losses(changed, policy)
-    cost = 1.0 if changed is None else _seconds(changed) / _seconds(plain)
-    return compared(before, after, lost=float(plain.curves[0].loss[0]), cost=cost)
+    if changed is None:
+        return halved(before, lost=lost)
+    cost = _seconds(changed) / _seconds(plain)
+    return compared(before, final_losses(changed, policy), lost=lost, cost=cost)
 
 
 def _at(losses: Mapping[float, float], rate: float) -> float | None:

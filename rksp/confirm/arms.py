@@ -11,7 +11,7 @@ from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.update_bound import BoundUpdates
 from rksp.watch.registry import INTERVENTIONS, make_intervention
 
 BASELINE = "baseline"
@@ -93,10 +93,11 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
 
 
 def default_arms(rate: float | None, start_here: float | None) -> list[Arm]:
-    """Return the baseline, the same run at a lower rate, and the run with step clip.
+    """Return the baseline, the same run at a lower rate, and the run with the update bound.
 
     The lower rate is the one to start with, or 0.3 of the recipe's: only beside it is seen whether
-    the baseline fails.
+    the baseline fails. These short runs stand for a run of any length, and so does the bound; step
+    clip, which ends lower in runs of up to 300 steps, saves fewer of those that are longer.
 
     Args:
         rate: The recipe's learning rate.
@@ -104,7 +105,7 @@ def default_arms(rate: float | None, start_here: float | None) -> list[Arm]:
     """
     share = 1.0 if start_here is None else start_here / definite(rate)
     lower = f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"
-    return parse_arms([lower, StepClip.name])
+    return parse_arms([lower, BoundUpdates.name])
 
 
 def _factor(text: str, value: str) -> float:

@@ -151,7 +151,7 @@ def _conclusions(
         found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
     advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
     if advice:
-        how = "--on-alarm shape" if advice == "step_clip" else f'interventions=["{advice}"]'
+        how = "--on-alarm shape" if advice == "update_bound" else f'interventions=["{advice}"]'
         found.append(f"Against this alarm there is {advice} ({how}).")
     return found
 

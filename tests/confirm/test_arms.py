@@ -43,7 +43,7 @@ def test_the_default_arm_is_the_rate_to_start_with() -> None:
 
     assert factors(2e-3) == [1.0, 0.2, 1.0]
     assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3, 1.0]  # none is lower
-    assert default_arms(1e-2, 2e-3)[2].interventions == ("step_clip",)
+    assert default_arms(1e-2, 2e-3)[2].interventions == ("update_bound",)
 
 
 def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:

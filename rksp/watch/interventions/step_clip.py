@@ -27,8 +27,14 @@ class StepClip(Intervention):
     x are `tokens` inputs of the matrix in the step's own forward pass (`OutputChange`): of an
     embedding the rows of the sampled tokens, of experts their routed ones. Queries, keys and values
     that share a parameter are scaled apart. Any other tensor moves by at most δ of its own norm,
-    which counts as at least that of entries of one, and a bias by at most δ of its outputs. It is
-    rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
+    which counts as at least that of entries of one, and a bias by at most δ of its outputs.
+
+    What a step changes in the outputs was bounded or set before: by the change of representations
+    (Kosson et al., arXiv 2410.23922), by relative updates of layers (Fromage, arXiv 2002.03432) or
+    by norms of modules (arXiv 2405.14813, Scion 2502.07529), and for attention's logits alone
+    (arXiv 2511.21377). New here is that it is one-sided, measured on `tokens` inputs, follows the
+    schedule, goes around any optimizer, and that runs were counted with it and without. In runs of
+    more than 300 steps the update bound saves more.
 
     Biases and norms' gains move by no larger a share of their step than the matrices do in the
     geometric mean, and embeddings that a norm reads at once (BERT's) than the matrix scaled most.
