@@ -5,7 +5,7 @@ without the arm, at a rate above that best one. It is saved if the arm ends with
 that learns (within the margin) is harmed if the arm ends more than `HARM` above it. Settings were
 chosen on `CHOSEN_ON` at seed 1; the tables are of all other ladders. That norms' gains, biases and
 normed embeddings follow the matrices was chosen on BERT at seeds 1, 11 and 12 and at seed 11 on T5,
-ViT, GPT-2, OLMo 2 and `rmsnorm`; `RETRAINED` says which ladders were trained with it.
+ViT, GPT-2, OLMo 2 and `rmsnorm`. Step clip's ladders from before that are gone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ from rksp.own_runs.outcome import OutcomePolicy
 CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
 CHOSEN_SEED = 1
 OTHERS = ("bert", "t5", "vit")  # that are no decoders
-RETRAINED = (
-    "`step_clip_0.05` on ladders that no setting was chosen on, and over 1,200 steps at batches\n"
-    "of 4 and 16 and with Muon, scales biases, norms' gains and normed embeddings along with the\n"
-    "matrices; others were trained before. `no_norm` has none of these.\n"
-)
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
 BANDS = ((1.0, 5.0), (5.0, 10.0), (10.0, math.inf))  # rates over the edge
@@ -180,15 +175,12 @@ def tables(short: Mapping[str, LadderRun], long: Mapping[str, LadderRun]) -> str
     pairs = plan("step_clip")
     chosen = lambda model, seed: model in CHOSEN_ON and seed == CHOSEN_SEED
     parts = [
-        RETRAINED,
         "Ladders that no setting was chosen on:\n",
         table_of(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
         "Of these, the decoders:\n",
         table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
         "And the others (BERT, T5, ViT):\n",
         table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
-        "Ladders that settings were chosen on:\n",
-        table_of(by_arm(pairs, short, chosen)),
     ]
     longer = plan("step_clip_long")
     for tail, said in _LONG.items():
@@ -204,7 +196,6 @@ _LONG = {
     "muon": "1,200 steps with Muon",
     "batch_4": "1,200 steps at a batch of 4",
     "batch_64": "1,200 steps at a batch of 64",
-    "batch_256": "1,200 steps at a batch of 256",
 }
 
 
