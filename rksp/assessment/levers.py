@@ -23,7 +23,7 @@ from rksp.recipe.start import Start, decide_start
 
 Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3
-_ACTING = {lever.name for lever in LEVERS if lever.intervention}
+_ACTING = {lever.name for lever in LEVERS if not (lever.field or lever.settings)}
 _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
 
