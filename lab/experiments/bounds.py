@@ -51,6 +51,7 @@ class Arm:
 # In the order of their training: the baseline first, then what might win. The first of them are
 # trained at both lengths of the choice before the others are at either.
 _FIRST_ARMS = 6
+_JUDGED = ("none", "weights_0.05", "step_clip", "third")  # first, where nothing is chosen on
 ARMS: Mapping[str, Arm] = {
     "none": Arm(),
     "weights_0.05": Arm(make=partial(Bound, rule="weights")),
@@ -104,20 +105,23 @@ class Cell:
 def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
     """Yield cells and the arms that they are trained with, arm by arm."""
     first, others = list(ARMS)[:_FIRST_ARMS], list(ARMS)[_FIRST_ARMS:]
+    yield from ((cells, _JUDGED) for cells in _left_out(1))
     for seed, arms, steps in product((1, 2), (first, others), (160, 1200)):
         yield [Cell(model=m, steps=steps, seed=seed) for m in CHOOSING], arms
-    yield from ((cells, list(ARMS)) for cells in _left_out())
+    yield from ((cells, list(ARMS)) for seed in (1, 2) for cells in _left_out(seed))
 
 
-def _left_out() -> Iterator[Sequence[Cell]]:
-    for seed, steps in product((1, 2), (160, 600, 1200, 2400)):
+def _left_out(seed: int) -> Iterator[Sequence[Cell]]:
+    """Yield cells that nothing is chosen on, short ones first."""
+    others = [("adamw", 4), ("adamw", 64), ("muon", 16), ("lion", 16)]
+    for steps in (160, 600, 1200, 2400):
         yield [Cell(model=m, steps=steps, seed=seed) for m in LEFT_OUT]
         if steps in (600, 2400):
             yield [Cell(model=m, steps=steps, seed=seed) for m in CHOOSING]
-    others = [("adamw", 4), ("adamw", 64), ("muon", 16), ("lion", 16)]
-    for seed, steps, (optimizer, batch) in product((1, 2), (160, 1200), others):
-        whole = Cell(model="", steps=steps, seed=seed, optimizer=optimizer, batch=batch)
-        yield [replace(whole, model=m) for m in (*LEFT_OUT, *CHOOSING)]
+            continue
+        for optimizer, batch in others:
+            whole = Cell(model="", steps=steps, seed=seed, optimizer=optimizer, batch=batch)
+            yield [replace(whole, model=m) for m in (*LEFT_OUT, *CHOOSING)]
 
 
 @lru_cache(maxsize=4)
