@@ -156,10 +156,19 @@ class Question:
             baseline: See `answer`.
         """
         from rksp.question.compare import compare
-        from rksp.question.gate import finished
+        from rksp.question.gate import finished, summarized
+        from rksp.question.next_step import next_step, written
 
         since = None if baseline is None else partial(compare, baseline, strict=True)
-        return finished(report, self.run, self.terms, since)
+        report, notes = finished(report, self.run, self.terms, since)
+        if self.source.kind == "module":  # no command names it
+            return report, notes
+        run = self.run
+        typed = run.target if run.is_typed else run.named
+        has_file = run.is_typed and bool(run.named)
+        step = next_step(report, target=typed, has_recipe_file=has_file, has_data=False)
+        command = written(step, run)
+        return summarized(report.model_copy(update={"next_command": command})), notes
 
     def evaluated(
         self,
