@@ -59,7 +59,7 @@ class WatchOptions(Finite):
             "--on-alarm",
             "What an alarm sets off. log: it is printed. checkpoint: the state from before a "
             "critical one is saved. stop: a critical one ends the command with exit code 75. "
-            "shape: from the step after it on, no step moves outputs far (step clip).",
+            "shape: from the step after it on, no step moves a matrix far (update_bound).",
         ),
     ] = "log"
     to: Annotated[

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
     from rksp.spectra.spectrum import Status
+    from rksp.watch.interventions.update_bound import UpdateBound
 
 # In a checkout four of the packages stand beside this folder; installed, they lie within it. An
 # editable installation links this file, and all others are imported from the checkout itself.
@@ -43,6 +44,7 @@ _HOME = {
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
     "Status": "rksp.spectra.spectrum",
+    "UpdateBound": "rksp.watch.interventions.update_bound",
     "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
@@ -60,6 +62,7 @@ __all__ = [
     "Result",
     "RkspError",
     "Status",
+    "UpdateBound",
     "diff",
     "evaluate",
     "profile",

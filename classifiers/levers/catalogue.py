@@ -317,7 +317,8 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         "step_clip",
         "step clip",
-        "No step moves the outputs of a matrix by more than 5 % of their size (rksp's own). No run "
+        "No step moves the outputs of a matrix by more than 5 % of their size (after arXiv "
+        "2410.23922). No run "
         "of its short sweeps failed with it, so its size is a lower bound.",
         {"step_clip": "step_clip_0.05"},
         intervention="step_clip",
@@ -338,7 +339,7 @@ LEVERS: tuple[Lever, ...] = (
         "A penalty on blocks that amplify the energy of the residual stream: rksp's form of "
         "Koopman spectral shaping (arXiv 2602.22988, Theorem 1). The paper reports 50 to 150 % "
         "higher rates. With a gradient that was wrong up to rksp 0.10, of 40 settings none saved "
-        "more runs than clipping at 0.1; --arm step_clip bounds the update itself.",
+        "more runs than clipping at 0.1; --arm update_bound bounds the update itself.",
         {"levers": "kss"},
         intervention="kss",
     ),

@@ -82,8 +82,7 @@ class Experiment:
 # batch 32, 100 warm-up steps, AdamW, no clipping. rksp chose width 64, depth 4 and 300 steps.
 KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
-STEP_CLIP = "step_clip"
-MAIN_ARMS = (BASELINE, ENERGY, "clip=1.0", STEP_CLIP)
+MAIN_ARMS = (BASELINE, ENERGY, "clip=1.0")
 _KSS_PAPER = {BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}
 _KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 

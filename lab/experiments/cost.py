@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 
 from lab.bench.rotation import Rotation
-from lab.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, STEP_CLIP
+from lab.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED
 from lab.experiments.rows import Cost
 from lab.experiments.trials import Trial
 from lab.tasks.tasks import make_task
@@ -29,7 +29,7 @@ LINES = {
     "kss": {
         "clip=1.0": ("clip:norm=1.0", 1),
         ENERGY: (ENERGY, 1),
-        STEP_CLIP: (STEP_CLIP, 1),
+        "step_clip": ("step_clip", 1),
         PUBLISHED: (f"{PUBLISHED},every=1", 10),
     },
     "kss-batch": {ENERGY: (ENERGY, 1)},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import cost, frontier, shaping, table_1, tables
+from lab.experiments import bound_tables, cost, frontier, shaping, table_1, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -113,7 +113,7 @@ def _shaping(stored: bool, output: Path | None) -> str:
             "step_clip_long.yaml with python -m lab run, pack them, and give --stored for what "
             "rksp ships."
         )
-    return shaping.shipped()
+    return shaping.shipped() + "\n" + bound_tables.shipped()
 
 
 # Experiments that are no plan of trials.

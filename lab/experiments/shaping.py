@@ -5,14 +5,14 @@ without the arm, at a rate above that best one. It is saved if the arm ends with
 that learns (within the margin) is harmed if the arm ends more than `HARM` above it. Settings were
 chosen on `CHOSEN_ON` at seed 1; the tables are of all other ladders. That norms' gains, biases and
 normed embeddings follow the matrices was chosen on BERT at seeds 1, 11 and 12 and at seed 11 on T5,
-ViT, GPT-2, OLMo 2 and `rmsnorm`; `RETRAINED` says which ladders were trained with it.
+ViT, GPT-2, OLMo 2 and `rmsnorm`. Step clip's ladders from before that are gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from scipy.stats import binomtest
@@ -27,11 +27,6 @@ from rksp.own_runs.outcome import OutcomePolicy
 CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
 CHOSEN_SEED = 1
 OTHERS = ("bert", "t5", "vit")  # that are no decoders
-RETRAINED = (
-    "`step_clip_0.05` on ladders that no setting was chosen on, and over 1,200 steps at batches\n"
-    "of 4 and 16 and with Muon, scales biases, norms' gains and normed embeddings along with the\n"
-    "matrices; others were trained before. `no_norm` has none of these.\n"
-)
 HARM, NEAR = 0.02, 0.05  # nats
 HALF = "half_rate"
 BANDS = ((1.0, 5.0), (5.0, 10.0), (10.0, math.inf))  # rates over the edge
@@ -60,31 +55,54 @@ class Compared:
     cost: float
 
 
-def compared(plain: LadderRun, changed: LadderRun | None) -> Compared:
-    """Compare two ladders; None stands for half the rate, which the plain ladder holds itself."""
-    policy = OutcomePolicy()
-    before = final_losses(plain, policy)
-    after = before if changed is None else final_losses(changed, policy)
-    best = min(before.values())
+def compared(
+    before: Mapping[float, float], after: Mapping[float, float], *, lost: float, cost: float
+) -> Compared:
+    """Compare a ladder's final losses by rate with those of an arm.
+
+    Args:
+        before: Of all of the ladder's rates.
+        after: Of the arm.
+        lost: What a run that diverged has lost: the loss of the first step.
+        cost: Processor seconds of a step over those without the arm.
+    """
+    margin, best = OutcomePolicy().margin, min(before.values())
     top = min(before, key=before.__getitem__)
-    edge = 10 ** edge_of(before, best, policy.margin, float(plain.curves[0].loss[0])).at
+    edge = 10 ** edge_of(before, best, margin, lost).at
     failing, harm = [], []
     for rate, loss in before.items():
-        own = _at(after, rate / 2 if changed is None else rate)
+        own = _at(after, rate)
         if own is None:
             continue
-        if loss <= best + policy.margin:
+        if loss <= best + margin:
             harm.append(own - loss)
         elif rate > top:
-            failing.append((rate / edge, own <= best + policy.margin))
-    seconds = _seconds(plain if changed is None else changed)
+            failing.append((rate / edge, own <= best + margin))
     return Compared(
         failing=tuple(failing),
         harm=tuple(harm),
         best=min(after.values()) - best,
         width=_width(after),
-        cost=seconds / _seconds(plain),
+        cost=cost,
     )
+
+
+def halved(before: Mapping[float, float], *, lost: float) -> Compared:
+    """Compare a ladder with half of its rates, where it has them; its best loss is the same."""
+    half = {rate: _at(before, rate / 2) for rate in before}
+    after = {rate: loss for rate, loss in half.items() if loss is not None}
+    found = compared(before, after, lost=lost, cost=1.0)
+    return replace(found, best=0.0, width=_width(before))
+
+
+def _beside(plain: LadderRun, changed: LadderRun | None) -> Compared:
+    """Compare two ladders; None stands for half the rate, which the plain ladder holds itself."""
+    policy, lost = OutcomePolicy(), float(plain.curves[0].loss[0])
+    before = final_losses(plain, policy)
+    if changed is None:
+        return halved(before, lost=lost)
+    cost = _seconds(changed) / _seconds(plain)
+    return compared(before, final_losses(changed, policy), lost=lost, cost=cost)
 
 
 def _at(losses: Mapping[float, float], rate: float) -> float | None:
@@ -110,13 +128,13 @@ def by_arm(
         if plain is None or not keep(pair.model, pair.plain.seed):
             continue
         if pair.lever == next(iter(pairs.levers)):
-            found.setdefault(HALF, []).append(compared(plain, None))
+            found.setdefault(HALF, []).append(_beside(plain, None))
         if changed is not None:
-            found.setdefault(pair.lever, []).append(compared(plain, changed))
+            found.setdefault(pair.lever, []).append(_beside(plain, changed))
     return found
 
 
-def rows(groups: Mapping[str, Sequence[Compared]]) -> str:
+def table_of(groups: Mapping[str, Sequence[Compared]]) -> str:
     """Return the table of the arms as Markdown, those that save most first."""
     lines = [(_share(group), _line(name, group)) for name, group in groups.items()]
     return markdown(_HEADER, [cells for _, cells in sorted(lines, key=lambda line: -line[0])])
@@ -157,21 +175,18 @@ def tables(short: Mapping[str, LadderRun], long: Mapping[str, LadderRun]) -> str
     pairs = plan("step_clip")
     chosen = lambda model, seed: model in CHOSEN_ON and seed == CHOSEN_SEED
     parts = [
-        RETRAINED,
         "Ladders that no setting was chosen on:\n",
-        rows(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
+        table_of(by_arm(pairs, short, lambda model, seed: not chosen(model, seed))),
         "Of these, the decoders:\n",
-        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
+        table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m not in OTHERS)),
         "And the others (BERT, T5, ViT):\n",
-        rows(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
-        "Ladders that settings were chosen on:\n",
-        rows(by_arm(pairs, short, chosen)),
+        table_of(by_arm(pairs, short, lambda m, seed: not chosen(m, seed) and m in OTHERS)),
     ]
     longer = plan("step_clip_long")
     for tail, said in _LONG.items():
         group = by_arm(longer, long, lambda model, seed, tail=tail: _tail(model) == tail)
         if group:
-            parts += [f"{said}:\n", rows(group)]
+            parts += [f"{said}:\n", table_of(group)]
     return "\n".join(parts)
 
 
@@ -181,7 +196,6 @@ _LONG = {
     "muon": "1,200 steps with Muon",
     "batch_4": "1,200 steps at a batch of 4",
     "batch_64": "1,200 steps at a batch of 64",
-    "batch_256": "1,200 steps at a batch of 256",
 }
 
 

@@ -23,6 +23,7 @@ from rksp.recipe.start import Start, decide_start
 
 Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3
+_ACTING = {lever.name for lever in LEVERS if not (lever.field or lever.settings)}
 _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
 
@@ -31,7 +32,8 @@ def levers_of(
 ) -> tuple[LeverReport, ...]:
     """Return the levers that would raise the edge the most; none depends on the learning rate.
 
-    They are those that the data cover, that are not on, and whose shift is noticeable.
+    They are those that the data cover, that are not on, and whose shift is noticeable. What a run
+    can have without rksp comes first: a warm-up, an optimizer, a norm.
 
     Args:
         declared: The model.
@@ -52,7 +54,8 @@ def levers_of(
         shift = size.shift if known is None else known
         if shift >= _NOTICEABLE:
             found.append(_report(lever, size, declared, recipe, shift))
-    return tuple(sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST])
+    most = sorted(found, key=lambda report: (-report.factor, report.name))[:_MOST]
+    return tuple(sorted(most, key=lambda report: report.name in _ACTING))
 
 
 def applied_in(model: EdgePredictor) -> tuple[str, ...]:

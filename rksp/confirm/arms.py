@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rksp.classifiers.edge_inputs import SHORT
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
@@ -12,6 +13,7 @@ from rksp.ground.option_lines import known_name, split_line
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.update_bound import BoundUpdates
 from rksp.watch.registry import INTERVENTIONS, make_intervention
 
 BASELINE = "baseline"
@@ -92,19 +94,21 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
     return [parse_arm(text) for text in (BASELINE, *others)]
 
 
-def default_arms(rate: float | None, start_here: float | None) -> list[Arm]:
-    """Return the baseline, the same run at a lower rate, and the run with step clip.
+def default_arms(recipe: Recipe, start_here: float | None) -> list[Arm]:
+    """Return the baseline, the same run at a lower rate, and the run with a bound on its steps.
 
     The lower rate is the one to start with, or 0.3 of the recipe's: only beside it is seen whether
-    the baseline fails.
+    the baseline fails. The bound is the one that does best over the length of the run that is
+    meant, which the runs to train may stand for: step clip in short runs, else the update bound.
 
     Args:
-        rate: The recipe's learning rate.
+        recipe: The recipe that is meant, at its own length.
         start_here: The predicted rate to start with, if there is one.
     """
-    share = 1.0 if start_here is None else start_here / definite(rate)
+    share = 1.0 if start_here is None else start_here / definite(recipe.learning_rate)
     lower = f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"
-    return parse_arms([lower, StepClip.name])
+    bound = StepClip if recipe.max_steps <= SHORT else BoundUpdates
+    return parse_arms([lower, bound.name])
 
 
 def _factor(text: str, value: str) -> float:

@@ -85,7 +85,7 @@ def confirm(
     check_trainable(source)
     options, measure = options or TrialOptions(), measure or MeasureOptions()
     text, faults = options.text, options.faults
-    arms = parse_arms(options.arms) if options.arms else default_arms(recipe.learning_rate, None)
+    arms = parse_arms(options.arms) if options.arms else default_arms(recipe, None)
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
     lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
@@ -119,7 +119,7 @@ def confirm(
         started = time.perf_counter()
         prediction = runs.prediction(measure, question)
         if not options.arms:
-            arms = default_arms(recipe.learning_rate, prediction.start_here)
+            arms = default_arms(recipe, prediction.start_here)
             runs = replace(runs, arms=arms)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)

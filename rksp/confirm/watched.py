@@ -149,8 +149,10 @@ def _conclusions(
         start = (forecast.rates if forecast else {}).get("start_here")
         rate = "a lower learning rate" if start is None else f"{short(start, 2)} or less"
         found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
-    if any(alarm.advice == "step_clip" for alarm in alarms):
-        found.append("Against this alarm there is step clip (--on-alarm shape).")
+    advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
+    if advice:
+        how = "--on-alarm shape" if advice == "update_bound" else f'interventions=["{advice}"]'
+        found.append(f"Against this alarm there is {advice} ({how}).")
     return found
 
 

@@ -324,10 +324,10 @@ class OutputChangeMonitor(Monitor):
     default_every = 1
     # Runs that learn move the median matrix's outputs by 0.1 to 0.5 in single early steps.
     quantities: ClassVar = {
-        name: Rule(direction=None, warn=limit, from_start=True, patience=2, advice="step_clip")
+        name: Rule(direction=None, warn=limit, from_start=True, patience=2, advice="update_bound")
         for name, limit in (("output_change", 1.0), ("median_output_change", 0.4))
     }
-    source = "rksp's own"
+    source = "arXiv 2410.23922, of matrices"
 
     tokens: PositiveInt = 64
 

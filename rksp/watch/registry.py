@@ -10,6 +10,7 @@ from rksp.watch.faults.base import Fault
 from rksp.watch.interventions import clipping, penalties, recovery, weights
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.update_bound import BoundUpdates
 from rksp.watch.monitors import attention, routers, scalars, silent_corruption
 from rksp.watch.monitors import weights as weight_monitors
 from rksp.watch.monitors.base import NO_RULE, Monitor, Rule
@@ -49,6 +50,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     kind.name: kind
     for kind in (
         penalties.KSS,
+        BoundUpdates,
         StepClip,
         weights.MSign,
         weights.QKClip,

@@ -239,6 +239,8 @@ def test_step_clip_raises_the_edge_of_a_short_run_of_a_decoder_and_its_page_name
     assert applied.likely_edge > 10 * plain.likely_edge
     assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
     assert named.arm == "step_clip" and applied.probability_failed < plain.probability_failed
+    assert plain.levers[-1] == named and len(plain.levers) > 1  # what needs no rksp comes first
+    assert named.factor > plain.levers[0].factor
 
 
 @pytest.mark.usefixtures("fitted")

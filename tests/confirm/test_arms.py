@@ -38,12 +38,19 @@ def test_arms_that_mean_nothing_are_refused(text: str, said: str) -> None:
 
 
 def test_the_default_arm_is_the_rate_to_start_with() -> None:
+    recipe = Recipe(learning_rate=1e-2)
+
     def factors(start_here: float | None) -> list[float]:
-        return [arm.rate for arm in default_arms(1e-2, start_here)]
+        return [arm.rate for arm in default_arms(recipe, start_here)]
 
     assert factors(2e-3) == [1.0, 0.2, 1.0]
     assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3, 1.0]  # none is lower
-    assert default_arms(1e-2, 2e-3)[2].interventions == ("step_clip",)
+
+
+@pytest.mark.parametrize(("steps", "bound"), [(300, "step_clip"), (301, "update_bound")])
+def test_the_runs_own_length_chooses_the_bound(steps: int, bound: str) -> None:
+    recipe = Recipe(learning_rate=1e-2, max_steps=steps, warmup_steps=0)
+    assert default_arms(recipe, 2e-3)[2].interventions == (bound,)
 
 
 def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -22,12 +23,11 @@ from rksp.models.anatomy.weight_view import gathered
 from rksp.recipe import Recipe
 from rksp.watch.faults.computation import ReplicaCorruption
 from rksp.watch.interventions.recovery import RepeatStep
-from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.silent_corruption import SilentCorruption
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import make_monitors
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.training import run
 
 RANKS = 2
@@ -88,20 +88,21 @@ def sharded(rank: int, folder: Path) -> None:
     (folder / f"sharded-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
+BOUNDS = {"step_clip": "step_clip:delta=0.05,tokens=1000", "update_bound": "update_bound"}
 WAYS = ("replicated", "sharded", "split")
 
 
 def clipped(rank: int, folder: Path) -> None:
-    """Train with step clip: replicas, sharded weights, and matrices split over the ranks."""
-    for way in WAYS:
-        found = stepped(way, rank)
-        torch.save(found, folder / f"clipped-{way}-{rank}.pt")
+    """Train with the bounds: replicas, sharded weights, and matrices split over the ranks."""
+    for name, way in product(BOUNDS, WAYS):
+        found = stepped(name, way, rank)
+        torch.save(found, folder / f"{name}-{way}-{rank}.pt")
 
 
-def stepped(way: str, rank: int = 0) -> dict[str, object]:
-    """Return the weights after steps with step clip; `alone` is one process on whole batches."""
+def stepped(name: str, way: str, rank: int = 0) -> dict[str, object]:
+    """Return the weights after steps with a bound; `alone` is one process on whole batches."""
     model: torch.nn.Module = build_member("zoo_pre_ln", SHAPE | {"bias": True}, seed=0)
-    given, clip = batches(), StepClip(delta=0.05, tokens=1000)
+    given, clip = batches(), make_intervention(BOUNDS[name])
     if way in ("replicated", "sharded"):
         given = [Batch(inputs=b.inputs[rank::RANKS], labels=b.labels[rank::RANKS]) for b in given]
     trained = model
@@ -122,8 +123,7 @@ def stepped(way: str, rank: int = 0) -> dict[str, object]:
     for step, batch in enumerate(given):
         take_step(trained, optimizer, clip, step, batch)
     weights = {name: gathered(p).clone() for name, p in model.named_parameters()}
-    least = [action.detail["least"] for action in clip.actions]
-    return {"weights": weights, "least": least, "said": clip.closing()}
+    return {"weights": weights, "said": clip.closing()}
 
 
 def corrupted(rank: int, folder: Path, *, steps: int = 6, at: int = 3) -> None:

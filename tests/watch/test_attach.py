@@ -540,7 +540,7 @@ def test_a_checkpoint_is_from_before_the_alarm(attached, tmp_path):
     }
 
 
-def test_step_clip_acts_from_the_step_after_the_alarm(attached):
+def test_the_update_bound_acts_from_the_step_after_the_alarm(attached):
     expected = seeded(plain, 3.0)
     finder = attached(on_alarm="shape", monitors=["output-change"])
     losses = seeded(plain, 3.0)

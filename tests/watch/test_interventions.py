@@ -249,7 +249,7 @@ def test_lines_are_parsed_and_misspellings_answered():
     assert make_intervention("backoff:severity=warn").severity is Severity.WARN
     for text, message in (
         ("ksss", "did you mean kss"),
-        ("nothing_like_it", "The interventions are kss, step_clip, msign"),
+        ("nothing_like_it", "The interventions are kss, update_bound, step_clip"),
         ("kss:wieght=1", "did you mean weight"),
         ("kss:form=gelfand", "form"),
         ("clip:norm=big", "norm='big'"),

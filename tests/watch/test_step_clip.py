@@ -13,7 +13,8 @@ from lab.zoo import build_member
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError, NotCovered
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.interventions.step_clip import StepClip, Updates
+from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.updates import Updates
 from rksp.watch.moment import Moment
 from rksp.watch.output_change import FLOOR, OutputChange
 from rksp.watch.registry import make_intervention

@@ -14,11 +14,10 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.option_lines import build
 from rksp.watch.attach.log import TRACKERS, Careful, Voice
-from rksp.watch.interventions.step_clip import StepClip
+from rksp.watch.interventions.update_bound import BoundUpdates
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor
 from rksp.watch.monitors.rules import Rules
@@ -72,8 +71,8 @@ def companion(
     """
     options = voice.options
     action = options["on_alarm"]
-    if action == "shape" and (is_compiled or (ranks.count > 1 and not ranks.are_shared)):
-        voice.say("step clip cannot act here (a compiled model, or ranks apart); alarms are logged")
+    if action == "shape" and ranks.count > 1 and not ranks.are_shared:
+        voice.say("no rank may bound its updates alone, and these share no alarms; they are logged")
         action = "log"
     monitors = make_monitors(["loss", "non-finite", *options["monitors"]])  # the two always
     if not ranks.are_shared:
@@ -88,7 +87,7 @@ def companion(
     folder = Path(options["log"]).with_suffix("") / f"rank{ranks.rank}"
     beside = Beside(
         watch,
-        [_ClipFromAlarm()] if action == "shape" else [],
+        [_BoundFromAlarm()] if action == "shape" else [],
         checkpoints=Checkpoints(folder, keep=2) if action == "checkpoint" else None,
         must_agree=ranks.are_shared,
         keep=_KEEP,
@@ -118,24 +117,19 @@ def optimizer_of(optimizers: Sequence[Optimizer]) -> Any:
     )
 
 
-class _ClipFromAlarm(StepClip):
-    """Step clip that sleeps until the first alarm and acts from the step after it."""
+class _BoundFromAlarm(BoundUpdates):
+    """The update bound, asleep until the first alarm; it acts from the step after it."""
 
-    is_awake = False
-
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        return super().arm(moment) if self.is_awake else ()
-
-    def before_update(self, moment: Moment) -> None:
-        if self.is_awake:
-            super().before_update(moment)
-
-    def after_update(self, moment: Moment) -> None:
-        if self.is_awake:
-            super().after_update(moment)
+    def bind(self, model: nn.Module, optimizer: Any) -> None:
+        super().bind(model, optimizer)
+        self._rouse(False)
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
-        self.is_awake = True
+        self._rouse(True)
+
+    def _rouse(self, is_awake: bool) -> None:
+        for bound in self.bounds:
+            bound.is_awake = is_awake
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -2,102 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
-from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
+from rksp.watch.interventions.updates import Updates
 from rksp.watch.moment import Moment
 from rksp.watch.output_change import FLOOR, SHARES, OutputChange
-from rksp.watch.run_state import optimizer_parts
-
-_ADAMS = (torch.optim.AdamW, torch.optim.Adam)
-
-
-class Updates:
-    """Knows the updates of torch's Adam and AdamW from their state, and all others from copies.
-
-    Attributes:
-        moving: Parameters that the step has a gradient for.
-        copies: Their values before the step, where the state will not tell them.
-    """
-
-    def bind(self, optimizer: Optimizer) -> None:
-        """Find the parameters of optimizers whose step is known."""
-        self._known: dict[nn.Parameter, tuple[Optimizer, int]] = {}
-        for part in optimizer_parts(optimizer):
-            if type(part) in _ADAMS:
-                for index, group in enumerate(part.param_groups):
-                    self._known |= dict.fromkeys(group["params"], (part, index))
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the last step."""
-        self.moving: set[nn.Parameter] = set()
-        self.copies: dict[nn.Parameter, Tensor] = {}
-
-    def remember(
-        self, moving: Sequence[nn.Parameter], *, measured: Collection[nn.Parameter]
-    ) -> None:
-        """Note what will move, and copy what is not both measured and known."""
-        self.moving = set(moving)
-        rest = [p for p in moving if p not in measured or p not in self._known]
-        self.copies = {p: p.detach().clone() for p in rest}
-
-    @torch.no_grad()
-    def scale(self, parameter: nn.Parameter, factor: Tensor, *, is_transposed: bool) -> None:
-        """Scale the update by factors on the host: `[1]`, or one for every row of outputs."""
-        back: Tensor | float = 1.0 - float(factor[0])
-        if len(factor) > 1:
-            rows = 1.0 - factor.to(parameter.device, at_least_float(parameter).dtype)
-            rows = rows.view(*parameter.shape[: parameter.dim() - 2], -1)
-            back = rows.unsqueeze(-2 if is_transposed else -1)
-        if isinstance(parameter, DTensor) and isinstance(back, Tensor):
-            mesh = parameter.device_mesh
-            back = DTensor.from_local(back, mesh, [Replicate()] * mesh.ndim, run_check=False)
-        weight = at_least_float(parameter.detach())
-        if parameter in self.copies:
-            moved = weight - at_least_float(self.copies[parameter])
-            weight.sub_(moved.mul_(back))
-        else:
-            self._take_back(weight, back, parameter)
-        if weight.dtype != parameter.dtype:
-            parameter.copy_(weight)
-
-    def _take_back(self, weight: Tensor, back: Tensor | float, parameter: nn.Parameter) -> None:
-        """Take a share of the last step of Adam or AdamW back, in place, without a copy.
-
-        With u = −η m̂ / (√v̂ + ε) and decay ηλ (Loshchilov and Hutter, 2019, algorithm 2), the
-        update is (u − ηλ W) / (1 − ηλ), where W is the weight after the step.
-        """
-        optimizer, index = self._known[parameter]
-        group, state = optimizer.param_groups[index], optimizer.state[parameter]
-        (beta1, beta2), rate = group["betas"], float(group["lr"])
-        step = float(state["step"])
-        decays = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
-        decay = rate * group["weight_decay"] if decays else 0.0
-        correction = math.sqrt(1 - beta2**step)
-        share = rate * correction / ((1 - beta1**step) * (1 - decay))
-        second = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
-        root = at_least_float(second).sqrt().add_(group["eps"] * correction)
-        if decay:
-            weight.mul_(1 + back * (decay / (1 - decay)))
-        if isinstance(back, float):  # one pass over the weights less
-            share *= back
-        else:
-            root.div_(back)
-        weight.addcdiv_(at_least_float(state["exp_avg"]), root, value=share)
 
 
 @dataclass(eq=False)
@@ -107,8 +27,14 @@ class StepClip(Intervention):
     x are `tokens` inputs of the matrix in the step's own forward pass (`OutputChange`): of an
     embedding the rows of the sampled tokens, of experts their routed ones. Queries, keys and values
     that share a parameter are scaled apart. Any other tensor moves by at most δ of its own norm,
-    which counts as at least that of entries of one, and a bias by at most δ of its outputs. It is
-    rksp's own: a trust region as in LARS (You et al., 2017), of the outputs instead of the weights.
+    which counts as at least that of entries of one, and a bias by at most δ of its outputs.
+
+    What a step changes in the outputs was bounded or set before: by the change of representations
+    (Kosson et al., arXiv 2410.23922), by relative updates of layers (Fromage, arXiv 2002.03432) or
+    by norms of modules (arXiv 2405.14813, Scion 2502.07529), and for attention's logits alone
+    (arXiv 2511.21377). New here is that it is one-sided, measured on `tokens` inputs, follows the
+    schedule, goes around any optimizer, and that runs were counted with it and without. In runs of
+    more than 300 steps the update bound saves more.
 
     Biases and norms' gains move by no larger a share of their step than the matrices do in the
     geometric mean, and embeddings that a norm reads at once (BERT's) than the matrix scaled most.
@@ -179,20 +105,8 @@ class StepClip(Intervention):
         if not self._updates.moving:
             return
         self._steps += 1
-        self._outputs.measure()
-        moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
         delta = self._bound(moment)
-        rows = self._outputs.of_parameters(self._outputs.shares())
-        own = self._own_shares()
-        parts = [*rows.items(), *own.items()]
-        host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
-        lengths = [len(part) for _, part in parts]
-        factors: dict[nn.Parameter, Tensor] = {}
-        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
-            known = part[part.isfinite()]
-            if len(known):
-                part = torch.where(part.isfinite(), part, known.max())
-                factors.setdefault(parameter, torch.where(part > delta, delta / part, 1.0))
+        factors = self._factors(moment, delta)
         found = [f.min() for p, f in factors.items() if p in self._matrices] or [torch.ones(())]
         lowest, mean = float(min(found)), float(torch.stack(found).log().mean().exp())
         least, scaled = 1.0, set()
@@ -210,6 +124,23 @@ class StepClip(Intervention):
             self._scaled.update(self._named[parameter] for parameter in scaled)
             what = "scaled updates that moved outputs too far"
             self.record(moment, what, scaled=float(len(scaled)), least=least, delta=delta)
+
+    def _factors(self, moment: Moment, delta: float) -> dict[nn.Parameter, Tensor]:
+        """Return by what each update is to be scaled, `[rows]` or `[1]` on the host."""
+        self._outputs.measure()
+        moment.shared[SHARES] = (self._outputs.names, self._outputs.shares(FLOOR))
+        rows = self._outputs.of_parameters(self._outputs.shares())
+        own = self._own_shares()
+        parts = [*rows.items(), *own.items()]
+        host = torch.cat([part for _, part in parts]).cpu()  # the one read of a step
+        lengths = [len(part) for _, part in parts]
+        factors: dict[nn.Parameter, Tensor] = {}
+        for (parameter, _), part in zip(parts, torch.split(host, lengths), strict=True):
+            known = part[part.isfinite()]
+            if len(known):
+                part = torch.where(part.isfinite(), part, known.max())
+                factors.setdefault(parameter, torch.where(part > delta, delta / part, 1.0))
+        return factors
 
     def _bound(self, moment: Moment) -> float:
         rate = moment.learning_rate
