@@ -49,8 +49,8 @@ batch, a length that the answer uses, the answer is *cannot tell* (exit code 4 u
 A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings of each field and
 their units, searched at any depth. The objective comes from what stands in the file (estimators,
 rewards, rollouts, pairs, tasks, the program), never from the name of a folder; signs that
-contradict each other make it unknown. A trainer's reader adds units, aliases and defaults, and is not believed
-where it explains less than a third of the keys and no rate.
+contradict each other make it unknown. A trainer's reader adds units, aliases and defaults, and is
+not believed where it explains less than a third of the keys and no rate.
 
 ## Readers
 
