@@ -140,7 +140,7 @@ class LearnOptions(Finite):
         list[Path],
         Flag(
             "--runs",
-            "Learn from past runs: files or folders, as for rksp runs; repeatable.",
+            "Learn from past runs: files or folders, as for rksp why; repeatable.",
             unit="path",
         ),
     ] = []
@@ -185,6 +185,13 @@ class ReportOutput(Finite):
 
     output_format: format_of(None) = "text"  # type: ignore[valid-type]  # a table
     output: files_of(None) = []  # type: ignore[valid-type]  # a table
+
+
+class WhyOutput(Finite):
+    """Options of the output of `rksp why`."""
+
+    output_format: format_of("why") = "text"  # type: ignore[valid-type]  # a table
+    output: files_of("why") = []  # type: ignore[valid-type]  # a table
 
 
 class DiffOutput(ExitOptions):

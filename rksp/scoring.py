@@ -73,7 +73,7 @@ def score(
         cache: Keep what is measured, and take it from there: True in the user's cache folder, or
             this folder; False measures anew and keeps nothing. A module, a factory and code that
             came with a model are always measured.
-        runs: Files and folders of past runs to learn from; see `rksp runs --help`.
+        runs: Files and folders of past runs to learn from; see `rksp why --help`.
         devices: Number of devices, where a run file gives the batch per device.
         trainer: Whose run file it is; by default the trainer is recognized.
         seeds: Number of initializations to score, beginning with the options' seed.

@@ -50,7 +50,8 @@ A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings
 their units, searched at any depth. The objective comes from what stands in the file (estimators,
 rewards, rollouts, pairs, tasks, the program), never from the name of a folder; signs that
 contradict each other make it unknown. A trainer's reader adds units, aliases and defaults, and is
-not believed where it explains less than a third of the keys and no rate.
+not believed
+where it explains less than a third of the keys and no rate.
 
 ## Readers
 
