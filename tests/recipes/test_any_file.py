@@ -120,6 +120,7 @@ def test_rollouts_are_never_read_as_plain_text(tmp_path):
         ("teacher_model: gpt2-xl\nkd_ratio: 0.5\n", "distillation"),
         ("reward_funcs: [accuracy]\nnum_generations: 8\n", "grpo"),
         ("desirable_weight: 1.0\n", "kto"),
+        ("beta: 2.5\ngamma_beta_ratio: 0.5\nmax_prompt_length: 1800\n", "dpo"),
         ("rl_algorithm: gae\ndesirable_weight: 1.0\n", None),
     ],
 )
