@@ -21,7 +21,7 @@ from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
-    "diff evaluate profile resolve score"
+    "diff evaluate profile resolve score watch"
 )
 
 RECIPE = (
