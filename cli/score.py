@@ -117,8 +117,10 @@ def score(
         if is_many:
             several = _several(target, recipe, of, model, past, terms, apply)
             emit(several, output.output_format, files)
-            return conclude(several, exit_zero=gate.exit_zero)
-        run = of.run(target[0], recipe)
+            code = conclude(several, exit_zero=gate.exit_zero)
+            is_broken = any(row.is_named and row.report is None for row in several.rows)
+            return 2 if is_broken and code != 1 else code
+        run = of.run(target[0], recipe, needs_model=False)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
         process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
@@ -156,7 +158,7 @@ def _several(
 ) -> FilesReport:
     """Answer for several files and targets by their configurations, in one process."""
     from rksp.question.files import answered
-    from rksp.question.run import holds_a_run
+    from rksp.question.run import holds_a_run, is_run_file
 
     process.quiet_transformers()
     config = [MeasureOptions(evidence="config")]
@@ -164,7 +166,9 @@ def _several(
     def answer(name: str, is_of_folder: bool) -> ScoreReport | None:
         if is_of_folder and not holds_a_run(name):
             return None
-        question = _question(of.run(name, recipe), model, past, terms, apply)
+        plain = of.model_copy(update={"devices": None, "as_format": None})
+        run = (of if is_run_file(name) else plain).run(name, recipe)
+        question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 
     with process.stdout_for_us_alone():
@@ -181,7 +185,8 @@ def _question(
     from rksp.question.question import Question
 
     with collector_paused():
-        source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
+        more = {"counts": False, "is_typed": run.is_typed}
+        source = run.sourced(lambda: model.resolve(run.target, run.overrides, **more))
         question = Question.of(run, source, terms)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
     return shared.learned(question, past.runs).applying(levers)

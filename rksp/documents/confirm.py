@@ -159,6 +159,8 @@ class ConfirmReport(Document):
         trained: What was run of it.
         prediction_held: Whether the runs ended as predicted; None where they decide nothing.
         conclusions: The sentences that the terminal prints.
+        limit: Final loss above which the baseline counts as failed, and the arm that sets it; None
+            where it failed by itself, or did not.
     """
 
     kind: Literal["confirm"] = "confirm"
@@ -170,6 +172,7 @@ class ConfirmReport(Document):
     prediction_held: bool | None
     verdict: Literal["failed", "trained", "undecided"]
     conclusions: list[str]
+    limit: tuple[float, str] | None = None
     arms: list[ArmReport]
     trials: list[TrialReport]
     provenance: dict[str, str | int | float | bool | None]

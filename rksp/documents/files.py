@@ -18,12 +18,14 @@ class FileRow(Part):
         verdict: The verdict of its report; `unreadable` where there is none.
         report: The finished report; None where the file cannot be read.
         error: Why it cannot be read, a sentence; empty where it can.
+        is_named: It was typed, not found in a folder; one that cannot be read is then an error.
     """
 
     name: str
     verdict: str
     report: ScoreReport | None = None
     error: str = ""
+    is_named: bool = True
 
 
 class FilesReport(Document):

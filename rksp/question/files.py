@@ -6,6 +6,7 @@ import glob
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rksp.documents.base import GateReport
@@ -102,15 +103,16 @@ def answered(
     """
     rows, skipped = [], 0
     for name, is_of_folder in expanded(targets):
+        row = partial(FileRow, name=name, is_named=not is_of_folder)
         try:
             report = answer(name, is_of_folder)
         except RkspError as error:
-            rows.append(FileRow(name=name, verdict=UNREADABLE, error=str(error)))
+            rows.append(row(verdict=UNREADABLE, error=str(error)))
             continue
         if report is None:
             skipped += 1
         else:
-            rows.append(FileRow(name=name, verdict=report.verdict, report=report))
+            rows.append(row(verdict=report.verdict, report=report))
     if not rows:
         raise InputError(f"{', '.join(targets):.200} holds no run file; {skipped} files were read.")
     told = [row.verdict for row in rows if row.report is not None]
