@@ -317,7 +317,8 @@ def trial_row(
     if known is not None and (entropy := trainee.entropy) is not None:
         known = replace(known, entropy=entropy)
     name = f"{source.target} {arm.label} seed {trial.seed}"
-    return row_of(name, trained, known, final_loss=final, state=state, seed=trial.seed, **more)
+    row = row_of(name, trained, known, final_loss=final, state=state, seed=trial.seed)
+    return row | more
 
 
 def train_arm(

@@ -162,7 +162,6 @@ def row_of(
     state: Literal["finished", "unfinished", "diverged"],
     seed: int | None,
     seen: Collection[str] | None = None,
-    **more: object,
 ) -> Row:
     """Return the record of one run.
 
@@ -174,7 +173,6 @@ def row_of(
         state: How it ended.
         seed: Of its initialization and data; None where nobody knows it.
         seen: Names of the fields of the recipe that are known to be so; None for all.
-        **more: Further columns.
     """
     fields = recipe.model_dump(mode="json", exclude={"rows"})
     if seen is not None:
@@ -187,7 +185,6 @@ def row_of(
         **({} if seed is None else {"seed": seed}),
         **{field: value for field, value in fields.items() if value not in (None, [])},
         **({} if shape is None else shape.columns()),
-        **more,
     }
 
 

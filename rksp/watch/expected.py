@@ -38,7 +38,7 @@ _AT_PLATEAU = {True: 150, False: 400}  # steps at the frequencies: every token a
 UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
 _RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
 _NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
-_JUMP, _JUMPS, _IN_A_ROW = 0.25, 8.0, 3  # nats, standard deviations of a loss, steps
+_JUMP, _JUMPS, _IN_A_ROW = 0.25, 5.0, 3  # nats, standard deviations of a loss, steps
 _QUICK, _TOO_GOOD = 200, 0.25  # steps, share of the entropy of pairs
 _CONTINUES = 0.3  # nats between the end of a run and the start of the one that goes on with it
 

@@ -21,7 +21,7 @@ from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
-    "UpdateBound diff evaluate profile resolve score why"
+    "UpdateBound diff evaluate profile resolve score watch why"
 )
 
 WHY = (

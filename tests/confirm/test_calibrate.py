@@ -50,8 +50,7 @@ def losses(monkeypatch, edge: float = 1e-2, best: float = 1e-3) -> list[float]:
             final_loss=loss,
             state="finished",
             seed=made.seed,
-            ladder=made.key,
-        )
+        ) | {"ladder": made.key}
 
     monkeypatch.setattr(module, "_trained", law)
     return trained

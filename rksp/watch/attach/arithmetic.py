@@ -41,11 +41,11 @@ class Operation:
         return self.name in ("_to_copy", "copy_", "to")
 
 
-class _Looking(TorchDispatchMode):
+class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Notes the operations that turn finite numbers into others."""
 
     def __init__(self, inside: list[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.found: list[Operation] = []
         self._inside = inside
 

@@ -28,6 +28,7 @@ _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _CLIPPED = 0.01  # of a gradient that a clip leaves
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
+_REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
 
@@ -178,7 +179,7 @@ class Checks:
         if len(self.unmoved) == _DAYS and min(self.unmoved) >= _STANDS and any(self.rates):
             is_wide = all(p.dtype == torch.float32 for p in self._sampled)
             if is_wide and min(self.unmoved) == 1.0:
-                text = f"no weight moved in {_DAYS} steps: no optimizer takes a step on them"
+                text = f"the weights do not move: in {_DAYS} steps no optimizer changed one of them"
                 yield from self._once("unmoved", "optimizer", text, is_critical=True)
             else:
                 yield from self._once("unmoved", "precision", self.unmoved_text)
@@ -230,7 +231,7 @@ class Checks:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
         if seen.repeats == _DAYS and seen.dense.value > 0.5:
-            text = f"the targets are the same in each of {_DAYS} steps: one batch comes again"
+            text = f"the same batch came in each of {_DAYS} steps (by its targets)"
             yield from self._once("one batch", "data", text)
         if self.step != 3 or (reference := seen.reference) is None:
             return
@@ -378,17 +379,20 @@ class Checks:
         self._steps.append(moved)
         if rest > 0 and self.step <= 10:
             self._is_standing = True  # as a script that norms its weights each time
-        if not rest > 2 * usual > 0 or self._is_standing:
+        if not rest > _REVERTS * usual > 0 or self._is_standing:
             self._written_often = 0
             return
         self._written_often += 1
-        if self.written_at is None:
-            self.written_at, self.written = self.step, rest / usual
+        self.written = max(self.written, rest / usual)
+        if self.written_at is None and rest > _WRITES * usual:
+            self.written_at = self.step
 
     def _sample(self, *, of_gradients: bool = False) -> Tensor:
         """Return entries of the trained tensors, or of their gradients, as float32."""
         if not self._sampled:
-            trained = [p for p in self.model.parameters() if p.requires_grad and local(p).numel()]
+            trained: list[Tensor] = [
+                p for p in self.model.parameters() if p.requires_grad and local(p).numel()
+            ]
             every = -(-len(trained) // _TENSORS) or 1
             self._sampled = sorted(trained, key=lambda p: -p.dim())[:: max(every, 1)]
         parts = []

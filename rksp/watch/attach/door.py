@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from rksp.documents.confirm import CauseReport
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
+from rksp.ground.model import definite
 from rksp.watch.attach import living
 from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.session import Session
@@ -57,7 +58,7 @@ class Watched:
         status: float = 0.0,
     ) -> None:
         while hasattr(optimizer, "optimizer"):  # a trainer's wrapper
-            optimizer = optimizer.optimizer
+            optimizer = definite(optimizer).optimizer
         if model is not None and not isinstance(model, nn.Module):
             raise InputError(
                 f"The model must be a torch.nn.Module, got {type(model).__name__}; call "

@@ -368,16 +368,16 @@ class Session:
         if last is None or last.end is None or not goes_on:
             return
         self.expected.before = last.end
-        self._before = self._why_not(last, loss, nothing)
+        self._before = self._why_not(last, last.end, loss, nothing)
 
-    def _why_not(self, last: Past, loss: float, nothing: float) -> str:
+    def _why_not(self, last: Past, end: float, loss: float, nothing: float) -> str:
         """Say what the run before has that this one lacks, should it not continue."""
         reasons, rate = [], self._rate_now()
         if self.checks.was_fresh_now():
             reasons.append("the optimizer's state was not loaded")
         if last.rate and rate > 2.5 * last.rate:
             reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
-        if loss > _TRAINED * nothing and loss > last.end + 0.25 * max(nothing - last.end, 0.0):
+        if loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
             reasons.insert(0, "its weights are not those that the run before ended with")
         return "; ".join(reasons)
 

@@ -34,7 +34,7 @@ class CrossEntropy(NamedTuple):
     Attributes:
         targets: `[rows]`.
         ignored: The target that does not count.
-        total, count: Sum of the losses of those that count, in nats, and their number.
+        total, number: Sum of the losses of those that count, in nats, and their number.
         classes: Number of classes.
         is_twice: Whether what it takes for logits went through a softmax already.
         is_one: Whether all targets that count are the same.
@@ -43,7 +43,7 @@ class CrossEntropy(NamedTuple):
     targets: Tensor
     ignored: int
     total: Tensor
-    count: Tensor
+    number: Tensor
     classes: int
     is_twice: bool
     is_one: Tensor
@@ -87,7 +87,7 @@ def _read(node: Any) -> CrossEntropy:
         targets=targets,
         ignored=ignored,
         total=total,
-        count=counts.sum(),
+        number=counts.sum(),
         classes=rows.shape[1],
         is_twice=_follows_softmax(node),
         is_one=((targets == targets.where(counts, -1).max()) | ~counts).all(),
@@ -96,7 +96,7 @@ def _read(node: Any) -> CrossEntropy:
 
 def _follows_softmax(node: Any) -> bool:
     """Tell whether a softmax, and no product, lies directly before the logarithm of a softmax."""
-    names = []
+    names: list[str] = []
     while node is not None and len(names) < 8:
         parents = [parent for parent, _ in node.next_functions if parent is not None]
         node = parents[0] if len(parents) == 1 else None
@@ -170,7 +170,7 @@ class Targets:
         """Know the step's own loss, and count its targets."""
         if not self._passes:
             return
-        count = sum(int(one.count) for one, _ in self._passes)
+        count = sum(int(one.number) for one, _ in self._passes)
         self.rows = count
         self.masked = count == 0
         if count:
