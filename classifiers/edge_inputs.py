@@ -27,9 +27,11 @@ _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in lon
 _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
-_FEWEST_TOKENS = 4000  # of a step: fewer have two public ladders of long runs alone
+_SMALL_BATCH = 4000  # tokens, below which a step costs more, in runs longer than any of the lab's
+_LATE = (2400, 10_000)  # steps of a run: as many as the lab's longest, and as public ones
+_SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
-_NOISY_BATCH = 1e5  # tokens, at which the noise of the gradient costs a long run half its edge
+_LARGE_BATCH = 2**17  # tokens, beyond which the edge of public ladders rises no more with a step
 _MUON_WIDTH = 512  # of public ladders of Muon, from which its edge moves with the width
 _DEPTH = 4  # blocks, from which the depth counts apart where no branch is normalized before
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
@@ -121,8 +123,8 @@ class EdgeInputs:
     @property
     def lack_of_tokens(self) -> float:
         """Decades by which a step of a long run holds fewer tokens than nearly all of them do."""
-        few = max(0.0, math.log10(_FEWEST_TOKENS / self.batch_tokens))
-        return horizon_share(self.steps) * few
+        few = max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
+        return _between(self.steps, *_LATE) * few
 
     @property
     def warmed_steps(self) -> float:
@@ -154,8 +156,12 @@ class EdgeInputs:
 
 def horizon_share(steps: float) -> float:
     """0 for runs as short as the lab's, 1 for runs as long as the real ones."""
-    share = math.log(steps / SHORT) / math.log(LONG / SHORT)
-    return min(1.0, max(0.0, share))
+    return _between(steps, SHORT, LONG)
+
+
+def _between(value: float, low: float, high: float) -> float:
+    """0 up to `low`, 1 from `high` on, and between them in proportion to the logarithm."""
+    return min(1.0, max(0.0, math.log(value / low) / math.log(high / low)))
 
 
 def _is(condition: object) -> float:
@@ -181,7 +187,16 @@ def _large_init(run: EdgeInputs) -> float:
 
 
 def _noise(run: EdgeInputs) -> float:
-    return -horizon_share(run.steps) * math.log10(1 + _NOISY_BATCH / run.batch_tokens)
+    """Return how far the tokens of a step lie below `_LARGE_BATCH`, as far as text was seen.
+
+    The lab's runs show no price of a small batch, and public ones, that see more text, do. A larger
+    step sees more text, so below the step at which the price is the highest it stays that: with a
+    larger batch the edge never falls.
+    """
+    few, many = _SEEN
+    costliest = min(math.sqrt(_LARGE_BATCH * few / run.steps), many / run.steps)
+    batch = min(max(run.batch_tokens, costliest, _SMALL_BATCH), _LARGE_BATCH)
+    return _between(batch * run.steps, few, many) * math.log10(batch / _LARGE_BATCH)
 
 
 def _matched_width(run: EdgeInputs) -> float:
@@ -198,6 +213,7 @@ class Column:
         of: Its value, in `unit`; None where it is measured.
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
         of_edge: The edge depends on it; every column serves the best rate.
+        of_divergence: The rate from which runs diverge depends on it, whether or not the edge does.
         prior: Standard deviation of its coefficient before the data; None leaves that to the ridge.
         mean: Of its coefficient before the data.
     """
@@ -208,6 +224,7 @@ class Column:
     unit: Unit = "decades"
     sign: int = 0
     of_edge: bool = True
+    of_divergence: bool = False
     prior: float | None = None
     mean: float = 0.0
 
@@ -224,6 +241,7 @@ _QK_NORM, _QK_KNOWN = 0.3, 0.1
 # What masked text does, in decades: one public team shows it from both sides. Of 0.15 and 0.3, with
 # which published encoders lie above the rate not to exceed.
 _MASKED = 0.15
+_BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one ladder shows
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
 _KINDLY = partial(Column, unit="share", prior=_KIND)
 # What the edge and the best rate are said to depend on, and why:
@@ -236,8 +254,8 @@ _KINDLY = partial(Column, unit="share", prior=_KIND)
 #   normalizes, since what each adds is multiplied by the next.
 # - The memories of Adam's moments count where the first is long (beta1 > 0.95), is short (< 0.9) in
 #   an optimizer that looks ahead, the more the longer the run, or outlasts the second.
-# - The noise of the gradient divides the edge by a power of 1 + B*/B for a step of B tokens, where B*
-#   grows with what was learned (McCandlish et al., 2018, 1812.06162); toy runs show none of it.
+# - Where a run sees much text, its edge rises with the tokens of a step up to `_LARGE_BATCH`, since
+#   the noise of the gradient falls (McCandlish et al., 2018, 1812.06162).
 # - A step of Muon or Scion moves the outputs by its rate times the root of the width in AdamW's
 #   scale, one of AdamW by its rate times the width, so a wider model lowers their edge less.
 # - The best rate follows the batch up to `CRITICAL_BATCH`, and its length up to `LONG` steps.
@@ -279,6 +297,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
         of=lambda run: horizon_share(run.steps),
         unit="share",
         of_edge=False,
+        of_divergence=True,
         prior=_LENGTH,
     ),
     Column(
@@ -380,6 +399,13 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
         mean=_QK_NORM,
     ),
     Column(name="noise", meaning="the tokens of a step", of=_noise, sign=1),
+    Column(
+        name="small_batch",
+        meaning="a batch of few tokens",
+        of=lambda run: -run.lack_of_tokens,
+        sign=1,
+        prior=_BATCH,
+    ),
     Column(
         name="matched_width",
         meaning="the width under Muon",
