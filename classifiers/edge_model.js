@@ -28,8 +28,6 @@ const LONG = 5000;
 const DEFAULT_RISK = 0.2; // P(failed) at the rate not to exceed
 const FAR = 0.7;
 const LONG_STEPS = 1000; // of a model without normalization
-const CLEARLY = 1.1; // times a rate that is known to a factor of two at best
-const CAUTIOUS = 0.4; // share of the bar of P(failed)
 const SURE = 0.005; // chance below which pages print no number
 const HALVINGS = 60;
 const RAREST = 1e-9; // share of the edges beyond the lowest rate that is told apart
@@ -397,11 +395,13 @@ function openAt(low, high, edge) {
   ];
 }
 
-// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them;
-// a rate up to a tenth above both is not above them, as `exceeds` says.
-function verdictAt(bar, failed, rate, start, ceiling) {
+// `rounded_down`, and `word_at`: ok up to X as it is printed, caution from there, risk from the bar on.
+function roundedDown(rate) {
+  const step = 10 ** (Math.floor(Math.log10(rate)) - 1);
+  return Number((Math.floor((rate / step) * (1 + 1e-12)) * step).toPrecision(2));
+}
+
+function wordAt(bar, failed, rate, ceiling) {
   if (failed >= bar) return "risk";
-  const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));
-  const isAbove = rate > CLEARLY * Math.max(...held);
-  return isAbove && failed >= CAUTIOUS * bar ? "caution" : "ok";
+  return rate > roundedDown(ceiling) ? "caution" : "ok";
 }

@@ -9,10 +9,8 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from rksp.classifiers.artifacts import Deviation
+from rksp.documents.terms import DEFAULT_RISK
 
-# P(failed) at the rate not to exceed. At 0.1 11 of the 95 healthy recipes lie above it, developers
-# left out, at 0.15 8, at 0.2 3: the smallest round one that keeps to 5 % (lab/LOG.md, 0.12.0, 1).
-DEFAULT_RISK = 0.2
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
 _HALVINGS = 60  # of the search for a quantile

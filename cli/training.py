@@ -12,7 +12,7 @@ import typer
 from rksp.cli import process
 from rksp.cli import shared_options as shared
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.rendering import MAX_TRAINED, command_line, conclude, emit, made_with, outputs
+from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
 from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -20,6 +20,7 @@ from rksp.ground.files import check_writable
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, short
+from rksp.question.next_step import MAX_TRAINED
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.run import Run
+    from rksp.question.run import Run
 
 _RECORD = Path("runs.jsonl")
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
@@ -164,7 +165,7 @@ def calibrate(
 
 def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
     """Return the report with the next command; where no model answers, the ladder's rates do."""
-    from rksp.report.gate import summarized
+    from rksp.question.gate import summarized
 
     told = _start_on_page(report)
     start = trained.start_here if told is None else told
@@ -184,10 +185,9 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
 
 def _start_on_page(report: ScoreReport) -> float | None:
     """Return the rate to start with that the page has, if it has one."""
-    from rksp.report.gate import deciding
+    from rksp.question.gate import deciding
 
-    risk = deciding(report).risk
-    return None if risk is None else risk.start_here
+    return deciding(report).risk.number("start_here")
 
 
 def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _answer(
     run: Run, measure: MeasureOptions, model: shared.ModelOptions, record: Path
 ) -> ScoreReport:
     """Return the score of the target that knows the ladder."""
-    from rksp.run import Question
+    from rksp.question.question import Question
 
     # Of the recipe that was trained, so not of what the model shows beside it.
     source = run.started(model.resolve(run.target, run.overrides, counts=False))

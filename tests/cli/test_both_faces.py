@@ -72,6 +72,15 @@ def called(*arguments, **more) -> dict:
 CONFIG = ["--evidence", "config"]
 CASES = {
     "plain": (["gpt2", "--lr", "6e-4", *CONFIG], ["gpt2"], {"lr": 6e-4, "evidence": "config"}),
+    "terms": (
+        [
+            *("gpt2", "--lr", "6e-4", "--fail-on", "0.1", "--risk", "0.05"),
+            "--ignore=RKSP503",
+            *CONFIG,
+        ],
+        ["gpt2"],
+        {"lr": 6e-4, "bar": 0.1, "risk": 0.05, "ignore": "RKSP503", "evidence": "config"},
+    ),
     "without a rate": (["gpt2", *CONFIG], ["gpt2"], {"evidence": "config"}),
     "levers": (
         ["gpt2", "--lr", "6e-4", "--apply", "first_warmup=400,qk_norm", *CONFIG],
@@ -135,7 +144,7 @@ def test_a_checkpoint_too(place):
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY)).save_pretrained(place / "saved")
     command = typed("saved", "--lr", "1e-4", *QUICK)
     call = called("saved", recipe={"learning_rate": 1e-4, "sequence_length": 32}, **SHORT)
-    assert command["target"]["is_pretrained"]
+    assert command["target"]["start"]["kind"] == "stored"
     assert different(command, call) == {}
 
 
