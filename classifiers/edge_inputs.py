@@ -168,6 +168,10 @@ def _is(condition: object) -> float:
     return float(bool(condition))
 
 
+def _has(optimizer: str, run: EdgeInputs) -> float:
+    return _is(run.optimizer == optimizer)
+
+
 def _above(value: float, least: float) -> float:
     return max(0.0, value - least)
 
@@ -420,7 +424,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
         Column(
             name=name,
             meaning=f"the optimizer ({name})",
-            of=lambda run, name=name: _is(run.optimizer == name),
+            of=partial(_has, name),
             unit="share",
         )
         for name in OPTIMIZERS

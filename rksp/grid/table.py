@@ -148,7 +148,7 @@ def _worth(record: Record) -> float:
     """
     facts = [record.get(name) for name in ("batch_size", "sequence_length", "max_steps")]
     tokens = math.prod(fact for fact in facts if isinstance(fact, int | float))
-    return _TEXT / max(tokens, 1) ** _TEXT_POWER
+    return float(_TEXT / max(tokens, 1) ** _TEXT_POWER)
 
 
 def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
