@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from rksp.ground.model import definite
 from rksp.recipe.optimizers.makers import MuonScale, matched_rate
 from rksp.recipe.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
 
 Norm = Literal["pre", "post", "none"]
+Unit = Literal["decades", "share"]  # of a column: a logarithm, or between 0 and 1
 
 _LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
 _FIRST_STEPS = 30  # of a warm-up, below which its length hardly counts
@@ -25,7 +27,8 @@ _KEPT = 0.5  # share of what toy runs show of a kind of model that counts in lon
 _NARROWEST = (32, 256)  # widths, of the lab's short runs and of public long ones
 CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
 TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
-_SMALL_BATCH = 4000  # tokens, below which a step lowers the edge of a run that sees much text more
+_SMALL_BATCH = 4000  # tokens, below which a step costs more, in runs longer than any of the lab's
+_LATE = (2400, 10_000)  # steps of a run: as many as the lab's longest, and as public ones
 _SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
 _FEW_STEPS = 100  # from which what builds up over a run counts
 _LARGE_BATCH = 2**17  # tokens, beyond which the edge of public ladders rises no more with a step
@@ -118,19 +121,26 @@ class EdgeInputs:
         return max(0.0, math.log10(narrowest / self.width))
 
     @property
-    def seen_share(self) -> float:
-        """0 for runs that see as few tokens as the lab's, 1 for those that see as many as others.
-
-        The lab's runs, of the smallest batches, show no price of a small batch.
-        """
-        few, many = _SEEN
-        seen = math.log(self.batch_tokens * self.steps / few) / math.log(many / few)
-        return min(1.0, max(0.0, seen))
+    def lack_of_tokens(self) -> float:
+        """Decades by which a step of a long run holds fewer tokens than nearly all of them do."""
+        few = max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
+        return _between(self.steps, *_LATE) * few
 
     @property
-    def lack_of_tokens(self) -> float:
-        """Decades by which a batch holds fewer tokens than any of a run that sees much text."""
-        return self.seen_share * max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
+    def warmed_steps(self) -> float:
+        """The steps of the warm-up that count."""
+        is_warmed = optimizer_spec(self.optimizer).is_warmed
+        counted = min(self.warmup_steps, _LONGEST_WARMUP) if is_warmed else _UNWARMED_STEPS
+        return min(counted, self.steps / 2)
+
+    @property
+    def memories(self) -> tuple[float, float] | None:
+        """Decades of steps that Adam's first and second moment last; None where it has none."""
+        if not optimizer_spec(self.optimizer).has_memories:
+            return None
+        betas = zip((self.beta1, self.beta2), _ADAM_BETAS, strict=True)
+        first, second = (-math.log10(1 - (usual if b is None else b)) for b, usual in betas)
+        return first, second
 
     @property
     def peak_share(self) -> float:
@@ -146,79 +156,57 @@ class EdgeInputs:
 
 def horizon_share(steps: float) -> float:
     """0 for runs as short as the lab's, 1 for runs as long as the real ones."""
-    share = math.log(steps / SHORT) / math.log(LONG / SHORT)
-    return min(1.0, max(0.0, share))
+    return _between(steps, SHORT, LONG)
 
 
-def config_features(inputs: EdgeInputs) -> dict[str, float]:
-    """Return the columns that need no measurement; logarithms are decimal.
-
-    The width counts down to the narrowest that runs of this length show; a narrower model has no
-    higher edge. The warm-up counts in steps, up to half of the run, since what follows it must
-    decay, and up to the longest of the public ladders. A schedule that does not decay counts by its
-    mean over the last tenth of the run, squared: one that ends at a tenth of its peak costs hardly
-    anything. A rate that still rises at the end has a column of its own. Depth costs more where
-    blocks normalize after the sum (Xiong et al., 2020), and most where none normalizes, since what
-    each adds is multiplied by the next. The memories of Adam's moments count where the first is
-    long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the
-    run, or outlasts the second. Where a run sees much text, its edge rises with the batch up to
-    `_LARGE_BATCH`, as the noise of the gradient falls (McCandlish et al., 2018, 1812.06162). A
-    step of Muon or Scion moves the outputs by its rate times √width in AdamW's scale, one of AdamW
-    by its rate times the width, so a wider model lowers their edge less. The best rate follows the
-    batch up to `CRITICAL_BATCH` in every run, and its length up to `LONG` steps. An initial
-    deviation counts above √(2/5 width) (Nguyen and Salazar, 2019), in short runs only.
-    """
-    spec = optimizer_spec(inputs.optimizer)
-    warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
-    warmup = min(warmup, inputs.steps / 2)
-    first = second = None
-    if spec.has_memories:
-        first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
-        second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
-    looks_ahead = first is not None and spec.looks_ahead
-    lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
-    long = horizon_share(inputs.steps)
-    batch = min(max(inputs.batch_tokens, _SMALL_BATCH), _LARGE_BATCH)
-    features = {
-        "width": math.log10(inputs.width) + inputs.narrowness,
-        "depth": math.log10(inputs.depth),
-        "warmup": math.log10(_FIRST_STEPS + warmup),
-        "undecayed": inputs.late_share**2,
-        "climbing": inputs.climbing,
-        "length": horizon_share(inputs.steps),
-        "batch_tokens": math.log10(min(inputs.batch_tokens, TOY_BATCH)),
-        "large_batch": math.log10(
-            min(max(inputs.batch_tokens, TOY_BATCH), CRITICAL_BATCH) / TOY_BATCH
-        ),
-        "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
-        "post_norm": float(inputs.norm == "post"),
-        "post_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "post" else 0.0,
-        "no_norm": float(inputs.norm == "none"),
-        "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
-        "short_memory": max(0.0, _SHORT_MEMORY - definite(first)) * lasting if looks_ahead else 0.0,
-        "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
-        "memory_excess": max(0.0, first - definite(second)) if first is not None else 0.0,
-    }
-    features |= {
-        "parallel": inputs.kind_share * inputs.is_parallel,
-        "branch_norm": inputs.kind_share * inputs.normalizes_branches,
-        "large_init": (1 - long) * _large_init(inputs),
-        "other_objective": long * (not inputs.predicts_next and not inputs.masks),
-        "made_up": float(inputs.is_made_up),
-        "masked": long * inputs.masks,
-        "qk_norm": long * inputs.normalizes_qk,
-        "small_batch": -inputs.lack_of_tokens,
-        "seen_batch": inputs.seen_share * math.log10(batch / _LARGE_BATCH),
-        "matched_width": inputs.seen_share
-        * (math.log10(inputs.width / _MUON_WIDTH) if spec.has_scales else 0.0),
-    }
-    return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
+def _between(value: float, low: float, high: float) -> float:
+    """0 up to `low`, 1 from `high` on, and between them in proportion to the logarithm."""
+    return min(1.0, max(0.0, math.log(value / low) / math.log(high / low)))
 
 
-def _large_init(inputs: EdgeInputs) -> float:
-    if not inputs.init_std:
+def _is(condition: object) -> float:
+    return float(bool(condition))
+
+
+def _has(optimizer: str, run: EdgeInputs) -> float:
+    return _is(run.optimizer == optimizer)
+
+
+def _above(value: float, least: float) -> float:
+    return max(0.0, value - least)
+
+
+def _short_memory(run: EdgeInputs) -> float:
+    if run.memories is None or not optimizer_spec(run.optimizer).looks_ahead:
         return 0.0
-    return max(0.0, math.log10(inputs.init_std * math.sqrt(2.5 * inputs.width)))
+    lasting = math.log10(max(run.steps, _FEW_STEPS) / _FEW_STEPS)
+    return _above(_SHORT_MEMORY, run.memories[0]) * lasting
+
+
+def _large_init(run: EdgeInputs) -> float:
+    if not run.init_std:
+        return 0.0
+    above = _above(math.log10(run.init_std * math.sqrt(2.5 * run.width)), 0.0)
+    return (1 - horizon_share(run.steps)) * above
+
+
+def _noise(run: EdgeInputs) -> float:
+    """Return how far the tokens of a step lie below `_LARGE_BATCH`, as far as text was seen.
+
+    The lab's runs show no price of a small batch, and public ones, that see more text, do. A larger
+    step sees more text, so below the step at which the price is the highest it stays that: with a
+    larger batch the edge never falls.
+    """
+    few, many = _SEEN
+    costliest = min(math.sqrt(_LARGE_BATCH * few / run.steps), many / run.steps)
+    batch = min(max(run.batch_tokens, costliest, _SMALL_BATCH), _LARGE_BATCH)
+    return _between(batch * run.steps, few, many) * math.log10(batch / _LARGE_BATCH)
+
+
+def _matched_width(run: EdgeInputs) -> float:
+    if not optimizer_spec(run.optimizer).has_scales:
+        return 0.0
+    return horizon_share(run.steps) * math.log10(run.width / _MUON_WIDTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,23 +214,27 @@ class Column:
     """One column of the model.
 
     Attributes:
+        of: Its value, in `unit`; None where it is measured.
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
         of_edge: The edge depends on it; every column serves the best rate.
+        of_divergence: The rate from which runs diverge depends on it, whether or not the edge does.
         prior: Standard deviation of its coefficient before the data; None leaves that to the ridge.
         mean: Of its coefficient before the data.
     """
 
     name: str
     meaning: str
+    of: Callable[[EdgeInputs], float] | None = None
+    unit: Unit = "decades"
     sign: int = 0
     of_edge: bool = True
+    of_divergence: bool = False
     prior: float | None = None
     mean: float = 0.0
 
 
 _CLIMBING = 1.0  # decades: what a rate that never stops rising does, which one source shows
 _LENGTH = 0.3  # decades: by how much the best rate of long runs differs, beside all else
-_BATCH = 0.3  # decades a decade: what a step of fewer tokens costs, the lab's show none of it
 # Decades a decade: by how much less the width lowers the edge of Muon and Scion than of AdamW,
 # whose line falls with its 0.9th power: √width from their steps, and nanochat's rates, alike at
 # all widths.
@@ -253,41 +245,198 @@ _QK_NORM, _QK_KNOWN = 0.3, 0.1
 # What masked text does, in decades: one public team shows it from both sides. Of 0.15 and 0.3, with
 # which published encoders lie above the rate not to exceed.
 _MASKED = 0.15
+_BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one ladder shows
 _KIND = 0.5  # decades: what a kind of model does, which few ladders show
+_KINDLY = partial(Column, unit="share", prior=_KIND)
+# What the edge and the best rate are said to depend on, and why:
+# - The width counts down to the narrowest that runs of this length show; none bears more.
+# - The warm-up counts in steps, up to half of the run, since what follows it must decay, and up to
+#   the longest of the public ladders. A rate that still rises at the end has a column of its own.
+# - A schedule that does not decay counts by its mean over the last tenth of the run, squared: one
+#   that ends at a tenth of its peak costs hardly anything.
+# - Depth costs more where blocks normalize after the sum (Xiong et al., 2020), and most where none
+#   normalizes, since what each adds is multiplied by the next.
+# - The memories of Adam's moments count where the first is long (beta1 > 0.95), is short (< 0.9) in
+#   an optimizer that looks ahead, the more the longer the run, or outlasts the second.
+# - Where a run sees much text, its edge rises with the tokens of a step up to `_LARGE_BATCH`, since
+#   the noise of the gradient falls (McCandlish et al., 2018, 1812.06162).
+# - A step of Muon or Scion moves the outputs by its rate times the root of the width in AdamW's
+#   scale, one of AdamW by its rate times the width, so a wider model lowers their edge less.
+# - The best rate follows the batch up to `CRITICAL_BATCH`, and its length up to `LONG` steps.
+# - An initial deviation counts above sqrt(2/5 width) (Nguyen and Salazar, 2019), in short runs.
 CONFIG_COLUMNS: tuple[Column, ...] = (
-    Column(name="width", meaning="the width"),
-    Column(name="depth", meaning="the number of blocks"),
-    Column(name="warmup", meaning="the warm-up", sign=1),
-    Column(name="undecayed", meaning="the end of the schedule"),
-    Column(name="climbing", meaning="a rate that rises to the end", sign=-1, prior=_CLIMBING),
-    Column(name="length", meaning="the length of the run", of_edge=False, prior=_LENGTH),
-    Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
-    Column(name="large_batch", meaning="the tokens of a large batch", sign=1, of_edge=False),
-    Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
-    Column(name="post_norm", meaning="normalization after the sum", sign=-1),
-    Column(name="post_norm_depth", meaning="blocks normalized after the sum", sign=-1, prior=_KIND),
-    Column(name="no_norm", meaning="no normalization", sign=-1, prior=_KIND),
-    Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
-    Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
-    Column(name="long_memory", meaning="a high beta1", sign=-1),
-    Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
-    Column(name="parallel", meaning="parallel blocks", sign=1, prior=_KIND),
-    Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=_KIND),
-    Column(name="large_init", meaning="a large initial deviation", prior=_KIND),
-    Column(name="other_objective", meaning="another objective", prior=_KIND),
-    Column(name="masked", meaning="masked text", prior=_MASKED),
-    Column(name="qk_norm", meaning="normalized queries and keys", prior=_QK_KNOWN, mean=_QK_NORM),
-    Column(name="small_batch", meaning="a batch of few tokens", sign=1, prior=_BATCH),
-    Column(name="seen_batch", meaning="the tokens of a step", sign=1, prior=_BATCH),
+    Column(
+        name="width",
+        meaning="the width",
+        of=lambda run: math.log10(run.width) + run.narrowness,
+        sign=-1,
+    ),
+    Column(
+        name="depth", meaning="the number of blocks", of=lambda run: math.log10(run.depth), sign=-1
+    ),
+    Column(
+        name="warmup",
+        meaning="the warm-up",
+        of=lambda run: math.log10(_FIRST_STEPS + run.warmed_steps),
+        sign=1,
+    ),
+    Column(
+        name="undecayed",
+        meaning="the end of the schedule",
+        of=lambda run: run.late_share**2,
+        unit="share",
+        sign=-1,
+    ),
+    Column(
+        name="climbing",
+        meaning="a rate that rises to the end",
+        of=lambda run: run.climbing,
+        unit="share",
+        sign=-1,
+        prior=_CLIMBING,
+    ),
+    Column(
+        name="length",
+        meaning="the length of the run",
+        of=lambda run: horizon_share(run.steps),
+        unit="share",
+        of_edge=False,
+        of_divergence=True,
+        prior=_LENGTH,
+    ),
+    Column(
+        name="batch_tokens",
+        meaning="the tokens of a batch",
+        of=lambda run: math.log10(min(run.batch_tokens, TOY_BATCH)),
+        sign=1,
+        of_edge=False,
+    ),
+    Column(
+        name="large_batch",
+        meaning="the tokens of a large batch",
+        of=lambda run: _above(
+            math.log10(min(run.batch_tokens, CRITICAL_BATCH)), math.log10(TOY_BATCH)
+        ),
+        sign=1,
+        of_edge=False,
+    ),
+    Column(
+        name="vocabulary",
+        meaning="the vocabulary, up to 1024",
+        of=lambda run: math.log10(min(run.vocabulary, 1024)),
+    ),
+    Column(
+        name="post_norm",
+        meaning="normalization after the sum",
+        of=lambda run: _is(run.norm == "post"),
+        unit="share",
+        sign=-1,
+    ),
+    Column(
+        name="post_norm_depth",
+        meaning="blocks normalized after the sum",
+        of=lambda run: _is(run.norm == "post") * math.log10(run.depth / _DEPTH),
+        sign=-1,
+        prior=_KIND,
+    ),
+    _KINDLY(
+        name="no_norm",
+        meaning="no normalization",
+        of=lambda run: _is(run.norm == "none"),
+        sign=-1,
+    ),
+    Column(
+        name="no_norm_depth",
+        meaning="blocks that nothing normalizes",
+        of=lambda run: _is(run.norm == "none") * math.log10(run.depth / _DEPTH),
+        sign=-1,
+    ),
+    Column(
+        name="short_memory",
+        meaning="a low beta1 with look-ahead over many steps",
+        of=_short_memory,
+        sign=-1,
+    ),
+    Column(
+        name="long_memory",
+        meaning="a high beta1",
+        of=lambda run: _above(run.memories[0], _LONG_MEMORY) if run.memories else 0.0,
+        sign=-1,
+    ),
+    Column(
+        name="memory_excess",
+        meaning="a first moment that outlasts the second",
+        of=lambda run: _above(*run.memories) if run.memories else 0.0,
+        sign=-1,
+    ),
+    _KINDLY(
+        name="parallel",
+        meaning="parallel blocks",
+        of=lambda run: run.kind_share * run.is_parallel,
+        sign=1,
+    ),
+    _KINDLY(
+        name="branch_norm",
+        meaning="a norm after every branch",
+        of=lambda run: run.kind_share * run.normalizes_branches,
+        sign=1,
+    ),
+    Column(name="large_init", meaning="a large initial deviation", of=_large_init, prior=_KIND),
+    _KINDLY(
+        name="other_objective",
+        meaning="another objective",
+        of=lambda run: horizon_share(run.steps) * (not run.predicts_next and not run.masks),
+    ),
+    Column(
+        name="masked",
+        meaning="masked text",
+        of=lambda run: horizon_share(run.steps) * run.masks,
+        unit="share",
+        prior=_MASKED,
+    ),
+    Column(
+        name="qk_norm",
+        meaning="normalized queries and keys",
+        of=lambda run: horizon_share(run.steps) * run.normalizes_qk,
+        unit="share",
+        prior=_QK_KNOWN,
+        mean=_QK_NORM,
+    ),
+    Column(name="noise", meaning="the tokens of a step", of=_noise, sign=1),
+    Column(
+        name="small_batch",
+        meaning="a batch of few tokens",
+        of=lambda run: -run.lack_of_tokens,
+        sign=1,
+        prior=_BATCH,
+    ),
     Column(
         name="matched_width",
         meaning="the width under Muon",
+        of=_matched_width,
         prior=_WIDTH_KNOWN,
         mean=_MATCHED_WIDTH,
     ),
-    Column(name="made_up", meaning="a made-up task"),
-    *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
+    Column(
+        name="made_up", meaning="a made-up task", of=lambda run: _is(run.is_made_up), unit="share"
+    ),
+    *(
+        Column(
+            name=name,
+            meaning=f"the optimizer ({name})",
+            of=partial(_has, name),
+            unit="share",
+        )
+        for name in OPTIMIZERS
+    ),
 )
+
+
+def config_features(inputs: EdgeInputs) -> dict[str, float]:
+    """Return the columns that need no measurement; logarithms are decimal."""
+    return {column.name: column.of(inputs) for column in CONFIG_COLUMNS if column.of}
+
+
 # Measured at rate 1 (`rksp.spectra.features`), each less the value that the configuration predicts.
 MEASURED_COLUMNS: tuple[Column, ...] = (
     Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
@@ -306,5 +455,4 @@ WIDENED_BY = {
     "optimizer": "the optimizer, known from few sources",
     "precision": "the 8-bit arithmetic, which no labelled run has",
     "few_tokens": "a batch of few tokens",
-    "narrow": "the width, narrower than in any run so long",
 }

@@ -11,6 +11,7 @@ const KEPT = 0.5; // share of what toy runs show of a kind of model that counts 
 const CRITICAL_BATCH = 1e6;
 const TOY_BATCH = 3e4;
 const SMALL_BATCH = 4000;
+const LATE = [2400, 10000]; // steps of a run, from the lab's longest to public ones
 const LARGE_BATCH = 2 ** 17;
 const MUON_WIDTH = 512;
 const SEEN = [3e6, 3e7]; // tokens of a run, from the lab's to public ones
@@ -119,18 +120,22 @@ function lateShare(run) {
   return sum / count / reached;
 }
 
-const horizonShare = (steps) => clip(Math.log(steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
+const between = (value, low, high) => clip(Math.log(value / low) / Math.log(high / low), 0, 1);
+const horizonShare = (steps) => between(steps, SHORT, LONG);
+const tokensOf = (run) => run.batch_size * run.sequence_length;
 
-// `EdgeInputs.climbing`, `seen_share`, `lack_of_tokens` and `narrowness`.
+// `EdgeInputs.climbing`, `lack_of_tokens` and `narrowness`, and the column of the noise.
 const climbing = (run) => clip((2 * run.warmup_steps) / run.max_steps - 1, 0, 1);
 
-function seenShare(run) {
-  const seen = run.batch_size * run.sequence_length * run.max_steps;
-  return clip(Math.log(seen / SEEN[0]) / Math.log(SEEN[1] / SEEN[0]), 0, 1);
-}
-
 const lackOfTokens = (run) =>
-  seenShare(run) * Math.max(0, Math.log10(SMALL_BATCH / (run.batch_size * run.sequence_length)));
+  between(run.max_steps, ...LATE) * Math.max(0, Math.log10(SMALL_BATCH / tokensOf(run)));
+
+function noise(run) {
+  const steps = run.max_steps;
+  const costliest = Math.min(Math.sqrt((LARGE_BATCH * SEEN[0]) / steps), SEEN[1] / steps);
+  const batch = Math.min(Math.max(tokensOf(run), costliest, SMALL_BATCH), LARGE_BATCH);
+  return between(batch * steps, ...SEEN) * Math.log10(batch / LARGE_BATCH);
+}
 
 function narrowness(run) {
   const narrowest = 32 * (256 / 32) ** horizonShare(run.max_steps);
@@ -165,7 +170,7 @@ function largeInit(run) {
 function featuresOf(run, optimizers, measured) {
   const spec = optimizers[run.optimizer];
   const steps = run.max_steps;
-  const batch = run.batch_size * run.sequence_length;
+  const batch = tokensOf(run);
   const late = lateShare(run);
   const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
   const warmup = Math.min(warmed, steps / 2);
@@ -197,8 +202,8 @@ function featuresOf(run, optimizers, measured) {
     masked: horizonShare(steps) * run.masks,
     qk_norm: horizonShare(steps) * run.normalizes_qk,
     small_batch: -lackOfTokens(run),
-    seen_batch: seenShare(run) * Math.log10(clip(batch, SMALL_BATCH, LARGE_BATCH) / LARGE_BATCH),
-    matched_width: seenShare(run) * (spec.has_scales ? Math.log10(run.width / MUON_WIDTH) : 0),
+    noise: noise(run),
+    matched_width: horizonShare(steps) * (spec.has_scales ? Math.log10(run.width / MUON_WIDTH) : 0),
     made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {
@@ -268,7 +273,7 @@ function wideningsOf(model, run, facts, features, outside, of) {
     found.push(unlike.optimizer[of]);
   }
   for (const [name, over] of outside) if (IN_DECADES.includes(name)) found.push(BEYOND * over);
-  found.push(BEYOND * narrowness(run), BEYOND * climbing(run), BEYOND * lackOfTokens(run));
+  found.push(BEYOND * climbing(run), BEYOND * lackOfTokens(run));
   return found;
 }
 
@@ -281,6 +286,8 @@ function predict(model, run, facts) {
     .map(([name, [low, high]]) => [name, Math.max(low - features[name], features[name] - high)])
     .filter(([, over]) => over > 1e-9)
     .map(([name, over]) => [name, Number(over.toFixed(4))]);
+  const narrow = narrowness(run); // no spread is wider for it
+  const named = narrow > 0 ? [...outside.filter(([n]) => n !== "width"), ["width", narrow]] : outside;
   const mix = (short, far) => (1 - long) * short + long * far;
   const blend = (of) => of(model.short).map((short, i) => mix(short, of(model.long)[i]));
   const around = (location, name) => {
@@ -340,7 +347,7 @@ function predict(model, run, facts) {
       ...contributionsOf(model.edge, features).filter(([name]) => features[name]),
       ["family", offsetOf(model.kinds, run, "edge")],
     ],
-    reasons: reasonsOf(outside, run, facts),
+    reasons: reasonsOf(named, run, facts),
   };
 }
 

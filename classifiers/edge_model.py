@@ -139,7 +139,8 @@ class EdgeModel:
                 if features[name]  # what the run does not have is not named
             }
             | {"family": offset.edge},
-            outside=outside,
+            # No spread is wider for it: a narrower model has no lower X.
+            outside=outside | ({"width": narrow} if (narrow := inputs.narrowness) > 0 else {}),
             unlike={name: amount.edge for name, amount in unlike.items()},
             knots=np.asarray(self.knots),
             below=(1 - long) * np.asarray(self.short.below) + long * np.asarray(self.long.below),

@@ -148,8 +148,7 @@ class Kinds:
         if inputs.in_fp8 and "optimizer" in self.unlike:  # as much as any part that runs differ in
             found["precision"] = self.unlike["optimizer"]
         beyond = {name: over for name, over in outside.items() if name in _IN_DECADES}
-        beyond |= {"narrow": inputs.narrowness, "climbing": inputs.climbing}
-        beyond |= {"few_tokens": inputs.lack_of_tokens}
+        beyond |= {"climbing": inputs.climbing, "few_tokens": inputs.lack_of_tokens}
         for name, decades in beyond.items():
             found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -178,7 +179,14 @@ def _options() -> Iterator[Entry]:
             rows = [("Means", flag.help), ("Unit", flag.unit), ("Choices", ", ".join(choices))]
             rows.append(("Default", shown(field.default)))
             title = f"{name}, {noun} ({flag.name})"
-            yield (name, *flag.options, *flag.names.split()), title, rows
+            told = chain(rows, _edge_rows(name) if model is Recipe else ())
+            yield (name, *flag.options, *flag.names.split()), title, told
+
+
+def _edge_rows(field: str) -> Iterator[tuple[str, str]]:
+    from rksp.classifiers.levers.fields import edge_effect  # numpy
+
+    yield "Likely edge", edge_effect(field)
 
 
 def _monitors() -> Iterator[Entry]:

@@ -88,9 +88,10 @@ def fit_edge_model(
         _fit_line(ladders, design, expected, of) for of in ("edge", "best", "divergence")
     )
     columns = (*design.config, *design.measured)
-    of_edge = [c.name for c in columns if c.of_edge]
-    edge, divergence = (_line(one, of_edge) for one in (edge_fit, divergence_fit))
-    best = _line(best_fit, [c.name for c in columns])
+    edge, best, divergence = (
+        _line(one, [c.name for c in columns if _serves(c, of)])
+        for one, of in ((edge_fit, "edge"), (best_fit, "best"), (divergence_fit, "divergence"))
+    )
     horizon = lambda kind, chosen: Horizon(
         edge=even_spread(float(edge_fit.spreads[kind])),
         best=even_spread(float(best_fit.spreads[kind])),
@@ -188,7 +189,7 @@ def _fit_line(
     expected: Mapping[str, Expected],
     of: Literal["edge", "best", "divergence"],
 ) -> CensoredFit:
-    columns = [c for c in (*design.config, *design.measured) if of == "best" or c.of_edge]
+    columns = [c for c in (*design.config, *design.measured) if _serves(c, of)]
     if of == "best":
         ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
         around = [
@@ -211,6 +212,11 @@ def _fit_line(
         means=[c.mean if of != "best" else 0.0 for c in columns],
         group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
     )
+
+
+def _serves(column: Column, of: str) -> bool:
+    """Say whether a column is one of the line of the edge, of the best rate, or of divergence."""
+    return of == "best" or column.of_edge or (of == "divergence" and column.of_divergence)
 
 
 def _row(

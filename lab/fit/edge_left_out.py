@@ -22,7 +22,7 @@ Key = Callable[[EdgeLadder], str]
 _NEW = (
     *("large_batch", "parallel", "branch_norm", "large_init", "other_objective", "made_up"),
     *("length", "post_norm_depth", "masked", "qk_norm", "small_batch"),
-    *("seen_batch", "matched_width"),
+    *("noise", "matched_width"),
 )
 # The columns of version 0.6, which knew neither kinds nor families.
 BEFORE = Design(config=tuple(c for c in CONFIG_COLUMNS if c.name not in _NEW), has_families=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rksp.documents.grid import Record
 
 DEFAULT_BAR = 0.5  # P(failed) from which the word is risk
-DEFAULT_RISK = 0.2  # P(failed) up to which it is ok, since 3 % of healthy recipes lie above
+DEFAULT_RISK = 0.2  # P(failed) up to which it is ok, since 4 % of healthy recipes lie above
 _WORDS = ("error", "warning", "unknown", "never")
 _UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
 

@@ -44,11 +44,14 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_TEXT, _TEXT_POWER = 410.7, 0.28  # of what a run loses for the text that it does not see
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
     """Return one record for each cell, ranked by expected loss, then risk, then faster rates.
+
+    Cells of other batches or lengths are compared by the text that they see (`_worth`).
 
     A cell with a warning comes after every cell without one whose expected loss is at most 0.01
     nats higher, and one with an error comes after those without. Cells without an answer come last,
@@ -122,16 +125,30 @@ def levels(record: Record) -> set[str]:
 def _loss(record: Record, found: set[str]) -> tuple[float, bool]:
     """Return the expected loss, to which a warning adds the width of a tie, then the warning.
 
-    Where the model states no losses, as that of fine-tuning, it is the distance from the rate to
-    start with, in decades.
+    Each cell's own loss is measured from the best rate of its batch and length. Across these, what
+    the text is worth that a cell sees is added. Where the model states no losses, as that of
+    fine-tuning, it is the distance from the rate to start with, in decades.
     """
     loss, start, rate = (record.get(n) for n in ("expected_excess", "start_here", "learning_rate"))
-    if loss is None and start and isinstance(rate, int | float):
+    if loss is not None:
+        loss += _worth(record)
+    elif start and isinstance(rate, int | float):
         loss = abs(math.log10(rate / start))
     if loss is None:
         return math.inf, False
     is_warned = not found.isdisjoint(("warning", "error"))
     return loss + _TIE * is_warned, is_warned
+
+
+def _worth(record: Record) -> float:
+    """Return the nats that a cell loses to one that sees all text, 411 / tokens^0.28.
+
+    The third approach of Hoffmann et al. (2022, 2203.15556). It was fitted to runs of 100 million
+    tokens and more, and says of shorter ones no more than that more text is better.
+    """
+    facts = [record.get(name) for name in ("batch_size", "sequence_length", "max_steps")]
+    tokens = math.prod(fact for fact in facts if isinstance(fact, int | float))
+    return float(_TEXT / max(tokens, 1) ** _TEXT_POWER)
 
 
 def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:

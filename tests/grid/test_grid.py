@@ -226,6 +226,20 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     assert all(r["probability_failed"] is not None for r in with_answers[:-1])
 
 
+def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
+    row = next(r for r in worked[0] if r.result and r.result["expected_excess"] is not None)
+    cells = [
+        dataclasses.replace(row, position=n, recipe=row.recipe | {"batch_size": batch})
+        for n, batch in enumerate((8, 256, 32, 256))
+    ]
+    found = table.records(cells)
+    assert [cell["batch_size"] for cell in found] == [256, 256, 32, 8]
+    assert table.best_safe(found[:2]) == table.best_safe(found)
+    ties = [cell | {"batch_size": 8, "sequence_length": 64} for cell in found[:1]]
+    ties += [cell | {"batch_size": 64, "sequence_length": 8} for cell in found[:1]]
+    assert table._loss(ties[0], set()) == table._loss(ties[1], set())  # equal cells are equal
+
+
 def test_exports_hold_every_cell(worked, tmp_path):
     rows, _ = worked
     found = table.records(rows)

@@ -6,6 +6,10 @@ import json
 import math
 import random
 import re
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -84,6 +88,9 @@ def _settings(draw: random.Random) -> dict:
     }
 
 
+_OF_PAGES = ("reasons", "verdict")  # words, which the formulas alone do not say
+
+
 def _python(run: dict) -> dict:
     """Return Python's answer to settings, by the names of the page's."""
     fields = {name: value for name, value in run.items() if name in Recipe.model_fields}
@@ -115,7 +122,7 @@ def _differing(ours: dict, theirs: dict) -> list[str]:
     names = [n for n in ours if isinstance(ours[n], float) and not near(ours[n], theirs[n])]
     if near(ours["least"], theirs["least"]):  # two rates that are expected to lose the same
         names = [name for name in names if name != "startHere"]
-    names += [name for name in ("reasons", "verdict") if ours[name] != theirs[name]]
+    names += [name for name in _OF_PAGES if name in ours and ours[name] != theirs[name]]
     pairs = zip(ours["contributions"], sorted(theirs["contributions"]), strict=True)
     return names + [a[0] for a, b in pairs if a[0] != b[0] or not near(a[1], b[1])]
 
@@ -137,6 +144,42 @@ def test_the_page_answers_as_python_does(page):
     assert wrong == {}
     verdicts = {answer["verdict"] for answer in theirs}
     assert verdicts == {"ok", "caution", "risk", "cannot tell"}
+
+
+_NODE = """
+const fs = require("fs");
+const [script, page, runs] = process.argv.slice(1).map((path) => fs.readFileSync(path, "utf8"));
+const { model, facts } = JSON.parse(page);
+const predict = new Function(`${script}; return predict;`)();
+console.log(JSON.stringify(JSON.parse(runs).map((run) => {
+  const said = predict(model, run, facts);
+  const [low, high] = said.interval(run.learning_rate);
+  const [chance, excess] = [said.failed, said.expectedExcess].map((of) => of(run.learning_rate));
+  return {...said, chance, low, high, excess, least: said.expectedExcess(said.startHere)};
+})));
+"""
+
+
+def _in_node(file, folder, runs: list[dict]) -> list[dict]:
+    script = Path(str(files("rksp.classifiers").joinpath("edge_model.js")))
+    document, asked = folder / "document.json", folder / "runs.json"
+    document.write_text(embedded(file.read_text("utf-8")), "utf-8")
+    asked.write_text(json.dumps(runs), "utf-8")
+    command = ["node", "-e", _NODE, *map(str, (script, document, asked))]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return list(json.loads(told))
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="no Node")
+def test_the_formulas_of_the_page_are_pythons(file, tmp_path):
+    draw = random.Random(58)
+    runs = [_settings(draw) for _ in range(SETTINGS)]
+    ours = [{n: v for n, v in _python(run).items() if n not in _OF_PAGES} for run in runs]
+    theirs = _in_node(file, tmp_path, runs)
+    found = {i: w for i in range(SETTINGS) if (w := _differing(ours[i], theirs[i]))}
+    assert found == {}
+    bent = _in_node(file, tmp_path, [runs[0] | {"batch_size": runs[0]["batch_size"] * 2}])
+    assert "likelyEdge" in _differing(ours[0], bent[0])  # the control: it can fail
 
 
 def test_that_check_can_fail(page):

@@ -1,0 +1,192 @@
+"""E and X move as physics does: along every setting to one side, without a dip or a cliff."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rksp.assessment.risk import edge_inputs
+from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.recipe import Recipe
+
+_TOLD = 1e-6  # decades; what moves less does not move
+_LATE = 0.004  # decades by which a longer warm-up may cost, since what decays after it is shorter
+# What counts in long runs alone, as public ladders show it, comes while the noise still grows.
+_OF_LONG_RUNS = ("qk-norm", "vit")
+_TURN = 1e-3  # decades; what turns by less is rounding
+_CLIFF = 0.15  # decades, of 2 % of a setting
+_DECODER = {"vocabulary": 50_257, "norm": "pre"}
+MODELS = {
+    "gpt2": {**_DECODER, "width": 768, "depth": 12, "family": "gpt2"},
+    "gpt2-small": {**_DECODER, "width": 256, "depth": 4, "family": "gpt2"},
+    "llama": {**_DECODER, "width": 2048, "depth": 24, "family": "llama"},
+    "llama-7b": {**_DECODER, "width": 4096, "depth": 32, "family": "llama"},
+    "qk-norm": {**_DECODER, "width": 1024, "depth": 28, "normalizes_qk": True, "family": "qwen3"},
+    "parallel": {**_DECODER, "width": 1024, "depth": 16, "is_parallel": True, "family": "gpt_neox"},
+    "branch-norm": {**_DECODER, "width": 512, "depth": 8, "normalizes_branches": True},
+    "post-norm": {**_DECODER, "width": 512, "depth": 6, "norm": "post"},
+    "bert": {
+        **{"width": 768, "depth": 12, "vocabulary": 30_522, "norm": "post", "family": "bert"},
+        **{"predicts_next": False, "masks": True},
+    },
+    "vit": {
+        **{"width": 512, "depth": 6, "vocabulary": 256, "norm": "pre", "family": "vit"},
+        "predicts_next": False,
+    },
+    "characters": {"width": 128, "depth": 4, "vocabulary": 65, "norm": "pre", "family": "gpt2"},
+    "own": {"width": 96, "depth": 5, "vocabulary": 600, "norm": "none", "init_std": 0.02},
+}
+HORIZONS = (300, 3_000, 100_000)
+# Which way E and X may move as a setting grows.
+LAWS = {
+    "batch_size": 1,
+    "sequence_length": 1,
+    "warmup_share": 1,
+    "width": -1,
+    "depth": -1,
+    "adam_beta1": -1,
+    "min_lr_ratio": -1,
+}
+FREE = ("max_steps", "vocabulary", "adam_beta2", "init_std")  # no law says which way
+RANGES = {
+    "batch_size": (1, 16_384),
+    "sequence_length": (8, 16_384),
+    "warmup_share": (0.0, 0.5),
+    "width": (16, 16_384),
+    "depth": (1, 160),
+    "adam_beta1": (0.0, 0.99),
+    "min_lr_ratio": (0.0, 1.0),
+    "max_steps": (20, 1_000_000),
+    "vocabulary": (16, 250_000),
+    "adam_beta2": (0.5, 0.9999),
+    "init_std": (0.001, 0.9),
+}
+_LINEAR = ("warmup_share", "adam_beta1", "min_lr_ratio", "adam_beta2")
+_OF_MODEL = ("width", "depth", "vocabulary", "init_std")
+
+
+def inputs(model: str, steps: int, **settings: float) -> EdgeInputs:
+    """Return the inputs of a model at a horizon; `settings` stand in place of the usual ones."""
+    of_model = {name: settings.pop(name) for name in _OF_MODEL if name in settings}
+    steps = settings.pop("max_steps", steps)
+    warmup = settings.pop("warmup_share", 0.05)
+    usual = {"batch_size": 32, "sequence_length": 256, "schedule": "cosine"}
+    recipe = Recipe(**usual | settings, max_steps=steps, warmup_steps=int(warmup * steps))
+    return edge_inputs(recipe, **MODELS[model] | of_model)
+
+
+def rates(model: EdgeModel, run: EdgeInputs) -> np.ndarray:
+    """Return log10 of E and X."""
+    said = model.predict(run)
+    return np.log10([said.likely_edge, said.do_not_exceed()])
+
+
+def values(setting: str, count: int, draw: np.random.Generator | None = None) -> list[float]:
+    """Return ascending values of a setting over its range, even or random."""
+    low, high = RANGES[setting]
+    at = np.linspace(0, 1, count) if draw is None else np.sort(draw.uniform(size=count))
+    if setting in _LINEAR:
+        return (low + at * (high - low)).tolist()
+    spaced = low * (high / low) ** at
+    is_whole = setting != "init_std"
+    return list(dict.fromkeys(round(v) for v in spaced.tolist())) if is_whole else spaced.tolist()
+
+
+def broken(moves: Sequence[np.ndarray], sign: int, setting: str) -> list[float]:
+    """Return the moves that go against a law."""
+    allowed = _LATE if setting == "warmup_share" else _TOLD
+    return [float(move.min()) for move in (sign * m for m in moves) if move.min() < -allowed]
+
+
+def along(
+    model: EdgeModel, read: Callable[[float], EdgeInputs], places: Sequence[float]
+) -> list[np.ndarray]:
+    """Return by how much E and X move from place to place."""
+    return [b - a for a, b in pairwise([rates(model, read(place)) for place in places])]
+
+
+@pytest.mark.parametrize("setting", LAWS)
+@pytest.mark.parametrize("model", MODELS)
+def test_no_step_along_a_setting_goes_against_its_law(model, setting):
+    shipped = load_edge_model()
+    for steps in HORIZONS:
+        places = values(setting, 18)
+        moves = along(shipped, lambda v, s=steps: inputs(model, s, **{setting: v}), places)
+        assert broken(moves, LAWS[setting], setting) == [], (steps, places)
+
+
+@pytest.mark.parametrize("number", range(400))
+def test_a_random_run_obeys_every_law(number):
+    draw, shipped = np.random.default_rng(number), load_edge_model()
+    model, steps = str(draw.choice([*MODELS])), int(values("max_steps", 1, draw)[0])
+    others = [n for n in RANGES if n not in ("max_steps", "vocabulary")]
+    run = {name: values(name, 1, draw)[0] for name in others if draw.uniform() < 0.5}
+    setting = str(draw.choice([*LAWS]))
+    places = values(setting, 4, draw)
+    moves = along(shipped, lambda v: inputs(model, steps, **run | {setting: v}), places)
+    assert broken(moves, LAWS[setting], setting) == [], (model, steps, run, setting, places)
+
+
+@pytest.mark.parametrize("setting", [n for n in (*LAWS, *FREE) if n not in _LINEAR])
+@pytest.mark.parametrize("model", MODELS)
+def test_two_per_cent_of_a_setting_are_no_cliff(model, setting):
+    shipped, draw = load_edge_model(), np.random.default_rng(len(model) * 31 + len(setting))
+    for steps in HORIZONS:
+        for place in values(setting, 5, draw):
+            low = place if isinstance(place, float) else max(place, 60)  # 2 % of fewer are no whole
+            pair = (low, low * 1.02 if isinstance(place, float) else math.ceil(low * 1.02))
+            moves = along(shipped, lambda v, s=steps: inputs(model, s, **{setting: v}), pair)
+            assert abs(moves[0]).max() < _CLIFF, (steps, pair)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_length_has_no_dip(model):
+    """Without a warm-up E and X turn at most once along the steps: toys and long runs differ."""
+    shipped = load_edge_model()
+    for batch in (4, 64, 512):
+        places, settings = values("max_steps", 30), {"warmup_share": 0.0, "batch_size": batch}
+        moves = along(shipped, lambda v, s=settings: inputs(model, v, **s), places)
+        turns = []
+        for of in (0, 1):
+            signs = [np.sign(m[of]) for m in moves if abs(m[of]) > _TURN]
+            turns.append(sum(a != b for a, b in pairwise(signs)))
+        assert max(turns) <= (2 if model in _OF_LONG_RUNS else 1), (batch, turns)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_equal_tokens_a_step_give_equal_answers(model):
+    shipped = load_edge_model()
+    one = {"batch_size": 64, "sequence_length": 512}
+    cut = {"batch_size": 512, "sequence_length": 64}
+    for steps in HORIZONS:
+        said = [shipped.predict(inputs(model, steps, **run)) for run in (one, cut)]
+        assert said[0].edge == said[1].edge and said[0].start_here == said[1].start_here
+
+
+def test_accumulation_and_devices_are_the_batch():
+    whole = {"batch_size": 64, "max_steps": 5000, "warmup_steps": 100}
+    for split in ({"gradient_accumulation_steps": 8}, {"gradient_accumulation_steps": 64}):
+        runs = [edge_inputs(Recipe(**whole | more), **MODELS["gpt2"]) for more in ({}, split)]
+        assert runs[0] == runs[1]
+
+
+def test_a_law_that_is_broken_would_be_seen():
+    """The negative control: a column that falls as the tokens of a step grow."""
+    shipped = load_edge_model()
+    weights = dict(shipped.edge.weights) | {"noise": -0.3}
+    bent = replace(shipped, edge=replace(shipped.edge, weights=weights))
+    moves = along(bent, lambda v: inputs("gpt2", 3000, batch_size=v), values("batch_size", 18))
+    assert broken(moves, LAWS["batch_size"], "batch_size")
+
+
+def test_a_batch_halves_the_edge_of_a_long_run_where_its_noise_does():
+    run = inputs("gpt2", 100_000)
+    small, large = (replace(run, batch_tokens=tokens) for tokens in (2e3, 2e6))
+    fall = load_edge_model().predict(large).log_edge - load_edge_model().predict(small).log_edge
+    assert math.log10(2) < fall < 2
