@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ DRAWS, LENGTH, STEPS = 12, 32, 400
 RATES = tuple(10 ** (decade / 2) for decade in range(-6, 3))  # at which runs count as such
 _QUARTER = 10**0.25 * 1.01  # the edge is bisected down to this factor
 _SHIFT = 0.01  # by which every weight moves in the response
+ANSWERS = ("released", "read")  # by rksp 0.11.0, and by this version
 FEATURES = ("sigma_max", "gain", "near_unit_mass", "rho", "kappa", "eta", "response")
 
 
@@ -204,6 +205,131 @@ def _response(model: Any, tokens: Any, seed: int) -> float | None:
     return _log(sum(changes) / len(changes))
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the registered comparisons, as Markdown: each with the kinds left out whole."""
+    answers = {name: [row | row[name] for row in rows] for name in ANSWERS}
+    released, read = answers["released"], answers["read"]
+    asked = [("rksp 0.11", released, ()), ("the module read", read, ())]
+    asked += [(f"0.11 + {name}", released, (name,)) for name in FEATURES]
+    asked += [("0.11 + gain + response", released, ("gain", "response"))]
+    asked += [(f"read + {name}", read, (name,)) for name in ("sigma_max", "gain")]
+    asked += [("read + gain + response", read, ("gain", "response"))]
+    lines = [f"{len(rows)} ladders of {DRAWS * len({row['kind'] for row in rows})}.", ""]
+    lines += [
+        "| evidence | AUROC | gain over 0.11 [90 %] | Brier | edge error |",
+        "|---|---|---|---|---|",
+    ]
+    base = _left_out(released, ())
+    for name, given, features in asked:
+        one = _left_out(given, features)
+        low, high = _interval(base, one)
+        gain = one.auroc - base.auroc
+        lines.append(
+            f"| {name} | {one.auroc:.3f} | {gain:+.3f} [{low:+.3f}, {high:+.3f}] | {one.brier:.3f} "
+            f"| {one.error:.2f} |"
+        )
+    within = _within(rows)
+    lines += ["", "Within kinds, r with log edge: "]
+    lines[-1] += ", ".join(f"{name} {r:+.2f}" for name, r in within.items()) + "."
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Answers about kinds that were left out: kind, failed and P of every run, and edge errors."""
+
+    kinds: np.ndarray
+    failed: np.ndarray
+    p: np.ndarray
+    error: float
+
+    @property
+    def auroc(self) -> float:
+        return _auroc(self.failed, self.p)
+
+    @property
+    def brier(self) -> float:
+        return float(np.mean((self.p - self.failed) ** 2))
+
+
+def _left_out(rows: Sequence[dict[str, Any]], features: Sequence[str]) -> _Asked:
+    from sklearn.linear_model import LogisticRegression
+
+    kinds, x, failed, edges = [], [], [], []
+    for row in rows:
+        last, first = row["edge_0.25"] or (0.0, RATES[0])
+        shown = [row[name] if row[name] is not None else math.nan for name in features]
+        for rate, p in zip(RATES, row["p"], strict=True):
+            is_bad = first is not None and rate >= 0.99 * first
+            if is_bad or rate <= 1.01 * last:
+                kinds.append(row["kind"])
+                failed.append(is_bad)
+                x.append([math.log(p / (1 - p)), *shown])
+        if first is not None and row["edge_0.25"]:
+            middle = math.log10(last * first) / 2
+            edges.append((row["kind"], middle, [math.log10(row["e"]), *shown]))
+    kind_of, bad, known = np.array(kinds), np.array(failed), np.array(x)
+    p = np.empty(len(bad))
+    for kind in dict.fromkeys(kinds):
+        out = kind_of == kind
+        mean, deviation = np.nanmean(known[~out], 0), np.nanstd(known[~out], 0)
+        scaled = np.nan_to_num((known - mean) / deviation)
+        fitted = LogisticRegression().fit(scaled[~out], bad[~out])
+        p[out] = fitted.predict_proba(scaled[out])[:, 1]
+    return _Asked(kind_of, bad, p, _edge_error(edges))
+
+
+def _edge_error(edges: Sequence[tuple[str, float, list[float]]]) -> float:
+    found = []
+    kinds = np.array([kind for kind, _, _ in edges])
+    middle = np.array([edge for _, edge, _ in edges])
+    shown = np.array([known for _, _, known in edges])
+    for kind in dict.fromkeys(kinds):
+        out = kinds == kind
+        x = np.nan_to_num(shown - np.nanmean(shown[~out], 0))
+        x = np.column_stack([x, np.ones(len(x))])
+        line = np.linalg.lstsq(x[~out], middle[~out], rcond=None)[0]
+        found += list(np.abs(x[out] @ line - middle[out]))
+    return float(np.mean(found))
+
+
+def _auroc(failed: np.ndarray, p: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
+    ranks, bad = rankdata(p), failed.sum()
+    return float((ranks[failed].sum() - bad * (bad + 1) / 2) / (bad * (len(p) - bad)))
+
+
+def _interval(base: _Asked, one: _Asked) -> tuple[float, float]:
+    """Return the 90 % interval of the gain in AUROC, over resampled kinds."""
+    draw, names = np.random.default_rng(0), np.unique(base.kinds)
+    places = {name: np.flatnonzero(base.kinds == name) for name in names}
+    gains = []
+    for _ in range(2000):
+        at = np.concatenate([places[name] for name in draw.choice(names, len(names))])
+        failed = base.failed[at]
+        gains.append(_auroc(failed, one.p[at]) - _auroc(failed, base.p[at]))
+    low, high = np.quantile(gains, (0.05, 0.95))
+    return float(low), float(high)
+
+
+def _within(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the correlation of each feature with the edge, both without their kind's mean."""
+    known = [row for row in rows if row["edge_0.25"] and row["edge_0.25"][1] is not None]
+    kinds = np.array([row["kind"] for row in known])
+    edges = np.array([math.log10(math.prod(row["edge_0.25"])) / 2 for row in known])
+    found = {}
+    for name in FEATURES:
+        values = np.array([math.nan if row[name] is None else row[name] for row in known])
+        left, right = [], []
+        for kind in dict.fromkeys(kinds):
+            own = (kinds == kind) & np.isfinite(values)
+            left += list(values[own] - values[own].mean())
+            right += list(edges[own] - edges[own].mean())
+        found[name] = float(np.corrcoef(left, right)[0, 1])
+    return found
+
+
 def _log(value: float | None) -> float | None:
     return math.log10(value) if value is not None and 0 < value < math.inf else None
 
@@ -216,7 +342,14 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.train:
         train_all(given.rows)
-    print(f"{len(read(given.rows))} of {DRAWS * 16} ladders", end="\n")
+    rows = [row | {"released": row, "read": _answer(row)} for row in read(given.rows)]
+    print(table(rows), end="")
+
+
+def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return E and P of this version of rksp for a ladder's model."""
+    found = measured(Spec(row["kind"], row["draw"]))
+    return {"e": found["e"], "p": found["p"]}
 
 
 if __name__ == "__main__":

@@ -219,6 +219,8 @@ class _Reading:
         node, given = self.nodes[index], self._inputs(index)
         if node.op in _SUM_INPUT:
             return [node.inputs[0]] if node.inputs[0] in self.derived else []
+        if node.op == "sum" and given and self.nodes[given[0]].op == "stack":
+            return self._inputs(given[0])
         return given if node.op in _SUMS else []
 
     @cached_property
