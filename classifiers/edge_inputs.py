@@ -64,6 +64,8 @@ class EdgeInputs:
         batch_tokens: Tokens an optimizer step.
         late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
             for a constant schedule.
+        is_unread: Nothing says where the blocks normalize or what they add: no configuration, and a
+            pass could not be read.
         in_fp8: The arithmetic has 8 bits or fewer, as in no labelled run.
         muon_scale: Of the update of Muon or Scion, as in a recipe.
         beta1, beta2: Of Adam and its kin; None where the optimizer has none.
@@ -90,6 +92,7 @@ class EdgeInputs:
     predicts_next: bool = True
     masks: bool = False
     is_made_up: bool = False
+    is_unread: bool = False
     in_fp8: bool = False
 
     @property
@@ -248,7 +251,7 @@ _QK_NORM, _QK_KNOWN = 0.3, 0.1
 # What masked text does, in decades: one public team shows it from both sides. Of 0.15 and 0.3, with
 # which published encoders lie above the rate not to exceed.
 _MASKED = 0.15
-_KIND = 0.5  # decades: what a kind of model does, which few ladders show
+KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
@@ -260,16 +263,16 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="large_batch", meaning="the tokens of a large batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
-    Column(name="post_norm_depth", meaning="blocks normalized after the sum", sign=-1, prior=_KIND),
-    Column(name="no_norm", meaning="no normalization", sign=-1, prior=_KIND),
+    Column(name="post_norm_depth", meaning="blocks normalized after the sum", sign=-1, prior=KIND),
+    Column(name="no_norm", meaning="no normalization", sign=-1, prior=KIND),
     Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
     Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
-    Column(name="parallel", meaning="parallel blocks", sign=1, prior=_KIND),
-    Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=_KIND),
-    Column(name="large_init", meaning="a large initial deviation", prior=_KIND),
-    Column(name="other_objective", meaning="another objective", prior=_KIND),
+    Column(name="parallel", meaning="parallel blocks", sign=1, prior=KIND),
+    Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=KIND),
+    Column(name="large_init", meaning="a large initial deviation", prior=KIND),
+    Column(name="other_objective", meaning="another objective", prior=KIND),
     Column(name="masked", meaning="masked text", prior=_MASKED),
     Column(name="qk_norm", meaning="normalized queries and keys", prior=_QK_KNOWN, mean=_QK_NORM),
     Column(name="small_batch", meaning="a batch of few tokens", sign=1, prior=_BATCH),
@@ -297,6 +300,7 @@ NO_WARMUP = "no warm-up"
 WIDENED_BY = {
     "family": "the model's family",
     "kind": "the kind of its blocks, known from short runs alone",
+    "placement": "the place of its norms, which could not be read off the module",
     "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
     "precision": "the 8-bit arithmetic, which no labelled run has",

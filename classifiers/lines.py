@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Decades, Number
-from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs, horizon_share
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, KIND, EdgeInputs, horizon_share
 from rksp.classifiers.rates import Spread
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
@@ -140,6 +140,8 @@ class Kinds:
         if share < 1:  # the part of the effect of a kind that only toy runs show
             whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
             found["kind"] = _times((1 - share) / share, whole)
+        if inputs.is_unread:
+            found["placement"] = _times(share, Amount(edge=KIND, best=KIND))
         objective = "masked" if inputs.masks else "task"
         if not inputs.predicts_next and objective in self.unlike:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike[objective])

@@ -31,6 +31,7 @@ from rksp.spectra.spectrum import Status
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.
 SHIPPED = {
+    "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
     "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
     "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
     "msign-learns": "MSign where runs learn the task.",
@@ -264,23 +265,25 @@ def _summary(kind: type) -> str:
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(SHIPPED)}.")],
+    name: Annotated[
+        str | None, typer.Argument(help=f"{', '.join(SHIPPED)}; without one, what they are.")
+    ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Print the results that rksp ships.")
+        bool, typer.Option("--stored", help="Print the results that rksp ships, as without it.")
     ] = False,
 ) -> None:
     """Print a published experiment beside our results, as Markdown.
 
     To train it again takes the repository: lab/README.md says how.
     """
+    if name is None:
+        width = max(map(len, SHIPPED))
+        for known, title in SHIPPED.items():
+            typer.echo(f"{known:<{width}}  {title}")
+        return
     if name not in SHIPPED:
         hint = nearest(name, SHIPPED) or f"; choose among {', '.join(SHIPPED)}."
         raise InputError(f"There is no experiment {name!r}{hint}")
-    if not stored:
-        raise InputError(
-            f"Training {name} again takes hours and rksp's repository, where lab/README.md "
-            "says how; give --stored for the shipped results."
-        )
     typer.echo(shipped_file(name).read_text(encoding="utf-8"), nl=False)
 
 

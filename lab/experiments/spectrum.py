@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 
 STORED = Path(__file__).parent / "results" / "spectrum.jsonl"
+READ = STORED.with_name("spectrum_read.jsonl")
 DRAWS, LENGTH, STEPS = 12, 32, 400
 RATES = tuple(10 ** (decade / 2) for decade in range(-6, 3))  # at which runs count as such
 _QUARTER = 10**0.25 * 1.01  # the edge is bisected down to this factor
@@ -137,8 +138,9 @@ def measured(spec: Spec) -> dict[str, Any]:
     from torch.nn import functional as F
 
     from lab.tasks.tasks import make_task
-    from rksp import Recipe, evaluate
+    from rksp.assessment.pipeline import evaluate
     from rksp.models.given import module_source
+    from rksp.recipe import Recipe
 
     model, fields = _model(spec), spec.drawn[1]
     task = make_task("bytes", length=LENGTH)
@@ -219,7 +221,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "| evidence | AUROC | gain over 0.11 [90 %] | Brier | edge error |",
         "|---|---|---|---|---|",
     ]
-    base = _left_out(released, ())
+    base, said = _left_out(released, ()), list[str]()
     for name, given, features in asked:
         one = _left_out(given, features)
         low, high = _interval(base, one)
@@ -228,6 +230,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"| {name} | {one.auroc:.3f} | {gain:+.3f} [{low:+.3f}, {high:+.3f}] | {one.brier:.3f} "
             f"| {one.error:.2f} |"
         )
+    for name, given in (("rksp 0.11", released), ("the module read", read)):
+        one = _raw(given)
+        sure = one.p >= 0.9
+        lines.append(f"| {name}, P as it is | {one.auroc:.3f} | | {one.brier:.3f} | |")
+        said += [f"P ≥ 0.9 of {name} comes true in {one.failed[sure].mean():.2f} of {sure.sum()}"]
+    lines += ["", "; ".join(said) + "."]
     within = _within(rows)
     lines += ["", "Within kinds, r with log edge: "]
     lines[-1] += ", ".join(f"{name} {r:+.2f}" for name, r in within.items()) + "."
@@ -257,15 +265,13 @@ def _left_out(rows: Sequence[dict[str, Any]], features: Sequence[str]) -> _Asked
 
     kinds, x, failed, edges = [], [], [], []
     for row in rows:
-        last, first = row["edge_0.25"] or (0.0, RATES[0])
         shown = [row[name] if row[name] is not None else math.nan for name in features]
-        for rate, p in zip(RATES, row["p"], strict=True):
-            is_bad = first is not None and rate >= 0.99 * first
-            if is_bad or rate <= 1.01 * last:
-                kinds.append(row["kind"])
-                failed.append(is_bad)
-                x.append([math.log(p / (1 - p)), *shown])
-        if first is not None and row["edge_0.25"]:
+        for at, is_bad in _labels(row["edge_0.25"]):
+            kinds.append(row["kind"])
+            failed.append(is_bad)
+            x.append([math.log(row["p"][at] / (1 - row["p"][at])), *shown])
+        last, first = row["edge_0.25"] or (None, None)
+        if first is not None:
             middle = math.log10(last * first) / 2
             edges.append((row["kind"], middle, [math.log10(row["e"]), *shown]))
     kind_of, bad, known = np.array(kinds), np.array(failed), np.array(x)
@@ -277,6 +283,13 @@ def _left_out(rows: Sequence[dict[str, Any]], features: Sequence[str]) -> _Asked
         fitted = LogisticRegression().fit(scaled[~out], bad[~out])
         p[out] = fitted.predict_proba(scaled[out])[:, 1]
     return _Asked(kind_of, bad, p, _edge_error(edges))
+
+
+def _raw(rows: Sequence[dict[str, Any]]) -> _Asked:
+    """Return P as rksp says it, without anything fitted to these runs."""
+    found = [(r["kind"], bad, r["p"][at]) for r in rows for at, bad in _labels(r["edge_0.25"])]
+    kinds, failed, p = map(np.array, zip(*found, strict=True))
+    return _Asked(kinds, failed, p, math.nan)
 
 
 def _edge_error(edges: Sequence[tuple[str, float, list[float]]]) -> float:
@@ -324,6 +337,8 @@ def _within(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         left, right = [], []
         for kind in dict.fromkeys(kinds):
             own = (kinds == kind) & np.isfinite(values)
+            if not own.any():
+                continue
             left += list(values[own] - values[own].mean())
             right += list(edges[own] - edges[own].mean())
         found[name] = float(np.corrcoef(left, right)[0, 1])
@@ -334,22 +349,108 @@ def _log(value: float | None) -> float | None:
     return math.log10(value) if value is not None and 0 < value < math.inf else None
 
 
+def claim(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how well M≈1 predicts divergence beside simpler predictors, the paper's and ours."""
+    lines = [
+        "AUROC; ours at nine rates from 0.001 to 10, next-byte prediction of 400 steps, of "
+        f"{len(rows)} models in {len({row['kind'] for row in rows})} kinds of blocks.",
+        "",
+        "| predictor | paper, diverged | diverged | failed | the paper's kinds | failed |",
+        "|---|---|---|---|---|---|",
+    ]
+    known = [row for row in rows if row["kind"] in _PAPER_KINDS]
+    columns = [(some, of) for some in (rows, known) for of in ("diverged", "failed")]
+    for name, (paper, value) in _PREDICTORS.items():
+        cells = [_alone(some, of, value) for some, of in columns]
+        lines.append(f"| {name} | {paper} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+_PAPER_KINDS = ("pre_ln", "post_ln", "rms", "deepnorm", "subln", "none")
+# Name → the paper's AUROC (arXiv 2602.22988) and the value of a row at the place of a rate.
+_PREDICTORS: Mapping[str, tuple[str, Callable[[Mapping[str, Any], int], float | None]]] = {
+    "M≈1": ("0.995", lambda row, at: row["near_unit_mass"]),
+    "ρ": ("0.845", lambda row, at: row["rho"]),
+    "κ(V)": ("0.687", lambda row, at: row["kappa"]),
+    "no norm, one bit": ("0.989 by its table", lambda row, at: float(row["kind"] in _BARE)),
+    "the rate": ("–", lambda row, at: RATES[at]),
+    "P(failed), rksp 0.11": ("–", lambda row, at: row["p"][at]),
+    "P(failed), the module read": ("–", lambda row, at: row["read"]["p"][at]),
+}
+_BARE = ("none", "rezero")
+
+
+def _alone(rows: Sequence[Mapping[str, Any]], of: str, value: Callable[..., float | None]) -> str:
+    """Return the AUROC of one predictor, high for bad."""
+    bad, seen = [], []
+    for row in rows:
+        edge = row["edge_0.25"] if of == "failed" else _divergence(row["runs"])
+        for at, label in _labels(edge):
+            found = value(row, at)
+            if found is not None:
+                bad.append(label)
+                seen.append(found)
+    return f"{_auroc(np.array(bad), np.array(seen)):.3f}"
+
+
+def _divergence(runs: Sequence[Sequence[Any]]) -> tuple[float, float | None]:
+    """Return the last rate below the first that diverged, and that."""
+    first = next((rate for rate, _, bad in runs if bad), None)
+    below = [rate for rate, _, _ in runs if first is None or rate < first]
+    return max(below, default=0.0), first
+
+
+def _labels(edge: Sequence[float | None] | None) -> Iterator[tuple[int, bool]]:
+    """Yield the places of the nine rates whose label an edge tells, with it."""
+    last, first = edge or (0.0, RATES[0])
+    for at, rate in enumerate(RATES):
+        is_bad = first is not None and rate >= 0.99 * first
+        if is_bad or (last is not None and rate <= 1.01 * last):
+            yield at, is_bad
+
+
+def stored() -> list[dict[str, Any]]:
+    """Return the rows, each with what rksp answered (`read`) when `--answers` ran last."""
+    answers = {(row["kind"], row["draw"]): row for row in read(READ)}
+    rows = [row | {"released": row} for row in read(STORED)]
+    return [
+        row | {"read": answers[row["kind"], row["draw"]]}
+        for row in rows
+        if (row["kind"], row["draw"]) in answers
+    ]
+
+
+def tables() -> str:
+    """Return what the stored rows say of the paper's claim and of the hypotheses."""
+    rows = stored()
+    return f"{claim(rows)}\n{table(rows)}"
+
+
+def answer_all() -> None:
+    """Write E and P of this version of rksp for every ladder's model."""
+    lines = []
+    for row in read(STORED):
+        found = measured(Spec(row["kind"], row["draw"]))
+        lines.append(
+            json.dumps(
+                {name: row[name] for name in ("kind", "draw")}
+                | {"e": found["e"], "p": [round(p, 5) for p in found["p"]]}
+            )
+        )
+    READ.write_text("\n".join(lines) + "\n")
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Train or print."""
+    """Train, answer or print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train", action="store_true", help="train the ladders that are missing")
-    parser.add_argument("--rows", type=Path, default=STORED, help="where the rows are")
+    parser.add_argument("--answers", action="store_true", help="ask this version of rksp again")
     given = parser.parse_args(arguments)
     if given.train:
-        train_all(given.rows)
-    rows = [row | {"released": row, "read": _answer(row)} for row in read(given.rows)]
-    print(table(rows), end="")
-
-
-def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return E and P of this version of rksp for a ladder's model."""
-    found = measured(Spec(row["kind"], row["draw"]))
-    return {"e": found["e"], "p": found["p"]}
+        train_all(STORED)
+    if given.answers:
+        answer_all()
+    print(tables(), end="")
 
 
 if __name__ == "__main__":

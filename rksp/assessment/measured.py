@@ -16,7 +16,6 @@ from rksp.spectra.model_profile import Profile
 
 _VOCABULARY = 50_000  # for a model without classes
 _SAME_SIZE = 1.002
-_MOST = 0.5  # share of the blocks from which on what they do counts
 
 
 def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
@@ -54,12 +53,10 @@ def _shown_by_batch(evidence: Evidence) -> dict[str, bool]:
 
 
 def _shown_by_blocks(evidence: Evidence) -> dict[str, bool]:
-    placed = definite(evidence.profile).placement
-    if placed is None:
-        return {}
-    shown = {"is_parallel": placed.parallel, "normalizes_branches": placed.branch_norm}
-    shown |= {} if placed.qk_norm is None else {"normalizes_qk": placed.qk_norm}
-    return {name: share > _MOST for name, share in shown.items()}
+    placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
+    if placed is None or placed.norm is None:
+        return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}
+    return placed.kind
 
 
 def _vocabulary(evidence: Evidence) -> int:

@@ -235,6 +235,7 @@ def judge(
         task=evidence.source.task,
         facts=evidence.facts,
         forward=None if evidence.profile is None else evidence.profile.forward,
+        placement=None if evidence.profile is None else evidence.profile.placement,
         response=response,
         **{name: getattr(trusted, name, None) for name in names},
         highest_published=None if published is None else published.highest,

@@ -31,6 +31,7 @@ NUMBERLESS = {
     "fp8-training",
     "non-finite-gradient",
     "missing-normalization",
+    "module-and-configuration",
 }
 
 

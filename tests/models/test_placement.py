@@ -11,8 +11,8 @@ from lab.zoo import build_member
 from lab.zoo.config import ZooConfig
 from lab.zoo.kinds import KINDS, build_kind
 from rksp.measure.snapshots import collect
-from rksp.models.streaming.stream import open_stream
 from rksp.models.resolve import resolve_tiny
+from rksp.models.streaming.stream import open_stream
 
 WIDTH = 16
 

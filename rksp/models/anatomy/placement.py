@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Literal
 
 from rksp.ground.text import words
-from rksp.models.placement import Placement
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph, Node
+from rksp.models.placement import Placement
 
 _SAME = frozenset(
     words(
@@ -37,10 +37,11 @@ _NORMS = frozenset(
 _PRODUCTS = frozenset(
     words("mm addmm bmm baddbmm matmul linear convolution mkldnn_linear _grouped_mm dot mv addmv")
 )
+_MIXING = frozenset(words("mm mv bmm matmul"))
 _REDUCTIONS = frozenset(words("mean sum var var_mean std std_mean linalg_vector_norm norm amax"))
 # What mixes tokens beside products of two things that both depend on the state.
 _SOFTMAX = frozenset(words("_softmax softmax _safe_softmax"))
-_MIXERS = _SOFTMAX | set(words("cumsum cumprod logcumsumexp convolution _fft_r2c roll"))
+_MIXERS = frozenset(words("cumsum cumprod logcumsumexp convolution _fft_r2c roll"))
 _ATTENTION = "_scaled_dot_product"
 _SUM_INPUT = frozenset(words("addmm baddbmm addmv"))  # products that add their first input
 
@@ -154,7 +155,11 @@ class _Reading:
             return given[0]
         # A weight that does not act on the width mixes rows, as hyper-connections mix streams.
         is_rows = self.nodes[given[0]].shape[-1:] != self.width or node.inputs[-1] == given[0]
-        is_mixed = node.op in ("mm", "mv", "bmm", "matmul") and is_rows and self._light.get(given[0], False)
+        is_mixed = (
+            node.op in ("mm", "mv", "bmm", "matmul")
+            and is_rows
+            and self._light.get(given[0], False)
+        )
         return given[0] if is_mixed else None
 
     def _strip(self, index: int) -> int:
@@ -271,8 +276,8 @@ class _Reading:
     def _mixes(self, branch: int) -> bool:
         """Tell whether a branch mixes tokens."""
         for here in self._inside(branch):
-            node = self.nodes[here]
-            if node.op in _MIXERS or node.op.startswith(_ATTENTION):
+            node, is_sequence = self.nodes[here], len(self.nodes[here].shape) > 2
+            if node.op.startswith(_ATTENTION) or (node.op in _MIXERS and is_sequence):
                 return True
             if node.op in ("bmm", "baddbmm", "matmul") and len(self._inputs(here)) > 1:
                 return True
