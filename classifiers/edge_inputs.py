@@ -53,6 +53,7 @@ class EdgeInputs:
         vocabulary: Number of tokens; `CLASSIFIER_VOCABULARY` for a classifier.
         norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
         family: The model type, such as gpt_neox; "" where it is none that has a name.
+        alike: Families whose blocks do the same, for a model of no family.
         is_parallel: Attention and feed-forward read the same state and are added together.
         normalizes_branches: A norm follows every branch, before the sum.
         init_std: Standard deviation of the initial weights; None where it is not known.
@@ -85,6 +86,7 @@ class EdgeInputs:
     beta2: float | None = 0.98
     norm: Norm = "pre"
     family: str = ""
+    alike: tuple[str, ...] = ()
     is_parallel: bool = False
     normalizes_branches: bool = False
     normalizes_qk: bool = False

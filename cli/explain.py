@@ -31,7 +31,6 @@ from rksp.spectra.spectrum import Status
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.
 SHIPPED = {
-    "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
     "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
     "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
     "msign-learns": "MSign where runs learn the task.",
@@ -42,6 +41,7 @@ SHIPPED = {
     "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
     "cost": "What interventions add to a step.",
     "kss-frontier": "What settings of Koopman Spectral Shaping and MSign save, and at which loss.",
+    "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
     "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
 }
 

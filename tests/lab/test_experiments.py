@@ -214,7 +214,7 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["ksss"], "did you mean kss"), (["zzzz"], "choose among rksp, kss")],
+    [(["ksss"], "did you mean kss"), (["zzzz"], "choose among kss")],
 )
 def test_the_command_says_which_experiments_there_are(arguments, said, capsys) -> None:
     assert left_with(["reproduce", *arguments]) == 2

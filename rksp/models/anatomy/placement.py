@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from rksp.ground.model import definite
 from rksp.ground.text import words
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph, Node
@@ -56,6 +57,7 @@ class BlockPlacement:
         behind_norms: Of them, those that read the stream through a norm.
         stream_norms: Norms on the stream itself.
         norms: All norms in the block but those of queries and keys.
+        centered: Of them, those that take the mean away first.
         is_parallel: A branch does not read what another adds before it.
         attends, normalizes_qk: There is attention, and its queries and keys are normalized.
     """
@@ -65,6 +67,7 @@ class BlockPlacement:
     behind_norms: int
     stream_norms: int
     norms: int
+    centered: int
     is_parallel: bool
     attends: bool
     normalizes_qk: bool
@@ -92,7 +95,9 @@ def read_placement(graph: ForwardGraph, chains: Sequence[Chain]) -> Placement | 
     branches = sum(block.branches for block in found)
     return Placement(
         norm=likeliest if 2 * placed.count(likeliest) > len(placed) else None,
+        behind_norm=sum(block.behind_norms for block in found) / branches,
         branch_norm=sum(block.normed for block in found) / branches,
+        centered=sum(block.centered for block in found) / max(1, sum(b.norms for b in found)),
         parallel=sum(block.is_parallel for block in found) / len(found),
         qk_norm=_share([block.normalizes_qk for block in attending]),
         read=len(found),
@@ -132,6 +137,7 @@ class _Reading:
             behind_norms=sum(self._is_behind_norm(branch) for branch, _ in self.branches),
             stream_norms=sum(self._norms.get(i) is not None for i in self.stream),
             norms=len(others),
+            centered=sum(map(self._is_centered, others)),
             is_parallel=self._is_parallel(),
             attends=bool(attention),
             normalizes_qk=bool(attention)
@@ -176,6 +182,17 @@ class _Reading:
             return None
         pairs = [given] if node.op != "mul" else [given, given[::-1]]
         return next((a for a, by in pairs if self._is_statistic(a, by)), None)
+
+    def _is_centered(self, norm: int) -> bool:
+        """Tell whether a norm takes the mean away first."""
+        if self.nodes[norm].op in _NORMS:
+            return "rms" not in self.nodes[norm].op
+        here = definite(self._norms[norm])
+        while here != self.x and (below := self._main(here)) is not None:
+            if self.nodes[here].op == "sub":
+                return True
+            here = below
+        return False
 
     def _is_statistic(self, of: int, index: int) -> bool:
         """Tell whether a node is one number a row, computed from the row and no weight matrix."""
