@@ -166,7 +166,10 @@ def _advisory(word: str) -> tuple[str, Rows]:
 
 def _glossary(found: Word) -> Iterator[tuple[str, str]]:
     yield "Means", found.meaning
-    yield "Healthy", found.range if found.is_quantity else found.healthy
+    if found.usual is not None and not found.check:
+        yield "Usual", f"{found.range.removeprefix('usually ')} before training; that is no verdict"
+    else:
+        yield "Healthy", found.range if found.is_quantity else found.healthy
     yield "Source", found.source
     yield "See", f"rksp explain {found.check}" if found.check else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ class Node:
     shape: tuple[int, ...]
 
 
-class ForwardGraph(TorchDispatchMode):
+class ForwardGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     """The operations of a pass, in order, and what enters and leaves the children of every list.
 
     It sees every operation, whatever code called it (modules, functionals, arithmetic), holds no
@@ -46,9 +46,9 @@ class ForwardGraph(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         self.nodes: list[Node] = []
-        self._node_of = WeakTensorKeyDictionary()
+        self._node_of: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         self._written: dict[int, int] = {}  # storage → the last node that was written into it
         self._calls: dict[nn.Module, list[tuple[_Keys, _Keys]]] = {}
 
@@ -73,7 +73,7 @@ class ForwardGraph(TorchDispatchMode):
 
     def _lookup(self, tensor: Tensor) -> int:
         """Return a tensor's node; a view of what was written to since is a node of both."""
-        node: int = self._node_of.get(tensor, -1)
+        node = self._node_of.get(tensor, -1)
         place = _storage(tensor) if node >= 0 and self._written else None
         written = -1 if place is None else self._written.get(place, -1)
         return self._add(tensor, "copy", (node, written)) if written > node else node
@@ -131,6 +131,7 @@ class ForwardGraph(TorchDispatchMode):
 def _storage(tensor: Tensor) -> int | None:
     """Return the identity of a tensor's memory; None where it has none, as a sparse one."""
     try:
-        return tensor.untyped_storage()._cdata
+        place: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return None
+    return place

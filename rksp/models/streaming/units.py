@@ -145,7 +145,7 @@ class HollowProducts(TorchFunctionMode):
             made = torch.stack([_ripple(length), torch.ones(length)])[: few.shape[-1]]
             # A product still, since the graph of the pass tells where blocks normalize.
             out = torch.addmm(torch.zeros(length), few.flatten(0, -2), made)
-            return out.unflatten(0, few.shape[:-1])
+            return out.view(*few.shape[:-1], length)
         if is_product:
             return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1])
         if func.__name__ not in _HARMLESS and any(
