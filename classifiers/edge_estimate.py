@@ -26,7 +26,7 @@ class EdgeEstimate(EdgeAndBest):
     Two estimates are equal only if they are one object.
 
     Attributes:
-        edge, best, lapse: As in `EdgeAndBest`.
+        edge, best, lapse, sharpness: As in `EdgeAndBest`.
         diverging: Of the rate from which a run diverges, as a multiple of the median edge.
         least_diverged: Least share of P(failed) that P(diverged) is.
         contributions: What each column adds to log10 of the edge, in decades.
@@ -42,6 +42,7 @@ class EdgeEstimate(EdgeAndBest):
     diverging: RateMixture
     least_diverged: float
     lapse: Lapse
+    sharpness: float
     contributions: Mapping[str, float]
     outside: Mapping[str, float]
     unlike: Mapping[str, float]
@@ -66,11 +67,6 @@ class EdgeEstimate(EdgeAndBest):
         failed = self.failed(rate)
         told = self.diverging.below(rate / 10**self.log_edge)
         return min(failed, max(told, self.least_diverged * failed))
-
-    def rate_of(self, probability: float) -> float | None:
-        """Return the rate at which `failed` is this; None where no rate has so small a chance."""
-        share = (probability - self.lapse.share) / (1 - 2 * self.lapse.share)
-        return None if share <= 0 else self.edge.quantile(min(share, 1 - 1e-9))
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""

@@ -98,6 +98,11 @@ class EdgeInputs:
     in_fp8: bool = False
 
     @property
+    def is_usual(self) -> bool:
+        """Whether it is as most public ladders: Adam's kin, norms, the next token."""
+        return self.optimizer in ADAM_FAMILY and self.norm != "none" and self.predicts_next
+
+    @property
     def kind_share(self) -> float:
         """Return the share of a kind's effect in the lab's runs that counts: half in long runs.
 

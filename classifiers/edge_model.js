@@ -24,13 +24,12 @@ const LONG_MEMORY = -Math.log10(1 - 0.95);
 const LARGEST_VOCABULARY = 1024;
 const SHORT = 300;
 const LONG = 5000;
-const DO_NOT_EXCEED = 0.05;
+const DEFAULT_RISK = 0.2; // P(failed) at the rate not to exceed
 const FAR = 0.7;
 const LONG_STEPS = 1000; // of a model without normalization
-const CLEARLY = 1.1; // times a rate that is known to a factor of two at best
-const CAUTIOUS = 0.4; // share of the bar of P(failed)
 const SURE = 0.005; // chance below which pages print no number
 const HALVINGS = 60;
+const RAREST = 1e-9; // share of the edges beyond the lowest rate that is told apart
 const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
 
 // The normal distribution. The series has no cancellation: all of its terms are positive.
@@ -144,6 +143,16 @@ function peakShare(run, optimizers) {
   const scale = run.optimizer === "muon" ? run.muon_scale : "original";
   if (!optimizers[run.optimizer].has_scales || scale === "match_rms_adamw") return share;
   return share / (0.2 * (scale === "original" ? Math.sqrt(run.width) : 1));
+}
+
+// `EdgeInputs.is_usual`, and `rates.sharpened`.
+const isUsual = (run, optimizers) =>
+  optimizers[run.optimizer].is_adam_kin && run.norm !== "none" && run.predicts_next;
+
+function sharpened(share, sharpness) {
+  if (share >= 0.5 || sharpness === 1) return share;
+  const [less, more] = [share ** sharpness, (1 - share) ** sharpness];
+  return less / (less + more);
 }
 
 const kindShare = (run) => 1 - (1 - KEPT) * horizonShare(run.max_steps);
@@ -302,7 +311,14 @@ function predict(model, run, facts) {
       0,
     );
   const lapsing = (chance, share) => share + (1 - 2 * share) * chance;
-  const failed = (rate) => lapsing(edge.below(Math.log10(rate)), model.lapse.share);
+  const sharpness = isUsual(run, facts.optimizers) ? model.sharpness : 1;
+  const failed = (rate) =>
+    lapsing(sharpened(edge.below(Math.log10(rate)), sharpness), model.lapse.share);
+  const rateAt = (probability) => {
+    const chance = 0.5 + (probability - 0.5) / (1 - 2 * model.lapse.share);
+    const share = sharpened(clip(chance, RAREST, 1 - RAREST), 1 / sharpness);
+    return 10 ** edge.quantile(share);
+  };
   const [highest, lowest] = [edge.source(1 - TAIL), edge.source(TAIL)];
   const interval = (rate) => {
     const log = Math.log10(rate);
@@ -315,8 +331,8 @@ function predict(model, run, facts) {
   };
   return {
     startHere: startHere(best.location, excess),
-    likelyEdge: 10 ** edge.location,
-    doNotExceed: 10 ** edge.quantile(DO_NOT_EXCEED),
+    likelyEdge: rateAt(0.5),
+    doNotExceed: rateAt(DEFAULT_RISK),
     failed,
     interval,
     expectedExcess: (rate) => excess(Math.log10(rate)),
@@ -372,11 +388,13 @@ function openAt(low, high, edge) {
   ];
 }
 
-// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them;
-// a rate up to a tenth above both is not above them, as `exceeds` says.
-function verdictAt(bar, failed, rate, start, ceiling) {
+// `rounded_down`, and `word_at`: ok up to X as it is printed, caution from there, risk from the bar on.
+function roundedDown(rate) {
+  const step = 10 ** (Math.floor(Math.log10(rate)) - 1);
+  return Number((Math.floor((rate / step) * (1 + 1e-12)) * step).toPrecision(2));
+}
+
+function wordAt(bar, failed, rate, ceiling) {
   if (failed >= bar) return "risk";
-  const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));
-  const isAbove = rate > CLEARLY * Math.max(...held);
-  return isAbove && failed >= CAUTIOUS * bar ? "caution" : "ok";
+  return rate > roundedDown(ceiling) ? "caution" : "ok";
 }

@@ -16,7 +16,7 @@ from rksp.classifiers.artifacts import SENSELESS, Artifact, Number, of_stored
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features, horizon_share
 from rksp.classifiers.lines import KINDS, Amount, Divergence, Expected, Kinds, Line
-from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, Spread
+from rksp.classifiers.rates import Lapse, Spread
 from rksp.ground.errors import ArtifactError
 
 if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what answers for trained weights is loaded for them alone
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 T = TypeVar("T")
+_MOST_LAPSES = 0.05  # of all runs; more would be no lapses
 _End = Annotated[float, Field(gt=-5 * SENSELESS, lt=5 * SENSELESS)]  # of the range of a column
 
 
@@ -56,6 +57,8 @@ class EdgeModel:
         knots: Decades, of the curves of `Horizon`.
         weights: Of the values of `Spread.between`; their sum is 1.
         lapse: Share of runs that fail, or pass, for what is not their rate.
+        sharpness: Of P(failed) of usual runs (`rates.sharpened`); of others the share of edges
+            below a rate is what comes true.
         kinds: What differs by family, and what widens the spread.
         ranges: Least and largest value of every column in the data.
         measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
@@ -71,6 +74,7 @@ class EdgeModel:
     knots: Sequence[Number]
     weights: Sequence[_Share]
     lapse: Lapse
+    sharpness: Annotated[float, Field(ge=1, le=5)]
     kinds: Kinds
     ranges: Mapping[str, tuple[_End, _End]]
     measured_ranges: Mapping[str, tuple[Number, Number]]
@@ -128,6 +132,7 @@ class EdgeModel:
             best=best.around(log_best + unreached, self.weights),
             least_diverged=self.divergence.bare if inputs.norm == "none" else 0.0,
             lapse=self.lapse,
+            sharpness=self.sharpness if inputs.is_usual else 1.0,
             contributions={
                 name: decades
                 for name, decades in self.edge.contributions(features).items()
@@ -183,7 +188,7 @@ class EdgeModel:
         for spread in spreads:
             if len(spread.between) != len(model.weights):
                 raise ValueError("the spreads do not stand at the weights")
-        if not 0 < model.lapse.low <= model.lapse.share <= model.lapse.high < DO_NOT_EXCEED:
+        if not 0 < model.lapse.low <= model.lapse.share <= model.lapse.high < _MOST_LAPSES:
             raise ValueError("the share of lapses is none, or beyond all sense")
         for errors in model.card.get("transfer", {}).values():
             if not all(math.isfinite(errors[of]) for of in ("edge", "best")):
@@ -193,7 +198,7 @@ class EdgeModel:
 
 ARTIFACT = Artifact(
     noun="model of the edge",
-    schema="rksp-edge-6",
+    schema="rksp-edge-7",
     file="edge.json",
     command="python -m lab fit",
     build=EdgeModel.built,

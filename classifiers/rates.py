@@ -9,11 +9,12 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from rksp.classifiers.artifacts import Deviation
+from rksp.documents.terms import DEFAULT_RISK
 
-DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
 _HALVINGS = 60  # of the search for a quantile
+_RAREST = 1e-9  # share of the edges beyond the lowest rate, and the highest, that is told apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +176,26 @@ def says_nothing(low: float, high: float) -> bool:
     return low < _SURE and high > 1 - _SURE
 
 
+def sharpened(share: float, sharpness: float) -> float:
+    """Return a share with its odds raised to a power, if it is below one half.
+
+    The few edges that lie far below all others make a low rate look more often failing than it is;
+    the power is fitted to sources left out. 1 leaves the share as it is, and so does one half.
+    """
+    if share >= 0.5 or sharpness == 1:
+        return share
+    less, more = math.pow(share, sharpness), math.pow(1 - share, sharpness)
+    return less / (less + more)
+
+
 def _lapsing(chance: float, lapse: float) -> float:
     """Return a chance of failing, given the chance that a run ends against what its edge says."""
     return lapse + (1 - 2 * lapse) * chance
+
+
+def _unlapsing(chance: float, lapse: float) -> float:
+    """Return the chance of which `_lapsing` makes this one; exactly 0.5 of 0.5."""
+    return 0.5 + (chance - 0.5) / (1 - 2 * lapse)
 
 
 class EdgeAndBest:
@@ -187,6 +205,7 @@ class EdgeAndBest:
         edge: Of the rate from which a run fails.
         best: Of the best rate.
         lapse: Chance that a run ends against what its rate and the edge say.
+        sharpness: Of the share of edges below a rate, as in `sharpened`.
         tail: Share of the sources beyond each end of the interval of P(failed).
     """
 
@@ -194,6 +213,7 @@ class EdgeAndBest:
     edge: RateDistribution | RateMixture
     best: RateDistribution | RateMixture
     lapse: Lapse
+    sharpness: float
     tail: ClassVar[float]
 
     @property
@@ -208,16 +228,16 @@ class EdgeAndBest:
 
     @property
     def likely_edge(self) -> float:
-        """The median of the edge."""
-        return self.edge.quantile(0.5)
+        """The median of the edge, at which P(failed) is one half."""
+        return self.rate_at(0.5)
 
-    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """Return the rate below which this share of the edges lies.
+    def do_not_exceed(self, risk: float = DEFAULT_RISK) -> float:
+        """Return the rate at which P(failed) is `risk`.
 
         It can lie below `start_here` in short runs, where too low a rate costs as much as a
         failure.
         """
-        return self.edge.quantile(share)
+        return self.rate_at(risk)
 
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate.
@@ -225,7 +245,17 @@ class EdgeAndBest:
         Its edge lies below the rate, or it lapses: the distribution of the edge alone would say one
         in a billion where the data show that one in some hundred runs fails all the same.
         """
-        return _lapsing(self.edge.below(rate), self.lapse.share)
+        return _lapsing(sharpened(self.edge.below(rate), self.sharpness), self.lapse.share)
+
+    def rate_at(self, probability: float) -> float:
+        """Return the rate at which `failed` is this; it rises with the probability.
+
+        No rate has so small a chance as that to lapse, and none so large a one as its complement:
+        then it is the rate from which P(failed) moves no further towards it.
+        """
+        chance = _unlapsing(probability, self.lapse.share)
+        share = sharpened(min(max(chance, _RAREST), 1 - _RAREST), 1 / self.sharpness)
+        return self.edge.quantile(share)
 
     def interval(self, rate: float) -> tuple[float, float]:
         """Return P(failed) if the edges of a source lie higher, or lower, than all but `tail`.

@@ -18,7 +18,7 @@ from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
-    from rksp.run import Question
+    from rksp.question.question import Question
 
 _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
@@ -43,7 +43,7 @@ def transfer(
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.assessment.risk import beyond, uncarried
     from rksp.classifiers.edge_model import CONFIGURED, load_edge_model, shifts
-    from rksp.run import Question
+    from rksp.question.question import Question
 
     runs = [of.run(name, recipe) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
@@ -55,11 +55,7 @@ def transfer(
             Question.of(run, model.resolve(run.target, run.overrides, counts=False)) for run in runs
         ]
         origin, aim = inputs = [_inputs(question) for question in asked]
-        doubts = {
-            reason
-            for one in asked
-            for reason in uncarried(one.run.recipe, is_pretrained=one.source.holds_trained)
-        }
+        doubts = {reason for one in asked for reason in uncarried(one.run.recipe, one.source.start)}
     informed = learned(asked[1], past or ())
     edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}

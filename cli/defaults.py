@@ -136,7 +136,7 @@ def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
 
 def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> list[str]:
     """Return the bars of a gate, which must hold whatever the default holds."""
-    from rksp.report.gate import Gate  # most files set none
+    from rksp.documents.terms import Gate  # most files set none
 
     if not Gate.parse(asked).is_at_least(Gate.parse(default)):
         raise InputError(

@@ -15,7 +15,6 @@ from rksp.cli.options import (
     Given,
     NoCache,
     Panel,
-    assignments,
     brief,
     flag_names,
     with_options,
@@ -23,20 +22,22 @@ from rksp.cli.options import (
 from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
 from rksp.cli.rendering import conclude, emit, intact, outputs
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Software
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head
+from rksp.ground.flags import assignments
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
+    from rksp.documents.terms import Gate
     from rksp.grid.cell import Options
     from rksp.grid.engines.base import Engine
     from rksp.grid.plan import GridPlan
     from rksp.grid.run import GridResult
     from rksp.report.formats import Output
-    from rksp.report.gate import Gate
 
 _STORES = (".db", ".sqlite", ".sqlite3")
 _FILES = (*_STORES, ".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".toml", ".html")
@@ -87,16 +88,16 @@ def grid(
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
     *,
-    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
+    software: Annotated[Software, Panel(title="Recipe")],
     no_cache: NoCache = False,
 ) -> int:
     """Rank all settings of a grid by risk; exit with 1 if one is at or above the bar."""
     with loading():
         from rksp.cli.run_files import known_faults
+        from rksp.documents.terms import Gate
         from rksp.grid.cell import Options
         from rksp.grid.run import read_grid
         from rksp.grid.table import check_export, read_condition
-        from rksp.report.gate import Gate
 
     for condition in view.where:  # before the work starts
         read_condition(condition)

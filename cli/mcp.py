@@ -13,13 +13,13 @@ from typing import Any
 
 from rksp.cli.explain import as_json
 from rksp.cli.run_files import fixed, scored
+from rksp.documents.terms import Terms
 from rksp.grid.cell import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import run_grid
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
 from rksp.report.formats import render
-from rksp.report.gate import DEFAULT_BAR, Gate
 from rksp.report.grid import grid_report
 
 _TARGET = "a tool's target"  # which runs no code of its own
@@ -86,7 +86,7 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
     plan = read_plan(target, axes, recipe=recipe)
     with tempfile.TemporaryDirectory() as folder:
         found = run_grid(plan, Path(folder, "grid.db"), options=Options(evidence="config"))
-    return render(grid_report(found, Gate.parse(str(DEFAULT_BAR))), "markdown")
+    return render(grid_report(found, Terms().gate), "markdown")
 
 
 def _refusing(tool: Callable[..., str]) -> Callable[..., str]:

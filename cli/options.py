@@ -24,7 +24,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rksp.ground.errors import InputError, nearest
+from rksp.ground.errors import nearest
 from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
 from rksp.ground.text import one_line, words
 
@@ -295,18 +295,3 @@ def answer(output_format: str, document: object, lines: Iterable[str]) -> None:
         print_json(document)
     else:
         print(*map(one_line, lines), sep="\n", flush=True)
-
-
-def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
-    """Read the pairs of an option that takes key=value.
-
-    Raises:
-        InputError: A pair is not key=value.
-    """
-    found = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise InputError(f"{option} {pair!r} must have the form key=value.")
-        found[key] = value
-    return found

@@ -219,19 +219,20 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     a better one; a measurement, if there was none; else a short run of the user's own recipe. Words
     in capitals are for the user to fill in.
     """
+    from rksp.documents.answer import CertainFailure
+    from rksp.question.gate import deciding, is_fixable
     from rksp.report import words
-    from rksp.report.gate import deciding, is_fixable
 
     table = context.find_root().command
     if is_fixable(report) and not context.params["recipe_file"] and isinstance(table, CommandTable):
         return command_line(context, table.commands["fix"], {"file": context.params["target"]})
     seed, error = deciding(report), words.reason(report)
-    if seed.risk is None and report.target.probe == "nothing":
+    if report.risk_verdict == "not assessed" and report.target.probe == "nothing":
         return command_line(context, changed={"evidence": None})
-    if seed.risk is None or report.risk_verdict == "cannot tell":
+    if not seed.risk.is_told:
         ladder = _trial(context, report, "calibrate")
         return ladder or command_line(context, changed={"runs": ["RUNS"]})
-    if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
+    if error is None and isinstance(seed.risk, CertainFailure):
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
         return f"rksp explain {error.code}"
@@ -246,12 +247,13 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     """Return the rate to start with if the recipe has none or one that is at risk."""
     risk, rate = seed.risk, report.recipe.learning_rate
-    if definite(risk).start_here is None:
+    first = risk.number("start_here")
+    if first is None:
         return None
-    ceiling = None if rate is None else definite(risk).do_not_exceed
-    start = short(min(filter(None, (definite(risk).start_here, ceiling))), 2)
+    ceiling = None if rate is None else risk.number("do_not_exceed")
+    start = short(min(filter(None, (first, ceiling))), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
+    return start if is_lower and (rate is None or risk.verdict == "risk") else None
 
 
 def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
@@ -261,7 +263,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
     has_rate = recipe.learning_rate is not None or name == "calibrate"
     if not has_rate or not recipe.can_be_stepped or recipe.objective not in _LIKELIHOODS:
         return ""
-    if recipe.peft != "none" and not target.is_pretrained:
+    if recipe.peft != "none" and not target.start.is_stored:
         return ""
     table = context.find_root().command
     is_known = target.kind == "factory" or target.task in (*_TRAINED, _TEXTS)
@@ -273,7 +275,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
         changed["precision"] = "bf16"  # rksp does not train in fp8
     if target.task == _TEXTS and context.params.get("data") is None:
         changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
-    if target.starts_trained and not target.is_pretrained:  # the weights are not at hand
+    if target.start.kind == "elsewhere":  # the weights are not at hand
         if name == "confirm":
             return ""
         typed = context.params["target"]
@@ -281,7 +283,7 @@ def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
             {} if typed == target.name else {"recipe_file": typed}
         )
         return command_line(context, command, changed)
-    if size > MAX_TRAINED and not target.is_pretrained and target.kind in _SHRINKS:
+    if size > MAX_TRAINED and not target.start.is_stored and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:
         return ""

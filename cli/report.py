@@ -70,8 +70,8 @@ def diff(
     output: Annotated[DiffOutput, Panel(title="Output", helps={"fail_on": _FAIL_ON})],
 ) -> int:
     """Compare two runs: which settings and issues differ, and what each difference moves."""
+    from rksp.question.run import is_run_file
     from rksp.report.diff import diff as compared
-    from rksp.run import is_run_file
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
         raise InputError(f"--fail-on {unknown[0]!r} is unknown; use error, warning or never.")

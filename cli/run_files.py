@@ -19,14 +19,17 @@ from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
 from rksp.cli.options import Panel, TextOrJson, answer, as_count, with_options
-from rksp.cli.shared_options import RunOptions, SoftwareOptions, say
+from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Software
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write
 from rksp.ground.text import one_line, printable
 from rksp.models.resolve import resolve, stored_settings
+from rksp.question.question import Question
+from rksp.question.run import Run, refuse_unknown
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.edits import applied
 from rksp.recipe_files.said.origin import (
@@ -36,7 +39,6 @@ from rksp.recipe_files.said.origin import (
     recipe_table,
     shown,
 )
-from rksp.run import Question, Run, refuse_unknown
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -78,7 +80,7 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
     Raises:
         InputError: The file cannot be scored.
     """
-    from rksp.report.gate import edits_of
+    from rksp.question.gate import edits_of
 
     name, mark, part = file.partition("::")
     with tempfile.TemporaryDirectory() as folder:
@@ -113,20 +115,19 @@ def scored(
         target: As for `rksp.score`.
         called: What the command calls it, if it is a copy.
         recipe: Fields that replace those of the run file.
-        devices: See `rksp.run.Run.read`.
+        devices: See `rksp.question.run.Run.read`.
         trainer: Likewise.
 
     Raises:
         InputError: The target cannot be scored.
     """
-    from rksp.report.gate import DEFAULT_BAR, Gate, finished, is_fixable, summarized
+    from rksp.question.gate import is_fixable, summarized
 
     with reading(f"the run file {one_line(target, 200)}"):
         run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
         source = resolve(run.target, overrides=run.overrides, counts=False)
         question, _ = Question.of(run, source).audited()
-        report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
-    report, _ = finished(report, question.run, Gate.parse(str(DEFAULT_BAR)))
+        report = question.answer([MeasureOptions(evidence="config")])
     command = shlex.join(["rksp", "fix" if is_fixable(report) else "score", called or target])
     return summarized(report.model_copy(update={"next_command": command}))
 
@@ -137,7 +138,7 @@ def audit(
         Path | None, typer.Argument(help="A trainer's run file; without one, releases alone count.")
     ] = None,
     *,
-    software: Annotated[SoftwareOptions, Panel(title="Recipe")],
+    software: Annotated[Software, Panel(title="Recipe")],
     of: Annotated[
         RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
     ],
@@ -174,7 +175,7 @@ def audit(
 
 
 def known_faults(
-    read: RecipeFile | None, software: SoftwareOptions
+    read: RecipeFile | None, software: Software
 ) -> tuple[Sequence[Finding], Sequence[str]]:
     """Return the known faults of what all runs of a file have, and what is not known."""
     if read is None:
@@ -255,7 +256,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
             "overrides": dict(target.overrides),
             "notes": list(target.notes),
         },
-        "starts_trained": read.starts_trained,
+        "names_weights": read.names_weights,
         "target_missing": "" if target is not None else read.target_missing,
         "notes": list(read.notes),
     }
@@ -278,7 +279,7 @@ def _lines(read: RecipeFile) -> Iterator[str]:
         yield from ("", line)
     if read.unread:
         yield from ("", *(f"Unread: {one}" for one in read.unread))
-    if read.starts_trained:
+    if read.names_weights:
         yield from ("", "Start: trained weights")
     if read.target is None:
         yield from ("", f"Model: none; {read.target_missing}")

@@ -18,29 +18,29 @@ from rksp.cli.options import (
     NoCache,
     Panel,
     as_count,
-    assignments,
     brief,
     with_options,
 )
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Terms
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS
+from rksp.ground.flags import assignments
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 from rksp.report.formats import rendering
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from rksp.cli.process import Report
-    from rksp.documents.score import ComparisonReport, ScoreReport
+    from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
-    from rksp.run import Question, Run
+    from rksp.question.question import Question
+    from rksp.question.run import Run
 
 Target = Annotated[
     str,
@@ -86,9 +86,8 @@ def score(
     of: Annotated[shared.RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
     model: Annotated[shared.ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
-    risk: Annotated[shared.RiskOptions, Panel(title="Measurement")],
-    software: Annotated[shared.SoftwareOptions, Panel(title="Recipe")],
-    gate: Annotated[shared.GateOptions, Panel(title="Output")],
+    past: Annotated[shared.LearnOptions, Panel(title="Measurement")],
+    gate: Annotated[shared.GateOptions, Panel(title="Terms")],
     output: Annotated[shared.ScoreOutput, Panel(title="Output")],
     seeds: Seeds = 1,
     no_cache: NoCache = False,
@@ -97,11 +96,10 @@ def score(
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     with loading():
         from rksp.checks.registry import select_findings
-        from rksp.report.gate import Gate
     with collector_paused():
         files = outputs(output.output_format, output.output)
-        bar = Gate.parse(gate.fail_on)
-        since = None if gate.baseline is None else _comparison(gate.baseline)
+        terms = Terms(**{name: getattr(gate, name) for name in Terms.model_fields})
+        baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         run = of.run(target, recipe)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
@@ -111,21 +109,21 @@ def score(
         process.told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
-        question = _question(run, model, risk, bar.bar, apply)
+        question = _question(run, model, past, terms, apply)
         typed = context.get_parameter_source("evidence")
         if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
             # Nobody asked to measure: random weights do not stand for trained ones.
             measure = measure.model_copy(update={"evidence": "config"})
-        question, faults = question.audited(software.env, software.gpu)
+        question, faults = question.audited()
         shared.say(faults)
-        finish = partial(_finished, context, question.run, gate, assignments(model.overrides))
+        finish = partial(_finished, context, question, assignments(model.overrides))
         shown = lambda report: rendering(finish(report), "text")
         measured = process.counted_threads(measure).at_seeds(seeds)
         if measure.evidence == "config" and seeds > 1:
             shared.say(["A configuration has no seed, so there is one answer."])
         result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
     with collector_paused():
-        result = finish(result, since, is_last=True)
+        result = finish(result, baseline, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
@@ -133,52 +131,36 @@ def score(
 def _question(
     run: Run,
     model: shared.ModelOptions,
-    risk: shared.RiskOptions,
-    threshold: float,
+    past: shared.LearnOptions,
+    terms: Terms,
     apply: str | None,
 ) -> Question:
-    from rksp.run import Question
+    from rksp.question.question import Question
 
     with collector_paused():
         source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
-        question = Question.of(run, source, threshold=threshold, risk=risk.risk)
+        question = Question.of(run, source, terms)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return shared.learned(question, risk.runs).applying(levers)
-
-
-def _comparison(baseline: Path) -> Callable[[ScoreReport], ComparisonReport]:
-    from rksp.report.diff import compare  # most scores have no baseline
-
-    return partial(compare, load(baseline), strict=True)
+    return shared.learned(question, past.runs).applying(levers)
 
 
 def _finished(
     context: typer.Context,
-    run: Run,
-    gate: shared.GateOptions,
+    question: Question,
     overrides: Mapping[str, str],
     report: ScoreReport,
-    since: Callable[[ScoreReport], ComparisonReport] | None = None,
+    baseline: ScoreReport | None = None,
     *,
     is_last: bool = False,
 ) -> ScoreReport:
-    """Return a report as the options want it: findings, exit code, next command.
+    """Return a finished report with the command that made it and the one that comes next.
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.report.gate import Gate, finished, summarized
+    from rksp.question.gate import summarized
 
-    levels = assignments(gate.levels, "--level")
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
-    report, refused = finished(
-        report.model_copy(update={"target": target}),
-        run,
-        Gate.parse(gate.fail_on),
-        since,
-        select=gate.select,
-        ignore=gate.ignore,
-        levels=levels,
-    )
+    report, refused = question.finished(report.model_copy(update={"target": target}), baseline)
     shared.say(refused if is_last else ())
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     report = report.model_copy(update={"next_command": next_command(context, report)})
@@ -213,7 +195,7 @@ def _scored(
     page = None
     if terminal is not None and question.source.config is not None:
         configured = question.evaluated(first.model_copy(update={"evidence": "config"}))
-        if configured.risk is not None:
+        if configured.risk.verdict != "not assessed":
             page = shown(question.reported([configured]))
     with (
         process.live_progress()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field
 
-from rksp.cli.options import Given, assignments, flag_names
+from rksp.cli.options import Given, flag_names
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK, FailOn, Risk, Terms
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
-from rksp.ground.flags import COUNT, Flag
+from rksp.ground.flags import COUNT, Flag, assignments
 from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
@@ -25,18 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rksp.models.source import ModelSource
-    from rksp.run import Question, Run
+    from rksp.question.question import Question
+    from rksp.question.run import Run
 
-FailOn = Annotated[
-    list[str],
-    Flag(
-        "--fail-on",
-        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
-        "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
-        unit="bar",
-        from_file=True,  # only where it makes the gate stricter
-    ),
-]
 ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
 
 
@@ -125,32 +116,13 @@ def files_of(kind: str | None) -> Any:
 class ExitOptions(Finite):
     """What fails, and with which exit code."""
 
-    fail_on: FailOn = ["0.5"]
+    fail_on: FailOn = [str(DEFAULT_BAR)]
     exit_zero: ExitZero = False
 
 
-class GateOptions(ExitOptions):
-    """Options of the exit code."""
+class GateOptions(Terms):
+    """The terms, and options of the exit code."""
 
-    select: Annotated[
-        list[str],
-        Flag(
-            "--select",
-            "Report only these checks: codes, beginnings of codes, or names; repeatable.",
-            unit="check",
-        ),
-    ] = []
-    ignore: Annotated[
-        list[str], Flag("--ignore", "Do not report these checks; repeatable.", unit="check")
-    ] = []
-    levels: Annotated[
-        list[str],
-        Flag(
-            "--level",
-            "Set the level of a check, such as RKSP503=note; repeatable.",
-            unit="check=level",
-        ),
-    ] = []
     baseline: Annotated[
         Path | None,
         Flag(
@@ -158,19 +130,12 @@ class GateOptions(ExitOptions):
             "An older JSON report; only new and worse issues count for the exit code.",
         ),
     ] = None
+    exit_zero: ExitZero = False
 
 
-class RiskOptions(Finite):
-    """Options of the estimate of the risk."""
+class LearnOptions(Finite):
+    """What the answer learns from."""
 
-    risk: Annotated[
-        float,
-        Flag(
-            "--risk",
-            "Probability that the edge lies below the learning rate not to exceed.",
-            unit="probability",
-        ),
-    ] = Field(default=0.05, gt=0, lt=1)
     runs: Annotated[
         list[Path],
         Flag(
@@ -179,6 +144,12 @@ class RiskOptions(Finite):
             unit="path",
         ),
     ] = []
+
+
+class RiskOptions(LearnOptions):
+    """Options of the estimate of the risk in every cell of a grid."""
+
+    risk: Risk = DEFAULT_RISK
 
 
 class ScoreOutput(Finite):
@@ -262,9 +233,9 @@ class RunOptions(Finite):
         """Return the run of a target; what is to be known about its file is said on stderr.
 
         Raises:
-            InputError: See `rksp.run.Run.read`.
+            InputError: See `rksp.question.run.Run.read`.
         """
-        from rksp.run import Run
+        from rksp.question.run import Run
 
         with reading(f"the run file {one_line(str(self.recipe_file or target), 200)}"):
             run = Run.read(
@@ -277,23 +248,7 @@ class RunOptions(Finite):
                 flags=flag_names(Recipe),
             )
         say(run.notes)
-        return replace(run, is_pretrained=self.is_pretrained)
-
-
-class SoftwareOptions(Finite):
-    """Options of the software and the hardware that train."""
-
-    env: Annotated[
-        Path | None,
-        Flag(
-            "--env",
-            "The software that trains, where it is not this Python: what pip freeze prints, a "
-            "lock file, requirements, environment.yml or a Dockerfile.",
-        ),
-    ] = None
-    gpu: Annotated[
-        str | None, Flag("--gpu", "The accelerator that trains, such as h100.", unit="name")
-    ] = None
+        return run.starting(self.is_pretrained)
 
 
 def learned(question: Question, paths: Sequence[Path]) -> Question:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.run import Run
+    from rksp.question.run import Run
 
 _RECORD = Path("runs.jsonl")
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
@@ -164,7 +164,7 @@ def calibrate(
 
 def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
     """Return the report with the next command; where no model answers, the ladder's rates do."""
-    from rksp.report.gate import summarized
+    from rksp.question.gate import summarized
 
     told = _start_on_page(report)
     start = trained.start_here if told is None else told
@@ -184,10 +184,9 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
 
 def _start_on_page(report: ScoreReport) -> float | None:
     """Return the rate to start with that the page has, if it has one."""
-    from rksp.report.gate import deciding
+    from rksp.question.gate import deciding
 
-    risk = deciding(report).risk
-    return None if risk is None else risk.start_here
+    return deciding(report).risk.number("start_here")
 
 
 def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
@@ -275,7 +274,7 @@ def _answer(
     run: Run, measure: MeasureOptions, model: shared.ModelOptions, record: Path
 ) -> ScoreReport:
     """Return the score of the target that knows the ladder."""
-    from rksp.run import Question
+    from rksp.question.question import Question
 
     # Of the recipe that was trained, so not of what the model shows beside it.
     source = run.started(model.resolve(run.target, run.overrides, counts=False))

@@ -173,17 +173,17 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
+    from rksp.question.question import Question
+    from rksp.question.run import Run
+    from rksp.recipe.start import decide_start
     from rksp.report.score.result import Result
-    from rksp.run import Question, Run
 
     config = folder / "config.json"
     config.write_text(json.dumps(asked["config"]), encoding="utf-8")
     run = Run.typed(str(config), asked["recipe"])
-    source = replace(
-        resolve(run.target, counts=False),
-        target=asked["model"],
-        starts_trained=asked["is_trained"],
-    )
+    source = resolve(run.target, counts=False)
+    start = decide_start(source.start, loss=asked["loss"], guess=asked["guess"])
+    source = replace(source, target=asked["model"], start=start.elsewhere)
     question = Question.of(run, source)
     answer = Result(definite(question.known([MeasureOptions(evidence="config")])))
     recipe = question.run.recipe.model_dump(mode="json", exclude_unset=True)

@@ -299,7 +299,7 @@ def fit_head(source: Any, data: OwnRows) -> None:
             "columns text and label."
         )
     classes, own = len(data.classes), source.config.num_labels
-    if not source.is_pretrained or source.has_fresh_head:
+    if not source.start.is_stored or source.has_fresh_head:
         source.config.num_labels = max(2, classes)
     elif classes > own:
         raise InputError(

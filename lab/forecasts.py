@@ -25,11 +25,11 @@ from lab.fit.edge_spreads import with_spreads_of
 from lab.fit.real_ladders import read_real_ladders
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.classifiers.metrics import auroc
-from rksp.documents.verdict import verdict_at
+from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.verdict import word_at
 
 _RULE = 10**-2.2  # the edge that fits most runs of AdamW, whatever they are
 _RULE_SPREAD = 0.5  # decades
-_BAR = 0.5
 _NEAR = math.log10(3)  # decades by which *start here* may miss a rate that trained
 
 app = typer.Typer(name="forecasts", help="Forecast public runs, and score what was forecast.")
@@ -47,7 +47,7 @@ def forecast(model: EdgeModel, run: EdgeLadder, day: str) -> dict[str, Any]:
         "rksp": version("rksp"),
         "data": model.card["digest"],
         "learning_rate": rate,
-        "verdict": verdict_at(_BAR, failed, rate, start, most).value,
+        "verdict": word_at(rate, most, is_risk=failed >= DEFAULT_BAR).value,
         "failed": failed,
         "interval": said.interval(rate),
         "start_here": start,

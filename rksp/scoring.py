@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Gate, Terms
 from rksp.ground.errors import InputError, check_kind
 from rksp.ground.flags import checked, field_of
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
+from rksp.question.question import Question
+from rksp.question.run import Run
 from rksp.recipe import Recipe
-from rksp.report.diff import compare
-from rksp.report.gate import DEFAULT_BAR, Gate, finished
 from rksp.report.score.result import Result
-from rksp.run import Question, Run
 
 if TYPE_CHECKING:  # a configuration is judged without torch
     from torch import nn
@@ -45,7 +44,8 @@ def score(
     trainer: str | None = None,
     seeds: int = 1,
     baseline: Result | ScoreReport | None = None,
-    **measure: Any,
+    bar: float | None = None,
+    **more: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
 
@@ -78,7 +78,9 @@ def score(
         trainer: Whose run file it is; by default the trainer is recognized.
         seeds: Number of initializations to score, beginning with the options' seed.
         baseline: An older answer to compare with; only what is new or worse fails the gate.
-        **measure: Fields of `MeasureOptions` by name, in place of `options`.
+        bar: P(failed) from which the word is risk, in place of a probability in `fail_on`.
+        **more: By name, fields of `Terms` (`fail_on`, `risk`, `select`, `ignore`, `levels`, `env`,
+            `gpu`), and fields of `MeasureOptions` in place of `options`.
 
     Returns:
         The answer; its fields have the names of the JSON report.
@@ -101,6 +103,7 @@ def score(
     if lr is not None:
         fields["learning_rate"] = lr
     _check(apply, options, cache, runs)
+    terms, measure = _terms(bar, more)
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
     for name in measure:
@@ -128,9 +131,11 @@ def score(
             f"rksp.score takes a torch module, a path or a model's name, not a "
             f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
         )
-    run = replace(run, is_pretrained=is_pretrained)
+    run = run.starting(is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
-    question = Question.of(run, source.at(options.seed)).learning([Path(path) for path in paths])
+    question = Question.of(run, source.at(options.seed), terms).learning(
+        [Path(path) for path in paths]
+    )
     question = question.applying(apply).audited()[0].keeping(cache)
     as_found: AbstractContextManager[None] = nullcontext()
     if source.model is not None:  # then torch is loaded
@@ -138,11 +143,26 @@ def score(
 
         as_found = left_as_found(source.model)
     with as_found:
-        evaluations = [question.evaluated(one) for one in options.at_seeds(seeds)]
-    older = baseline.report if isinstance(baseline, Result) else baseline
-    since = None if older is None else partial(compare, older, strict=True)
-    report = question.reported(evaluations)
-    return Result(finished(report, question.run, Gate.parse(str(DEFAULT_BAR)), since)[0])
+        older = baseline.report if isinstance(baseline, Result) else baseline
+        return Result(question.answer(options.at_seeds(seeds), older))
+
+
+def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
+    """Return the terms among named arguments, and the arguments that are left.
+
+    Raises:
+        InputError: A term cannot be used.
+    """
+    told = {name: value for name, value in more.items() if name in Terms.model_fields}
+    rest = {name: value for name, value in more.items() if name not in told}
+    for name in ("fail_on", "select", "ignore", "levels"):
+        if isinstance(told.get(name), str):
+            told[name] = [told[name]]
+    if bar is not None:
+        told["fail_on"] = [str(bar), *told.get("fail_on", [])]
+    terms = checked(Terms, told, noun="term")
+    Gate.parse(terms.fail_on)  # refuses what contradicts itself before anything is measured
+    return terms, rest
 
 
 def _is_module(target: object) -> TypeGuard[nn.Module]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
+_FEW_EDGES = 0.05  # share that lies below a rate to start with
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
 _ONLY_FITTED = ("model",)  # a checkpoint's own offset; without a name it is part of the spread
 
@@ -40,6 +41,7 @@ class FineTuningEstimate(EdgeAndBest):
         contributions: What each term adds to log10 of the edge, in decades.
         unseen: (factor, level) of every name that the data do not hold.
         usual: The usual rate where no data beat it, else None; `start_here` is then that rate.
+        sharpness: As in `EdgeAndBest`; no source left out shows another than 1.
         learned: How far a team's own runs moved it; None where there are none.
     """
 
@@ -51,13 +53,14 @@ class FineTuningEstimate(EdgeAndBest):
     contributions: Mapping[str, float]
     unseen: tuple[tuple[str, str], ...]
     usual: float | None = None
+    sharpness: float = 1.0
     learned: LearnedReport | None = None
 
     @property
     def start_here(self) -> float:
-        """The usual or the median best rate, or `do_not_exceed` where that is lower."""
+        """The usual or the median best rate, or a lower one that few edges lie below."""
         usual = self.best.quantile(0.5) if self.usual is None else self.usual
-        return min(usual, self.do_not_exceed())
+        return min(usual, self.edge.quantile(_FEW_EDGES))
 
 
 class FineTuningPredictor(Protocol):

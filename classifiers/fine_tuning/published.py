@@ -8,7 +8,7 @@ from typing import Any
 
 from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.documents.score import PublishedReport
+from rksp.documents.answer import PublishedReport
 
 ANY = "any"  # size
 LEAST = 5  # runs, below which rksp cannot tell

@@ -19,8 +19,10 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
 from rksp.measure.shown import AttentionStats, ForwardStats, RouterStats
 from rksp.recipe import Recipe
+from rksp.recipe.start import SCRATCH, Start
 
 CORPUS = Path(__file__).parent / "corpus"
+_TUNED = Start(kind="elsewhere", because="its source says so")
 _SEEN = (Level.ERROR, Level.WARNING)
 
 
@@ -57,7 +59,7 @@ class PublicRun(Strict):
                 recipe=Recipe.parse(self.recipe),
                 config=self.config,
                 forward=_forward(self.measured) if self.measured else None,
-                is_pretrained=self.is_pretrained,
+                start=_TUNED if self.is_pretrained else SCRATCH,
             )
         )
 

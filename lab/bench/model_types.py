@@ -77,11 +77,11 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
 
     source = resolve_tiny(kind, shrink=RUNGS[rung], max_params=3e8)
     recipe = Recipe(learning_rate=3e-3)
-    configured = evaluate(source, recipe, MeasureOptions(evidence="config")).risk_missing
+    configured = evaluate(source, recipe, MeasureOptions(evidence="config")).risk
     whole = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
     row = {
         "task": source.task,
-        "config": configured or WORKS,
+        "config": WORKS if configured.is_told else configured.reasons[0],
         "forward": WORKS if whole.profile.chains else whole.profile.spectra.reason,
         "response": _response(whole, source.task),
     }

@@ -19,7 +19,7 @@ from rksp.classifiers.fine_tuning.published import (
     published_method,
     size_class,
 )
-from rksp.documents.score import PublishedReport
+from rksp.documents.answer import PublishedReport
 
 # Runs of reinforcement learning and reward models that trainers ship, or behind which a released
 # model stands: read in the files that each row names, and counted beside the rows that are given.

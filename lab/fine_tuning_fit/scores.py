@@ -17,11 +17,11 @@ from rksp.classifiers.fine_tuning.inputs import USUAL
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
-from rksp.documents.verdict import Verdict, verdict_at
+from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.model import definite
 
 NEAR = 0.01  # share of the best result by which a rate may fall short, whatever its noise
-_AT_RISK = 0.5
 _NORMAL = NormalDist()
 Rule = Callable[[LeftOut], float]
 
@@ -284,7 +284,7 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
     for x in predicted:
         rate = 10 ** definite(x.ladder.chosen)
         failed, most = x.estimate.failed(rate), x.estimate.do_not_exceed()
-        word = verdict_at(_AT_RISK, failed, rate, x.estimate.start_here, most)
+        word = word_at(rate, most, is_risk=failed >= DEFAULT_BAR)
         risk.append(word is Verdict.RISK)
         above.append(word is not Verdict.OK)
     return TrainedScore(at_risk=_mean(risk), above_ok=_mean(above), count=len(risk))

@@ -114,6 +114,7 @@ def fit_edge_model(
         knots=[float(k) for k in KNOTS],
         weights=node_weights(),
         lapse=lapse_of(0, _UNTESTED),
+        sharpness=1.0,
         kinds=Kinds(families={}, unlike={}),
         ranges={},
         measured_ranges=_measured_ranges(whole),

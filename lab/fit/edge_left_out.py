@@ -72,7 +72,9 @@ def teams_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     middles = {
         name: float(np.median(edges))
         for name, read in found.items()
-        if (edges := [p.ladder.edge for p in read if p.ladder.has_edge and _is_usual(p.ladder)])
+        if (
+            edges := [p.ladder.edge for p in read if p.ladder.has_edge and p.ladder.inputs.is_usual]
+        )
     }
     lines = [
         "### Teams left out whole",
@@ -92,7 +94,7 @@ def teams_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     for block in sorted({p.ladder.block for p, _ in rows} - {""}):
         chosen = [row for row in rows if row[0].ladder.block == block]
         lines.append(_team(f"**the teams of {block}**", chosen))
-    usual = [row for row in rows if _is_usual(row[0].ladder)]
+    usual = [row for row in rows if row[0].ladder.inputs.is_usual]
     lines.append(_team("**all, AdamW and its kin, with norms**", usual))
     return "\n".join(lines)
 
@@ -102,16 +104,11 @@ def _is_setting(ladder: EdgeLadder) -> bool:
     return bool(ladder.changed) and ladder.changed not in BOUNDS
 
 
-def _is_usual(ladder: EdgeLadder) -> bool:
-    inputs = ladder.inputs
-    return inputs.optimizer in ADAM_FAMILY and inputs.norm != "none" and inputs.predicts_next
-
-
 def _team(name: str, rows: Sequence[tuple[Prediction, float]]) -> str:
     edged = [(p, c) for p, c in rows if p.ladder.has_edge]
     middle = lambda values: f"{np.median(values):.2f}" if len(values) else "–"
     off = [p.edge - p.ladder.edge for p, _ in edged]
-    constant = [abs(c - p.ladder.edge) for p, c in edged if _is_usual(p.ladder)]
+    constant = [abs(c - p.ladder.edge) for p, c in edged if p.ladder.inputs.is_usual]
     start = [10 ** (p.start - p.ladder.best) for p, _ in rows if p.ladder.best is not None]
     failed = [p.ceiling < p.ladder.high for p, _ in rows if math.isfinite(p.ladder.high)]
     covered = f"{sum(failed)} of {len(failed)}" if failed else "–"

@@ -12,8 +12,7 @@ import numpy as np
 
 from lab.fit.censored import log_chance
 from lab.fit.edge_ladder import BOUNDS, FAILED, LAB, PUBLISHED, EdgeLadder
-from lab.fit.lapses import lapse_of
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
+from lab.fit.lapses import Said, lapse_of, said_of, sharpness_of
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.lines import Amount
 from rksp.classifiers.rates import Lapse, Spread
@@ -58,7 +57,7 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     than the next token that between its tasks, or a stated one where text is masked. An optimizer
     that is no kin of Adam adds the part of its spread between sources that goes beyond that of the
     others.
-    Lapses are counted with these spreads.
+    Lapses and the sharpness are found with these spreads.
 
     Args:
         model: Fitted on all ladders.
@@ -89,7 +88,8 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     model = replace(
         model, short=short, long=long, divergence=begins, weights=node_weights(), kinds=kinds
     )
-    return replace(model, lapse=_lapse(model, held_out))
+    model = replace(model, lapse=_lapse(model, held_out))
+    return replace(model, sharpness=_sharpness(model, held_out))
 
 
 def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], ...]:
@@ -157,6 +157,7 @@ def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
     return replace(
         model,
         lapse=other.lapse,
+        sharpness=other.sharpness,
         weights=other.weights,
         kinds=replace(model.kinds, unlike=other.kinds.unlike),
         divergence=replace(
@@ -243,12 +244,33 @@ def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
         for x in part.ladders:
             if x.source == PUBLISHED or x.changed in BOUNDS or not _is_ordinary(x):
                 continue
-            read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
-            said = np.array([read.edge.below(10 ** (rate - reached)) for rate in x.rates])
+            said = np.array(_below(seen, x))
             is_sure = np.minimum(said, 1 - said) < _SURE
             sure += int(is_sure.sum())
             wrong += int((is_sure & ((said < 0.5) == x.failed)).sum())
     return lapse_of(wrong, sure) if sure else model.lapse
+
+
+def _sharpness(model: EdgeModel, held_out: Sequence[HeldOut]) -> float:
+    """Return how sharp the low end of P(failed) is: usual ladders, their source left out.
+
+    P(failed) of what is unlike the data comes true as it is. A source counts as in the spread.
+    """
+    runs, shares = list[Said](), _shares(held_out)
+    for part in held_out:
+        seen = with_spreads_of(part.seen, model)
+        mine = [x for x in part.ladders if x.best is not None and x.inputs.is_usual]
+        if part.left == "source":
+            weight = min(1.0, _COUNTED / max(1, len(mine))) * shares.get(part.name, 1.0)
+            for x in mine:
+                runs += said_of(_below(seen, x), x.failed, weight)
+    return sharpness_of(runs, model.lapse)
+
+
+def _below(seen: EdgeModel, ladder: EdgeLadder) -> list[float]:
+    """Return the share of edges below every rate of a ladder."""
+    edge, reached = seen.predict(ladder.inputs, ladder.measured).edge, ladder.inputs.peak_share
+    return [edge.below(10 ** (rate - math.log10(reached))) for rate in ladder.rates]
 
 
 def _is_ordinary(ladder: EdgeLadder) -> bool:
@@ -259,9 +281,7 @@ def _is_ordinary(ladder: EdgeLadder) -> bool:
     if ladder.source == LAB:
         return True
     inputs = ladder.inputs
-    has_kin = inputs.optimizer in ADAM_FAMILY and inputs.norm != "none"
-    is_usual = inputs.climbing < 1 and inputs.lack_of_tokens == 0
-    return has_kin and is_usual and inputs.predicts_next
+    return inputs.is_usual and inputs.climbing < 1 and inputs.lack_of_tokens == 0
 
 
 def rounded(value: float | np.ndarray) -> float:

@@ -12,9 +12,8 @@ from lab.fit.edge_spreads import with_spreads_of
 from rksp.assessment.risk import beyond
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.rates import says_nothing
-from rksp.documents.verdict import Verdict, exceeds, verdict_at
-
-_BAR = 0.5  # of P(failed), from which the verdict is risk
+from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.verdict import Verdict, word_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +33,15 @@ Rule = Callable[[Told], bool]
 
 
 def _above_and_likely(least: float) -> Rule:
-    return lambda x: x.is_above and x.chance >= least * _BAR
+    return lambda x: x.is_above and x.chance >= least * DEFAULT_BAR
 
 
 RULES: dict[str, Rule] = {
     "above X and S by a tenth, or an interval up to the bar (before)": lambda x: (
-        x.is_above or x.most >= _BAR
+        x.is_above or x.most >= DEFAULT_BAR
     ),
     "above X and S by a tenth": lambda x: x.is_above,
-    "an interval up to the bar": lambda x: x.most >= _BAR,
+    "an interval up to the bar": lambda x: x.most >= DEFAULT_BAR,
     **{
         f"above X and S, and P(failed) at least {least:g} of the bar": _above_and_likely(least)
         for least in (0.2, 0.3, 0.4, 0.5, 0.6)
@@ -74,13 +73,13 @@ def verdict_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     for title, rule in RULES.items():
         shares = [f"{100 * _caught(part, rule):.1f}" for part in groups.values()]
         lines.append(f"| {title} | {' | '.join(shares)} |")
-    at_risk = sum(x.chance >= _BAR for x in groups["recipes"])
+    at_risk = sum(x.chance >= DEFAULT_BAR for x in groups["recipes"])
     return "\n".join([*lines, "", f"Recipes at risk: {at_risk}."])
 
 
 def _caught(part: Sequence[Told], rule: Rule) -> float:
     told = [x for x in part if x.is_told or x.failed]
-    return sum(not x.is_told or x.chance >= _BAR or rule(x) for x in told) / len(told)
+    return sum(not x.is_told or x.chance >= DEFAULT_BAR or rule(x) for x in told) / len(told)
 
 
 def _told(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Told]:
@@ -99,7 +98,7 @@ def _told(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Told]:
 
 def _runs(seen: EdgeModel, ladder: EdgeLadder, title: str) -> list[Told]:
     read, reached = seen.predict(ladder.inputs, ladder.measured), ladder.inputs.peak_share
-    start, most = read.start_here, read.do_not_exceed()
+    most = read.do_not_exceed()
     found = []
     for rate, failed in zip(ladder.rates.tolist(), ladder.failed.tolist(), strict=True):
         nominal = 10**rate / reached
@@ -114,8 +113,8 @@ def _runs(seen: EdgeModel, ladder: EdgeLadder, title: str) -> list[Told]:
                 is_told=not says_nothing(*ends) and not beyond(read, ladder.inputs),
                 chance=chance,
                 most=ends[1],
-                is_above=exceeds(nominal, start_here=start, do_not_exceed=most),
-                word=verdict_at(_BAR, chance, nominal, start, most),
+                is_above=nominal > most,
+                word=word_at(nominal, most, is_risk=chance >= DEFAULT_BAR),
             )
         )
     return found

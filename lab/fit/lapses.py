@@ -1,8 +1,46 @@
-"""The chance to lapse, from how often the surest predictions came out wrong."""
+"""What P(failed) is beside the share of edges below a rate: its lapses and its sharpness."""
 
 from __future__ import annotations
 
-from rksp.classifiers.rates import Lapse
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rksp.classifiers.rates import Lapse, sharpened
+
+# The sharpnesses that are tried. A grid gives the same one on every processor.
+_SHARPNESSES = [round(1 + 0.05 * n, 2) for n in range(41)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was said of one run whose source was left out: the share of edges below its rate."""
+
+    share: float
+    failed: bool
+    weight: float
+
+
+def said_of(shares: Iterable[float], failed: Iterable[bool], weight: float) -> list[Said]:
+    """Return what was said of the runs of a ladder, each of which has this weight."""
+    runs = zip(shares, failed, strict=True)
+    return [Said(share=share, failed=bool(f), weight=weight) for share, f in runs]
+
+
+def sharpness_of(runs: Sequence[Said], lapse: Lapse) -> float:
+    """Return the sharpness with which P(failed) of these runs has the least logarithmic loss."""
+
+    def loss(sharpness: float) -> float:
+        return math.fsum(
+            -run.weight * math.log(abs(run.failed - 1 + _chance(run, sharpness, lapse)))
+            for run in runs
+        )
+
+    return min(_SHARPNESSES, key=lambda sharpness: round(loss(sharpness), 6))
+
+
+def _chance(run: Said, sharpness: float, lapse: Lapse) -> float:
+    return lapse.share + (1 - 2 * lapse.share) * sharpened(run.share, sharpness)
 
 
 def lapse_of(wrong: int, sure: int) -> Lapse:

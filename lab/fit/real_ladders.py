@@ -116,8 +116,9 @@ def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> 
 
 def _read(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]) -> list[EdgeLadder]:
     """Return the ladders of one row; none where it says too little."""
-    if row.get("method") == "pretrain":
-        read = team_ladder(row) if "trust" in row else _more(row)
+    if "method" in row:  # of fine-tuning where it is another one
+        of_pretraining = team_ladder if "trust" in row else _more
+        read = of_pretraining(row) if row["method"] == "pretrain" else None
         return [] if read is None else [read]
     if "cause" in row:
         read = failed_run(row)

@@ -16,6 +16,7 @@ SEQUENCE, MANY_TOKENS = 1024, 32_000
 BYTES_A_TOKEN = 2.4  # of a vocabulary of 1,024, to read bits a byte as nats a token
 _OPTIMIZERS = {
     "adam": "adamw",
+    "sgd-m": "sgd",
     "mini": "adam_mini",
     "soape": "soap",
     "muon+adam": "muon",

@@ -26,22 +26,29 @@ from lab.fit.stated import (
 from rksp.classifiers.edge_inputs import OPTIMIZERS
 
 _COURSE = "cs336"  # whose teams share a handout: one model, other hands
+_HANDOUT = "summerquest"  # teams of another year, with the same handout
+_BLOCKS = {_COURSE: _COURSE, _HANDOUT: _HANDOUT, "edgetalker": _HANDOUT}
 # The share of a run that warms up, where a group does not say it: the course's default, nanochat's.
-_WARMED = {_COURSE: 0.1, "lite": 0.05}
+_WARMED = {_COURSE: 0.1, _HANDOUT: 0.1, "lite": 0.05}
 _NO_LOSS = ("CORE", "%")  # in the name of a metric of which more may be better
 # What a failed run does not say; the course's default is of that length.
 _STEPS, _SEQUENCES = 10_000, 128
-_OF_THE_RATE = ("rate too high", "no normalisation", "post-norm")  # causes that bound the edge
+# Causes that bound the edge.
+_OF_THE_RATE = ("rate too high", "no normalisation", "post-norm", "all RMSNorm removed")
+_TRAINED_BEFORE = ("lora", "tuning")  # in the kind of a run that starts from trained weights
 _PATCHES = 197  # of an image of 224 pixels, in patches of 16, and a token for its class
 _STABLE = 0.15  # share of a run that decays at its end, where it is said to be 10 to 20 %
 # Developers whose recipes stand in the shipped list too, and those whose ladders are read.
 _DEVELOPERS = {"huggingface-smollm": "smollm", "allenai": "olmo", "answerdotai": "modernbert"}
-_HAVE_LADDERS = ("mlfoundations-dclm", "cs336-coldink4")
+_HAVE_LADDERS = (
+    *("mlfoundations-dclm", "cs336-coldink4"),
+    *(_HANDOUT, "edgetalker", "multi-head-mhc", "svg-ayushs2k1"),
+)
 
 
 def block_of(source: str) -> str:
     """Return the design that a source shares with others; "" where it has its own."""
-    return _COURSE if source.startswith(_COURSE) else ""
+    return next((block for name, block in _BLOCKS.items() if source.startswith(name)), "")
 
 
 def team_ladder(row: Mapping[str, Any]) -> EdgeLadder | None:
@@ -53,9 +60,11 @@ def team_ladder(row: Mapping[str, Any]) -> EdgeLadder | None:
     """
     arch, recipe = _whole(row)
     is_other = "ngpt" in (arch.get("family") or "") or "matrix group" in (row.get("notes") or "")
+    is_other = is_other or row.get("parametrization", "SP") != "SP"
     if not _is_known(arch, recipe) or row["trust"] == "low" or is_other:
         return None
-    arch["objective"] = "mlm" if "masked" in (arch.get("family") or "") else "lm"
+    family = arch.get("family") or ""
+    arch["objective"] = "other" if family == "vit" else "mlm" if "masked" in family else "lm"
     source = row["group"].replace("-", "_")
     inputs = inputs_of(arch, recipe, source)
     order = np.argsort(row["rates"])
@@ -95,6 +104,8 @@ def failed_run(row: Mapping[str, Any]) -> EdgeLadder | None:
     """Return a run that failed for its rate, which bounds the edge from above; None for others."""
     arch, recipe = _whole(row)
     rate, cause = recipe.get("learning_rate"), row.get("cause") or ""
+    if any(word in row["kind"] for word in _TRAINED_BEFORE):
+        return None
     recipe["optimizer"] = optimizer_of(recipe["optimizer"] or "adamw")
     recipe["steps"] = recipe.get("steps") or _STEPS
     recipe["batch_tokens"] = recipe["batch_tokens"] or _SEQUENCES * arch["seq_len"]
@@ -126,7 +137,7 @@ def whole_recipe(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     arch, recipe = _whole(row)
     if "vision" in row["kind"] and not row["recipe"].get("batch_tokens"):
         recipe["batch_tokens"] = (recipe.get("batch_sequences") or 0) * _PATCHES
-    if not _is_known(arch, recipe) or row["group"] in _HAVE_LADDERS:
+    if not _is_known(arch, recipe) or row["group"].startswith(_HAVE_LADDERS):
         return None
     arch["objective"] = "lm" if row["kind"] in ("decoder", "moe decoder") else "other"
     if "mlm" in row["kind"]:

@@ -11,6 +11,7 @@ from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
+from rksp.recipe.start import Start, decide_start
 from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.spectra.model_profile import Profile
 
 
-LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
 NOTHING_RAN = "the evidence is the configuration; nothing was run"
 
 
@@ -100,15 +100,13 @@ class Evidence:
         """Whether the weights that are measured are loaded and dropped as they are used."""
         return self.built is not None and self.built.stream is not None
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether the weights were trained before: they are stored, or a module predicts well."""
-        if self.source.holds_trained:
-            return True
+    def start_of(self, recipe: Recipe) -> Start:
+        """Return how a run with this recipe starts; a module that predicts well was trained."""
+        start = self.source.start
         if self.profile is None or self.source.kind != "module":
-            return False
-        loss, guess = self.profile.forward.loss, self.profile.forward.uniform_loss
-        return loss is not None and guess is not None and loss < guess - LEARNED
+            return decide_start(start, recipe=recipe)
+        seen = self.profile.forward
+        return decide_start(start, recipe=recipe, loss=seen.loss, guess=seen.uniform_loss)
 
     @property
     def reads_tokens(self) -> bool:

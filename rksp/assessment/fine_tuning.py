@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rksp.assessment.risk import Terms, largest_first, rounded, start_lower
+from rksp.assessment.risk import About, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate, FineTuningPredictor
 from rksp.classifiers.fine_tuning.published import LEAST, lookup, published_runs, sort_of
-from rksp.documents.score import Contribution, PublishedReport, RiskAssessment
-from rksp.documents.verdict import Verdict
+from rksp.documents.answer import (
+    Contribution,
+    FromFineTuning,
+    FromPublished,
+    PublishedReport,
+    Untold,
+)
+from rksp.documents.verdict import word_at
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
@@ -142,12 +148,12 @@ def _objective(recipe: Recipe, task: str, kind: str) -> str:
 def assess_fine_tuning(
     inputs: FineTuningInputs,
     model: FineTuningPredictor,
-    terms: Terms,
+    about: About,
     *,
     doubts: Sequence[str] = (),
     is_measured: bool = False,
     objective: str = "",
-) -> RiskAssessment:
+) -> FromFineTuning | FromPublished | Untold:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     The expected excess is None: the rows of one sweep alone have nats.
@@ -155,12 +161,12 @@ def assess_fine_tuning(
     Args:
         inputs: The model and the recipe.
         model: The model of fine-tuning.
-        terms: What the answer is about.
+        about: What the answer is about.
         doubts: Reasons from the evidence to answer "cannot tell".
         is_measured: Whether the first gradient was measured.
         objective: The recipe's own, which published runs are sorted by.
     """
-    said, rate = model.predict(inputs), terms.learning_rate
+    said, rate = model.predict(inputs), about.learning_rate
     outside = decades_outside(inputs)
     reasons = [*beyond_tuning(said, inputs), *doubts]
     over = {"parameters": outside} if outside else {}
@@ -169,24 +175,22 @@ def assess_fine_tuning(
     if reasons and not is_covered:
         known = None if doubts else _published(inputs, objective)
         if known is not None and known.runs >= LEAST:
-            return _by_published(known, terms)
+            return _by_published(known, about)
         if known is not None:
             reasons.append(
                 f"rksp answers by published runs from {LEAST} on, and has {known.runs} of "
                 f"{sort_of(known.objective, known.method)}"
             )
         reasons[0] = f"trained weights: {reasons[0]}"
-        return terms.cannot_tell(reasons, outside=over, classifier_data=digest)
-    return terms.of_estimate(
-        said,
+        return about.cannot_tell(reasons, outside=over, classifier_data=digest)
+    return FromFineTuning(
+        **about.of_estimate(said),
         contributions=_contributions(said) if rate is not None else [],
         outside=over,
-        counterfactual=_advice(said, rate, terms.threshold),
+        counterfactual=_advice(said, rate, about.terms.gate.bar),
         classifier_data=digest,
-        answered_by="fine-tuning",
         measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
-        learned=said.learned,
         usual=said.usual,
     )
 
@@ -201,18 +205,17 @@ def _published(inputs: FineTuningInputs, objective: str) -> PublishedReport | No
     return lookup(published_runs(), inputs, objective)
 
 
-def _by_published(known: PublishedReport, terms: Terms) -> RiskAssessment:
+def _by_published(known: PublishedReport, about: About) -> FromPublished:
     """Return what published runs say of a rate: no probability, but their range and its middle."""
-    verdict, advice, rate = Verdict.OK, None, terms.learning_rate
-    if rate is not None and rate > known.highest * _CLEARLY:
-        is_far = rate > _BREAKS * known.highest * _CLEARLY
-        verdict = Verdict.RISK if is_far else Verdict.CAUTION
+    advice, rate, highest = None, about.learning_rate, known.highest * _CLEARLY
+    verdict = word_at(rate, highest, is_risk=rate is not None and rate > _BREAKS * highest)
+    if rate is not None and rate > highest:
         advice = f"Start at {short(known.middle, 2)}, {rate / known.middle:.1f} times lower."
-    return terms.answer(
-        verdict,
+    return FromPublished(
+        **about.stated,
+        verdict=verdict,
         start_here=known.middle,
         counterfactual=advice,
-        answered_by="published runs",
         published=known,
     )
 

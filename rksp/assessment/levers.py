@@ -11,7 +11,7 @@ from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import LeverSize, ShiftedEdgeModel, load_lever_table
-from rksp.documents.score import LeverReport
+from rksp.documents.answer import LeverReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import flags_of
 from rksp.ground.option_lines import split_line
@@ -19,6 +19,7 @@ from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
+from rksp.recipe.start import Start
 
 Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3
@@ -139,7 +140,7 @@ def apply_levers(
     declared: Declared,
     recipe: Recipe,
     *,
-    is_pretrained: bool,
+    start: Start,
     model: EdgePredictor | None = None,
 ) -> Applied:
     """Apply levers in the order in which they were asked for.
@@ -148,14 +149,14 @@ def apply_levers(
         asked: Names, or names with a value: `qk_norm`, `warmup=500`.
         declared: The model.
         recipe: The recipe.
-        is_pretrained: The weights were trained before.
+        start: What the target holds.
         model: The model of the edge; default the shipped one.
 
     Raises:
         InputError: A lever is unknown, is on already, or has no measured size for this kind of
             model; a value cannot be used; or the run starts from trained weights.
     """
-    if choose_model(recipe, is_pretrained=is_pretrained).model == "fine-tuning":
+    if choose_model(recipe, start).model == "fine-tuning":
         raise InputError(
             "--apply needs a run from random weights: levers were not measured on trained ones; "
             "leave it out."

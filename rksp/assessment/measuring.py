@@ -74,7 +74,7 @@ def measured(
             )
         weights = "in memory" if built.stream is None else built.stream.describe()
         is_ours = source.batch is None and options.data is None and options.probe is None
-    if source.is_pretrained and is_ours:
+    if source.start.is_stored and is_ours:
         seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
         source=built.source,
@@ -163,7 +163,7 @@ def _responded(
     if evidence.tier < Tier.RESPONSE:
         return measure_gradient(model, same, share)
     found = measure_response(model, same, fresh, step)
-    if found.reason is None and evidence.is_trained:
+    if found.reason is None and not evidence.start_of(Recipe()).is_scratch:
         found = replace(found, drift=_drift(model, built.source, same, step))
     return found
 

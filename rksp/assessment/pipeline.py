@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import Basis, Terms, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
+from rksp.documents.answer import Answer, FromPublished
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
@@ -26,12 +27,12 @@ from rksp.documents.score import (
     ForwardReport,
     LayerReport,
     NotRunReport,
-    RiskAssessment,
     ScoredTarget,
     ScoreReport,
     SeedReport,
     SpectraReport,
 )
+from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, combined, worst
 from rksp.ground.errors import ArtifactError, InputError, NotCovered, check_kind
 from rksp.ground.model import definite
@@ -143,8 +144,7 @@ class Evaluation:
     measurement: Measurement | None = None
     profile: Profile | None
     response: ResponseProfile | None
-    risk: RiskAssessment | None
-    risk_missing: str | None
+    risk: Answer
     alternatives: tuple[AlternativeReport, ...] = ()
     configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
@@ -184,8 +184,7 @@ def judge(
     evidence: Evidence,
     recipe: Recipe,
     *,
-    threshold: float = 0.5,
-    risk: float = 0.05,
+    terms: Terms | None = None,
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
@@ -198,8 +197,7 @@ def judge(
     Args:
         evidence: From `gather`.
         recipe: How the model is to be trained.
-        threshold: See `rksp.assessment.risk.Terms`.
-        risk: Likewise.
+        terms: What it is judged by.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
         with_details: Compute the curve of the risk too, and list the checks that could not run.
@@ -207,28 +205,30 @@ def judge(
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
-    response = response_of(evidence, recipe, progress)
-    answers = _Answers(evidence, response, classifier, {"threshold": threshold, "risk": risk})
-    missing, assessment, configured = None, None, None
+    response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
+    answers = _Answers(evidence, response, classifier, terms or Terms())
+    configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
         with suppress(ArtifactError, NotCovered):
             answer = replace(answers, evidence=bare, response=None).of(recipe)
             configured = ConfiguredReport.of(answer)
+    assessment: Answer
     try:
         shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
         assessment = answers.of(recipe, rates=rates, **shown)
-        beside = shown_beside(recipe) if evidence.is_trained else ()
+        beside = () if start.is_scratch else shown_beside(recipe)
         others = tuple(
             AlternativeReport.of(answers.of(other), assumption=text)
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        missing = str(error)
-    trusted = assessment if assessment is not None and not assessment.reasons else None
+        about = About(
+            learning_rate=None, steps=recipe.max_steps, tier=evidence.tier, terms=answers.terms
+        )
+        assessment = about.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
     names = ("start_here", "do_not_exceed", "likely_edge")
-    published = None if trusted is None else trusted.published
     checked = CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
@@ -237,10 +237,11 @@ def judge(
         forward=None if evidence.profile is None else evidence.profile.forward,
         placement=None if evidence.profile is None else evidence.profile.placement,
         response=response,
-        **{name: getattr(trusted, name, None) for name in names},
-        highest_published=None if published is None else published.highest,
-        is_doubtful=trusted is not None and trusted.verdict in (Verdict.CAUTION, Verdict.RISK),
-        is_pretrained=evidence.is_trained,
+        **{name: assessment.number(name) for name in names},
+        highest_published=(
+            assessment.published.highest if isinstance(assessment, FromPublished) else None
+        ),
+        start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
@@ -251,7 +252,6 @@ def judge(
         profile=evidence.profile,
         response=response,
         risk=assessment,
-        risk_missing=missing,
         alternatives=others,
         configured=configured,
         findings=run_checks(checked, evidence.seen),
@@ -268,13 +268,13 @@ class _Answers:
         evidence: What is known of the model.
         response: The gradient, or the response to the first update.
         classifier: Default the bundled one.
-        bars: `threshold` and `risk` of `Terms`.
+        terms: What they are judged by.
     """
 
     evidence: Evidence
     response: ResponseProfile | None
     classifier: EdgePredictor | None
-    bars: Mapping[str, float]
+    terms: Terms
 
     def of(
         self,
@@ -284,7 +284,7 @@ class _Answers:
         with_curve: bool = False,
         with_advice: bool = False,
         with_levers: bool = False,
-    ) -> RiskAssessment:
+    ) -> Answer:
         """Return the answer of the model that covers the run, or why there is none.
 
         Where numbers are not finite, the failure is certain and no model is asked.
@@ -296,15 +296,15 @@ class _Answers:
 
             features = extract(seen.forward, seen.spectra, self.response)
             broken = not_finite(seen, self.response)
-        about: dict[str, Any] = {"learning_rate": rate, "steps": recipe.max_steps, **self.bars}
+        tier = features.tier if broken is None else evidence.tier
+        about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
         if broken is not None:
-            return Terms(**about, tier=evidence.tier).certain_failure(broken)
-        terms = Terms(**about, tier=features.tier)
-        choice = choose_model(recipe, is_pretrained=evidence.is_trained)
+            return about.certain_failure(broken)
+        choice = choose_model(recipe, evidence.start_of(recipe))
         if choice.model == "none":
-            return terms.cannot_tell(choice.reasons)
+            return about.cannot_tell(choice.reasons)
         if choice.model == "fine-tuning":
-            return self._tuned(recipe, terms)
+            return self._tuned(recipe, about)
         model = self.classifier or load_edge_model()
         doubts: Sequence[str] = choice.doubts
         if seen is not None:
@@ -326,9 +326,9 @@ class _Answers:
             basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
         else:
             basis = make()
-        return basis.answer(rate, **self.bars, with_curve=with_curve, with_advice=with_advice)
+        return basis.answer(rate, terms=self.terms, with_curve=with_curve, with_advice=with_advice)
 
-    def _tuned(self, recipe: Recipe, terms: Terms) -> RiskAssessment:
+    def _tuned(self, recipe: Recipe, about: About) -> Answer:
         """Return the answer of the model of fine-tuning."""
         from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
         from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
@@ -337,7 +337,7 @@ class _Answers:
         return assess_fine_tuning(
             fine_tuning_inputs(source.config, task, source.num_parameters, recipe),
             load_fine_tuning_model() if self.classifier is None else self.classifier.tuning,
-            terms,
+            about,
             doubts=_tuning_doubts(self.evidence, recipe),
             is_measured=self.response is not None and self.response.reason is None,
             objective=recipe.objective,
@@ -386,7 +386,7 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
 def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreReport:
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
-    verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
+    verdicts = [evaluation.risk.verdict.value for evaluation in evaluations]
     risk_verdict = prevailing(verdicts)
     decides = evaluations[verdicts.index(risk_verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
@@ -492,7 +492,7 @@ def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
         "published_score": [seed.spectra.published_score for seed in seeds]
     }
     for name in ("probability_failed", "start_here", "do_not_exceed", "likely_edge"):
-        values[name] = [getattr(seed.risk, name, None) for seed in seeds]
+        values[name] = [seed.risk.number(name) for seed in seeds]
     return {
         name: {
             "mean": statistics.fmean(found),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,19 +21,23 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.rates import says_nothing
-from rksp.documents.score import (
-    ADAPTERS_BESIDE,
+from rksp.documents.answer import (
+    CertainFailure,
     Contribution,
     CurvePoint,
+    FromEdge,
     LeverReport,
-    RiskAssessment,
+    Untold,
 )
-from rksp.documents.verdict import Verdict, verdict_at
+from rksp.documents.score import ADAPTERS_BESIDE
+from rksp.documents.terms import Terms
+from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
+from rksp.recipe.start import Start, decide_start
 from rksp.spectra.features import FEATURES, Features, Tier
 
 if TYPE_CHECKING:
@@ -68,17 +72,17 @@ class Choice:
     doubts: tuple[str, ...] = ()
 
 
-def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
+def choose_model(recipe: Recipe, start: Start) -> Choice:
     """Choose the model that answers a recipe.
 
     The model of fine-tuning says itself what its runs do not cover.
 
     Args:
         recipe: How the model is to be trained.
-        is_pretrained: The weights were trained before.
+        start: What the target holds, or what is decided of it.
     """
     doubts = tuple(uncovered(recipe))
-    if is_pretrained or recipe.starts_trained:
+    if not decide_start(start, recipe=recipe).is_scratch:
         return Choice(model="fine-tuning")
     if recipe.objective not in SEEN_OBJECTIVES:
         unseen = f"the labelled runs include no objective {recipe.objective}"
@@ -86,9 +90,9 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
     return Choice(model="random initializations", doubts=doubts)
 
 
-def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
+def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
     """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
-    choice = choose_model(recipe, is_pretrained=is_pretrained)
+    choice = choose_model(recipe, start)
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 
@@ -156,52 +160,49 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class About:
     """What an answer is about, whichever model gives it.
 
     Attributes:
         learning_rate: The recipe's peak rate; None asks only for the three rates.
         steps: Steps of the run.
         tier: How much evidence was gathered.
-        threshold: Probability at which the verdict becomes `RISK`.
-        risk: Share of the edges that may lie below `do_not_exceed`.
+        terms: What it is judged by.
     """
 
     learning_rate: float | None
     steps: int
     tier: Tier
-    threshold: float = 0.5
-    risk: float = 0.05
+    terms: Terms = field(default_factory=Terms)
 
-    def answer(self, verdict: Verdict, **known: Any) -> RiskAssessment:
-        """Return the answer of which only these fields are known."""
-        return RiskAssessment(
-            verdict=verdict,
-            evidence=str(self.tier),
-            horizon_steps=self.steps,
-            risk=self.risk,
-            threshold=self.threshold,
-            **known,
-        )
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What every answer states."""
+        return {
+            "evidence": str(self.tier),
+            "horizon_steps": self.steps,
+            "risk": self.terms.risk,
+            "threshold": self.terms.gate.bar,
+        }
 
-    def cannot_tell(self, reasons: Sequence[str], **known: Any) -> RiskAssessment:
+    def cannot_tell(self, reasons: Sequence[str], **known: Any) -> Untold:
         """Return the answer "cannot tell", which has no numbers: they would be no answer.
 
         Args:
             reasons: Why rksp cannot tell, clauses; at least one.
             **known: The fields that say what the data lack, and which data.
         """
-        return self.answer(Verdict.CANNOT_TELL, reasons=list(reasons), **known)
+        return Untold(**self.stated, reasons=list(dict.fromkeys(reasons)), **known)
 
-    def certain_failure(self, cause: str) -> RiskAssessment:
+    def certain_failure(self, cause: str) -> CertainFailure:
         """Return the answer that needs no model: values are not finite before the first step.
 
         Args:
             cause: What is not finite, a clause.
         """
         here = None if self.learning_rate is None else 1.0
-        return self.answer(
-            Verdict.RISK,
+        return CertainFailure(
+            **self.stated,
             probability_failed=here,
             probability_failed_low=here,
             probability_failed_high=here,
@@ -213,19 +214,17 @@ class Terms:
         )
 
     def of_estimate(
-        self,
-        estimate: EdgeEstimate | FineTuningEstimate,
-        rates: Sequence[float] = RATES,
-        **more: Any,
-    ) -> RiskAssessment:
-        """Return the answer with the rates and the risks of an estimate.
+        self, estimate: EdgeEstimate | FineTuningEstimate, rates: Sequence[float] = RATES
+    ) -> dict[str, Any]:
+        """Return the fields of `Estimate`: the rates and the risks.
 
         Args:
             estimate: What the model that was asked says.
             rates: Where the curve of the risk is wanted.
-            **more: The fields that only one of the models knows.
         """
-        start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(self.risk))
+        bar = self.terms.gate.bar
+        start = rounded(estimate.start_here)
+        ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
         here: dict[str, float | None] = {}
         verdict, rate = Verdict.OK, self.learning_rate
         if rate is not None:
@@ -236,29 +235,37 @@ class Terms:
                 "probability_failed_high": high,
                 "probability_diverged": estimate.diverged(rate),
             }
-            # By the rounded rates, as the checks and grids see them.
-            verdict = verdict_at(self.threshold, failed, rate, start, ceiling)
-        return self.answer(
-            verdict,
+            # By the rate that is printed, as the checks and grids see it.
+            verdict = word_at(rate, ceiling, is_risk=failed >= bar)
+        curve = [
+            CurvePoint(learning_rate=one, probability=estimate.failed(one), low=left, high=right)
+            for one in rates
+            for left, right in (estimate.interval(one),)
+        ]
+        return {
+            **self.stated,
             **here,
-            start_here=start,
-            start_failed=estimate.failed(estimate.start_here),
-            likely_edge=rounded(estimate.likely_edge),
-            do_not_exceed=ceiling,
-            curve=[
-                CurvePoint(
-                    learning_rate=one, probability=estimate.failed(one), low=left, high=right
-                )
-                for one in rates
-                for left, right in (estimate.interval(one),)
-            ],
-            **more,
-        )
+            "verdict": verdict,
+            "start_here": start,
+            "start_failed": estimate.failed(estimate.start_here),
+            "likely_edge": rounded(estimate.likely_edge),
+            "do_not_exceed": ceiling,
+            "curve": curve,
+            "learned": estimate.learned,
+        }
 
 
 def rounded(rate: float) -> float:
     """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate
+
+
+def rounded_down(rate: float) -> float:
+    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
+    if not 0 < rate < math.inf:
+        return rate
+    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,8 +326,8 @@ class Basis:
         *,
         with_curve: bool = True,
         with_advice: bool = True,
-        **bars: float,
-    ) -> RiskAssessment:
+        terms: Terms | None = None,
+    ) -> FromEdge | Untold:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
         Args:
@@ -328,10 +335,12 @@ class Basis:
             with_curve: Compute the risk at every rate, which is most of the work, and what moves
                 it.
             with_advice: Say which rate is better.
-            **bars: `threshold` and `risk` of `Terms`.
+            terms: What it is judged by.
         """
         estimate = self.estimate
-        terms = Terms(learning_rate=learning_rate, steps=self.steps, tier=self.tier, **bars)
+        about = About(
+            learning_rate=learning_rate, steps=self.steps, tier=self.tier, terms=terms or Terms()
+        )
         known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
         reasons = self.reasons
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
@@ -339,23 +348,20 @@ class Basis:
         if not reasons and learning_rate is not None and is_alone:
             reasons = tuple(open_at(estimate, learning_rate))
         if reasons:
-            return terms.cannot_tell(reasons, **known)
+            return about.cannot_tell(reasons, **known)
         start, with_rate = estimate.start_here, learning_rate is not None
         rate_to_better = learning_rate if with_advice else None
         excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
-        return terms.of_estimate(
-            estimate,
-            RATES if with_curve else (),
+        return FromEdge(
+            **about.of_estimate(estimate, RATES if with_curve else ()),
             **known,
             start_excess=estimate.expected_excess(start),
             expected_excess=excess,
             contributions=self._contributions() if with_curve and with_rate else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-            counterfactual=_advice(estimate, rate_to_better, start, terms.threshold),
-            answered_by="random initializations",
-            learned=estimate.learned,
-            levers=self.levers,
-            applied=self.applied,
+            counterfactual=_advice(estimate, rate_to_better, start, about.terms.gate.bar),
+            levers=list(self.levers),
+            applied=list(self.applied),
         )
 
     def _contributions(self) -> list[Contribution]:
@@ -432,9 +438,8 @@ def _advice(
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
-            bar = estimate.rate_of(threshold)
-            below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
-            return f"P(failed) is under the bar of {threshold:.2g} {below}."
+            bar = short(estimate.rate_at(threshold), 2)
+            return f"P(failed) is under the bar of {threshold:.2g} only below {bar}."
         return start_lower(estimate, rate)
     if lost - least < _COSTLY:
         return None

@@ -42,7 +42,7 @@ def untuned(recipe: Recipe) -> list[str]:
 @check("RKSP901")
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     # The model of fine-tuning says itself what its runs do not hold.
-    parts = [] if evidence.is_fine_tuning else list(not_covered(evidence.recipe))
+    parts = [] if not evidence.start.is_scratch else list(not_covered(evidence.recipe))
     if evidence.recipe.precision == "fp8":
         parts.append("fp8")
     if evidence.settings.scales_rates_by_width:

@@ -13,6 +13,7 @@ from rksp.models.declared import Declared, DeclaredShape
 from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
+from rksp.recipe.start import SCRATCH, Start, decide_start
 
 if TYPE_CHECKING:
     from rksp.measure.shown import ForwardStats, ResponseProfile
@@ -88,8 +89,8 @@ class CheckEvidence:
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
         highest_published: The highest rate of published runs, where they alone answer.
-        is_doubtful: P(failed) at the recipe's rate is near the bar, or above it.
-        is_pretrained: The weights were trained before; checks of the initialization are silent.
+        start: The weights that the run starts from; of trained ones no check reads the
+            initialization.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
         declared: What the configuration declares, if it was read before.
     """
@@ -105,10 +106,13 @@ class CheckEvidence:
     do_not_exceed: float | None = None
     likely_edge: float | None = None
     highest_published: float | None = None
-    is_doubtful: bool = False
-    is_pretrained: bool = False
+    start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Let the recipe have its say in the start: adapters need trained weights."""
+        object.__setattr__(self, "start", decide_start(self.start, recipe=self.recipe))
 
     @cached_property
     def held(self) -> frozenset[Need]:
@@ -189,11 +193,6 @@ class CheckEvidence:
         """True if the update is normalized by a second moment, with an epsilon."""
         return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
-    @cached_property
-    def is_fine_tuning(self) -> bool:
-        """True if trained weights are trained further, in full or through adapters."""
-        return self.is_pretrained or self.recipe.starts_trained
-
     @property
     def is_clipped(self) -> bool:
         """True if the gradient's norm has a bound that has an effect."""
@@ -217,7 +216,7 @@ class CheckEvidence:
         rate, size = self.recipe.learning_rate, self.active_parameters
         is_comparable = optimizer_spec(self.recipe.optimizer).rates.over_adamw == 1.0
         is_comparable &= self.reads_tokens
-        if rate is None or not size or self.is_fine_tuning or not is_comparable:
+        if rate is None or not size or not self.start.is_scratch or not is_comparable:
             return None
         return None if self.settings.scales_rates_by_width else rate / published_rate(size)
 

@@ -69,7 +69,7 @@ def _limit(evidence: CheckEvidence) -> float | None:
     if evidence.highest_published is not None:
         return evidence.highest_published
     family = optimizer_spec(recipe.optimizer).family
-    if not evidence.is_fine_tuning or family not in ("adaptive", "sign-like"):
+    if evidence.start.is_scratch or family not in ("adaptive", "sign-like"):
         return None
     if recipe.optimizer == "adafactor":
         return None
@@ -104,7 +104,7 @@ def _whole(evidence: CheckEvidence) -> float:
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate
-    if not evidence.is_fine_tuning or rate is None or recipe.batch_size > _FEW:
+    if evidence.start.is_scratch or rate is None or recipe.batch_size > _FEW:
         return
     if recipe.objective in _PREFERENCE_LOSSES:
         return
@@ -157,7 +157,7 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP513")
 def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if not evidence.is_fine_tuning or recipe.rows is None:
+    if evidence.start.is_scratch or recipe.rows is None:
         return
     epochs = recipe.max_steps * recipe.batch_size / recipe.rows
     if epochs <= _EPOCHS:

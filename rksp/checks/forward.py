@@ -19,7 +19,7 @@ _FAST, _LARGE = 5.0, 7e9
 @check("RKSP101")
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
-    if forward is None or evidence.is_pretrained:
+    if forward is None or not evidence.start.is_scratch:
         return
     loss, uniform = forward.loss, forward.uniform_loss
     if loss is None or uniform is None:
@@ -40,7 +40,7 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP102")
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
-    if evidence.is_pretrained:
+    if not evidence.start.is_scratch:
         return
     spread = _declared_spread(evidence) if forward is None else forward.logit_std
     if spread is None:
@@ -64,7 +64,7 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
     """
     settings, width = evidence.settings, evidence.settings.width
     is_untied = settings.get("tie_word_embeddings") is False
-    if not settings.family.unit_head or not is_untied or evidence.is_fine_tuning or not width:
+    if not settings.family.unit_head or not is_untied or not evidence.start.is_scratch or not width:
         return None
     return float(evidence.settings.number("initializer_factor") or 1.0) * math.sqrt(width)
 
@@ -72,7 +72,7 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
 @check("RKSP103")
 def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
-    if facts is None or evidence.is_pretrained or not facts.ties_embeddings:
+    if facts is None or not evidence.start.is_scratch or not facts.ties_embeddings:
         return
     if facts.embedding_std is None:
         return
@@ -127,7 +127,7 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     if not attention:
         yield from _declared_scale(evidence)
         return
-    if evidence.is_pretrained:
+    if not evidence.start.is_scratch:
         worst = max(attention, key=lambda a: a.max_logit)
         if worst.max_logit > _CLIPPED_LOGIT:
             yield Observation(
@@ -162,7 +162,8 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     size = max(filter(None, (evidence.settings.number(name) for name in _HEAD_SIZES)), default=None)
     size = size or settings.head_dim
-    if evidence.forward is not None or evidence.is_fine_tuning or not size or settings.soft_cap:
+    is_read = evidence.forward is None and evidence.start.is_scratch
+    if not is_read or not size or settings.soft_cap:
         return
     declared = evidence.settings.number("attention_multiplier")
     scalar = evidence.settings.number("query_pre_attn_scalar")
@@ -191,7 +192,7 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP202")
 def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
     attention = evidence.forward.attention if evidence.forward is not None else ()
-    if not attention or evidence.is_pretrained:
+    if not attention or not evidence.start.is_scratch:
         return
     worst = min(attention, key=lambda a: a.entropy)
     if worst.entropy < _ENTROPY:

@@ -227,7 +227,7 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP408")
 def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if recipe.optimizer not in _FOLLOW_BETAS or evidence.is_fine_tuning:
+    if recipe.optimizer not in _FOLLOW_BETAS or not evidence.start.is_scratch:
         return
     if not evidence.reads_tokens:
         return

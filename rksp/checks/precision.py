@@ -96,7 +96,7 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
             ),
             value=_ROUNDING[recipe.precision],
             # Most published fine-tuning in 16 bits trains, though worse than in 32.
-            is_cause=not evidence.is_fine_tuning,
+            is_cause=evidence.start.is_scratch,
         )
 
 
@@ -124,7 +124,7 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP306")
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
-    if not evidence.in_fp16 or not evidence.is_fine_tuning:
+    if not evidence.in_fp16 or evidence.start.is_scratch:
         return
     name = evidence.settings.name
     declared = str(evidence.settings.get("dtype", "torch_dtype") or "")  # of the saved weights
@@ -139,7 +139,7 @@ def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP307")
 def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
-    if not evidence.in_fp16 or evidence.is_fine_tuning or any(_fp16_family.look(evidence)):
+    if not evidence.in_fp16 or not evidence.start.is_scratch or any(_fp16_family.look(evidence)):
         return
     level, value = Level.NOTE, None
     message = "The run trains from scratch in fp16. The largest fp16 number is 65504."
@@ -169,11 +169,11 @@ def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
         message = (
             f"Activations have a kurtosis of {heaviest:.3g}, but fp8 has one scale for all entries."
         )
-    elif evidence.is_fine_tuning:
+    elif not evidence.start.is_scratch:
         message = "Trained weights have outliers, but fp8 has one scale for each tensor."
     else:
         message = "The run trains from scratch in fp8."
-    is_risky = heaviest > _HEAVY_TAIL or evidence.is_fine_tuning
+    is_risky = heaviest > _HEAVY_TAIL or not evidence.start.is_scratch
     yield Observation(
         level=Level.WARNING if is_risky else Level.NOTE, message=message, value=heaviest or None
     )

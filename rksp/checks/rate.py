@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence, published_rate, swept_edge
 from rksp.documents.finding import Level
-from rksp.documents.verdict import exceeds
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
@@ -31,24 +30,18 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     ceiling = evidence.do_not_exceed
     if rate is None or edge is None or ceiling is None:
         return
-    start = ceiling if evidence.start_here is None else evidence.start_here
-    is_over = rate > edge
-    if not is_over and not exceeds(rate, start_here=start, do_not_exceed=ceiling):
+    if rate <= ceiling:
         return
-    bound, name, rest = ceiling, "learning rate not to exceed,", ""
-    if is_over:
-        bound, name = edge, "likely edge"
-    elif start > ceiling:
-        bound, name = start, "learning rate to start with,"
-        rest = f", which is above the one not to exceed, {short(ceiling, 2)}, already"
+    is_over = rate >= edge
+    bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
-        level=Level.ERROR if is_over else Level.WARNING if evidence.is_doubtful else Level.NOTE,
+        level=Level.ERROR if is_over else Level.WARNING,
         message=(
-            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
-            f"the {name} {short(bound, 2)}{rest}."
+            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times the {name} "
+            f"{short(bound, 2)}."
         ),
         value=rate / edge,
-        rate=min(edge, max(start, ceiling)),
+        rate=ceiling,
     )
 
 
@@ -112,7 +105,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     if rate is None or not optimizer_spec(recipe.optimizer).needs_warmup:
         return 0
     gentle = _GENTLE_RATE if recipe.peft == "none" else _ADAPTER_RATE
-    if evidence.is_fine_tuning and rate <= gentle:
+    if not evidence.start.is_scratch and rate <= gentle:
         return 0
     if recipe.warmup_steps * evidence.tokens >= _WARMUP_TOKENS:
         return 0
@@ -121,7 +114,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     edge = min((e for e in (evidence.public_edge, own) if e is not None), default=None)
     if edge is not None and rate <= min(_GENTLE_RATE, _GENTLE_SHARE * edge):
         return 0
-    if edge is not None and not evidence.is_fine_tuning and rate > _FAST * edge:
+    if edge is not None and evidence.start.is_scratch and rate > _FAST * edge:
         return min(_FAST_STEPS, math.ceil(_FAST_SHARE * recipe.max_steps))
     return min(_WARMUP_STEPS, math.ceil(_WARMUP_SHARE * recipe.max_steps))
 
@@ -153,7 +146,7 @@ _OVER_PUBLISHED = 2.0  # times the top of what was published
 def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, size = evidence.recipe, evidence.active_parameters
     rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
-    if rate is None or not size or evidence.is_fine_tuning or recipe.optimizer == "adamw":
+    if rate is None or not size or not evidence.start.is_scratch or recipe.optimizer == "adamw":
         return
     if evidence.settings.scales_rates_by_width:
         return

@@ -67,7 +67,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
 def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
     """Return the observations of all checks that read no learning rate."""
-    of_model, of_recipe = (evidence.held,), evidence.but_for_rate
+    of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
     if of_recipe not in seen:
         if of_model not in seen:
             seen[of_model] = _looked(evidence, "model")

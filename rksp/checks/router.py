@@ -17,7 +17,7 @@ _DEAD_SHARE = 0.75  # freshly drawn OLMoE and Qwen3-MoE, two blocks: 0.36 and 0.
 @check("RKSP801")
 def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
     routers = evidence.forward.routers if evidence.forward is not None else ()
-    if not routers or evidence.is_pretrained:
+    if not routers or not evidence.start.is_scratch:
         return
     worst = min(routers, key=lambda r: r.entropy)
     if worst.entropy < _ENTROPY:
@@ -32,7 +32,7 @@ def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP802")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     routers = evidence.forward.routers if evidence.forward is not None else ()
-    if not routers or evidence.is_pretrained:
+    if not routers or not evidence.start.is_scratch:
         return
     worst = max(routers, key=lambda r: r.logit_std)
     if worst.logit_std > _SPREAD:
@@ -107,7 +107,7 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
     if reason is not None:
         # Whoever draws a mixture from scratch seldom does it in a trainer of Hugging Face, and
         # released configurations hold that library's default, whatever trained their weights.
-        is_default = reason == _NOT_ADDED and not evidence.is_fine_tuning
+        is_default = reason == _NOT_ADDED and evidence.start.is_scratch
         experts = evidence.settings.experts
         yield Observation(
             level=Level.NOTE if is_default else Level.WARNING,
@@ -123,7 +123,7 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     if (settings.experts or 0) <= 1:
         return
     chosen, coefficient = settings.experts_per_token, settings.number(*_Z_LOSS)
-    is_new = not evidence.is_fine_tuning
+    is_new = evidence.start.is_scratch
     if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and is_new:
         yield Observation(
             message=(

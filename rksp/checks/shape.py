@@ -95,7 +95,7 @@ def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP705")
 def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
-    if evidence.is_pretrained or evidence.recipe.learning_rate is None:
+    if not evidence.start.is_scratch or evidence.recipe.learning_rate is None:
         return
     if settings.norm != "post":
         return
@@ -130,7 +130,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
             ),
             value=float(asked),
         )
-    elif evidence.is_pretrained:
+    elif not evidence.start.is_scratch:
         yield Observation(
             level=Level.WARNING,
             message=(
@@ -218,7 +218,7 @@ _VANISHING = 1e-4
 @check("RKSP601")
 def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     std, width = _drawn(evidence)
-    if not std or not width or evidence.is_pretrained:
+    if not std or not width or not evidence.start.is_scratch:
         return
     usual = math.sqrt(0.4 / width)
     ratio = std / usual
@@ -251,7 +251,7 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
 @check("RKSP602")
 def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, forward = evidence.facts, evidence.forward
-    if evidence.is_pretrained:
+    if not evidence.start.is_scratch:
         return
     chain = lambda block: block.name.rpartition(".")[0]
     for path, blocks in groupby(forward.blocks if forward is not None else (), chain):

@@ -41,6 +41,7 @@ from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.own_runs.outcome import Ladder as Judged
 from rksp.own_runs.record import Row, Shape, append_row, read_record, shape_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import decide_start
 
 STEPS = 100
 _LOWEST, _STEP = 10**-1.35, 10**0.3  # times the likely edge; from rate to rate
@@ -179,10 +180,11 @@ def _described(
 ) -> tuple[EdgeInputs | FineTuningInputs, Shape]:
     """Return the inputs of the model that answers, and what a record says of the model."""
     declared = Declared(source.config, source.task)
-    if source.holds_trained or recipe.starts_trained:
-        shape = shape_of(source.config, source.task, recipe, is_trained=True)
+    start = decide_start(source.start, recipe=recipe)
+    if not start.is_scratch:
+        shape = shape_of(source.config, source.task, recipe, start)
         tuned = None if shape is None else shape.tuned(recipe)
-        if not source.is_pretrained or shape is None or tuned is None:
+        if not source.start.is_stored or shape is None or tuned is None:
             raise InputError(
                 f"A sweep of fine-tuning starts from trained weights, and {source.target} has "
                 "none that rksp can describe; give the folder of a checkpoint."

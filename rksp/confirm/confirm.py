@@ -26,9 +26,12 @@ from rksp.confirm.trial import (
     trial_row,
 )
 from rksp.datasets.own_data import fit_head, read_own_rows
+from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Terms
+from rksp.documents.verdict import worst
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import ResultFolder, digest
@@ -36,8 +39,10 @@ from rksp.ground.model import Strict, definite
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
+from rksp.question.question import Question
+from rksp.question.run import Run
 from rksp.recipe import Recipe
-from rksp.run import Question, Run
+from rksp.recipe.start import decide_start
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.sinks import JsonLines, Sink, sentence
 from rksp.watch.registry import make_fault, make_monitors
@@ -83,7 +88,7 @@ def confirm(
     arms = parse_arms(options.arms) if options.arms else default_arms(recipe.learning_rate, None)
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
-    lacks_weights = not source.is_pretrained and (source.starts_trained or recipe.starts_trained)
+    lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
     if options.record is not None and (lacks_weights or faults):
         raise InputError(
             "A record holds runs from the weights that the recipe means, without a planted fault; "
@@ -107,7 +112,7 @@ def confirm(
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, bars={"threshold": options.bar})
+    question = Question(run=run, source=source, terms=Terms(fail_on=[str(options.bar)]))
     question = question.learning(options.runs).keeping(cache)
     finished = None if options.keep is None else ResultFolder(options.keep)
     with nullcontext() if finished is None else finished.alone(), freed_memory_kept():
@@ -157,7 +162,7 @@ class _Runs:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
             evaluations.append(question.evaluated(at_seed))
-        return mean_prediction(evaluations, question.bars["threshold"])
+        return mean_prediction(evaluations, question.terms.gate.bar)
 
     def train(self, finished: ResultFolder | None, fault_step: int) -> list[TrialReport]:
         """Train every arm at every seed, except the finished runs of the same settings."""
@@ -213,9 +218,9 @@ class _Runs:
         reports = compare(trials)
         found, said = verdict(reports), conclude(prediction, reports, faults)
         is_given = self.trainee.text is not None or self.trainee.data is not None
-        if source.starts_trained and not source.is_pretrained:
+        if source.start.kind == "elsewhere":
             said.append(_RANDOM)
-        if source.is_pretrained and source.batch is None and not is_given:
+        if source.start.is_stored and source.batch is None and not is_given:
             said.append(_NOT_YOURS)
         if trained.peft == "qlora":
             said.append(_UNQUANTIZED)
@@ -269,30 +274,29 @@ def _stored(content: bytes | None, settings: str) -> TrialReport | None:
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
     """Average the predictions over the seeds; give a verdict only if every seed has one."""
     risks = [evaluation.risk for evaluation in evaluations]
-    reasons = sorted(
-        {e.risk_missing for e in evaluations if e.risk_missing}
-        | {reason for risk in risks if risk for reason in risk.reasons}
-    )
-    told = [risk for risk in risks if risk is not None and risk.probability_failed is not None]
+    untold = [risk for risk in risks if isinstance(risk, Untold)]
+    reasons = sorted({reason for risk in untold for reason in risk.reasons})
+    told = [risk for risk in risks if risk.number("probability_failed") is not None]
     if len(told) < len(risks):
-        return PredictionReport(
-            verdict="not assessed" if None in risks else "cannot tell",
-            reasons=reasons,
-            threshold=threshold,
-        )
-    probability = statistics.fmean(definite(risk.probability_failed) for risk in told)
+        verdict = worst("cannot tell", *(risk.verdict for risk in untold))
+        return PredictionReport(verdict=verdict, reasons=reasons, threshold=threshold)
+
+    def mean(name: str) -> float:
+        return statistics.fmean(definite(risk.number(name)) for risk in told)
+
+    probability = mean("probability_failed")
     is_sure = all(risk.verdict in ("ok", "risk") for risk in told)
     verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
     return PredictionReport(
         probability_failed=probability,
-        low=statistics.fmean(definite(risk.probability_failed_low) for risk in told),
-        high=statistics.fmean(definite(risk.probability_failed_high) for risk in told),
-        verdict="cannot tell" if reasons else verdict,
-        reasons=reasons,
-        start_here=_least([risk.start_here for risk in told]),
-        do_not_exceed=_least([risk.do_not_exceed for risk in told]),
+        low=mean("probability_failed_low"),
+        high=mean("probability_failed_high"),
+        verdict=verdict,
+        reasons=[],
+        start_here=_least([risk.number("start_here") for risk in told]),
+        do_not_exceed=_least([risk.number("do_not_exceed") for risk in told]),
         threshold=threshold,
-        levers=told[0].levers,
+        levers=told[0].levers if isinstance(told[0], FromEdge) else [],
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rksp.documents.terms import DEFAULT_BAR
 from rksp.ground.budgets import SEEDS
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
@@ -105,4 +106,4 @@ class TrialOptions(TrainingOptions):
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
-    ] = Field(default=0.5, gt=0, le=1)
+    ] = Field(default=DEFAULT_BAR, gt=0, le=1)

@@ -118,7 +118,7 @@ class Trainee:
         Raises:
             InputError: The model has no loss to train, or the text cannot be used.
         """
-        source, recipe, holds_out = self.source, self.recipe, self.source.is_pretrained
+        source, recipe, holds_out = self.source, self.recipe, self.source.start.is_stored
         generator = torch.Generator().manual_seed(seed)
         steps = recipe.max_steps * recipe.gradient_accumulation_steps
         size = max(1, recipe.batch_size // recipe.gradient_accumulation_steps)
@@ -312,7 +312,7 @@ def trial_row(
     judged = trial.final_loss if trial.untrained_loss is None else trial.held_out_loss
     final = math.nan if judged is None else judged
     state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
-    declared = shape_of(source.config, source.task, trained, is_trained=source.holds_trained)
+    declared = shape_of(source.config, source.task, trained, start=source.start)
     known = shape or declared
     if known is not None and (entropy := trainee.entropy) is not None:
         known = replace(known, entropy=entropy)

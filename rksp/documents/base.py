@@ -9,8 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
+from rksp.recipe.start import Start
 
-SCHEMA_VERSION = "4.5"
+SCHEMA_VERSION = "5.0"
 UNKNOWN = 4  # the exit code where rksp cannot tell and `--fail-on unknown` was given
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
@@ -46,8 +47,7 @@ class TargetReport(Part):
         task: What the model predicts.
         parameters: Their number; computed from the configuration within a few per cent where no
             model was built, and None where a factory cannot tell.
-        is_pretrained: Whether the weights come from files.
-        starts_trained: Whether the run starts from trained weights that may not be at hand.
+        start: The weights that the run starts from, and what shows it.
         shape_from: What gave the shape of a model whose files are not at hand; else empty.
         config_hash: SHA-256 of the configuration.
         notes: What was changed or dropped to read the model, and how its stream was read, a
@@ -60,8 +60,7 @@ class TargetReport(Part):
     task: str
     model_type: str | None
     parameters: int | None
-    is_pretrained: bool
-    starts_trained: bool = False
+    start: Start
     shape_from: str = ""
     config_hash: str | None
     notes: list[str] = Field(default_factory=list)

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from rksp.documents.answer import LeverReport
 from rksp.documents.base import Document, Part, TargetReport
-from rksp.documents.score import LeverReport, ScoreVerdict
+from rksp.documents.score import ScoreVerdict
 from rksp.recipe import Recipe
 
 # Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric

@@ -73,7 +73,7 @@ class PastLadderReport(Part):
         is_inside: Whether `edge` touches the 90 % range of the edge that the shipped model states.
         unused: Why nothing is learned from it, a clause; empty if it counts.
         surprise: How it contradicts the model, the other runs or itself; empty if it does not.
-        starts_trained: The runs start from trained weights; the model of fine-tuning learns.
+        is_of_tuning: The runs start from trained weights; the model of fine-tuning learns.
         untold: Why rksp cannot tell of this recipe and so says no rate, a clause; empty if it can.
     """
 
@@ -88,7 +88,7 @@ class PastLadderReport(Part):
     is_inside: bool | None
     unused: str
     surprise: str
-    starts_trained: bool = False
+    is_of_tuning: bool = False
     untold: str = ""
 
 

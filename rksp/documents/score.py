@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field
 
+from rksp.documents.answer import Answer
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Code, Edit, Finding, Level
-from rksp.documents.own_runs import HistoryReport, LearnedReport
+from rksp.documents.own_runs import HistoryReport
 from rksp.documents.verdict import Verdict
 from rksp.recipe import USUAL_RANK, Recipe
 
@@ -44,13 +45,6 @@ class ScoredTarget(TargetReport):
     overrides: list[str] = Field(default_factory=list)
 
 
-_GONE = {"held_out_residual", "kernels", "noise_radius"}  # written up to schema 4.4
-
-
-def _without_gone(cls: type[Part], given: Any) -> Any:
-    return {k: v for k, v in given.items() if k not in _GONE} if isinstance(given, dict) else given
-
-
 class LayerReport(Part):
     """One block: its spectrum, its scales, and a status that says if they can be trusted.
 
@@ -58,8 +52,6 @@ class LayerReport(Part):
         layer: Position in the chain, from 0.
         status_detail: Why the spectrum has this status.
     """
-
-    _earlier = model_validator(mode="before")(_without_gone)
 
     layer: int
     name: str
@@ -148,162 +140,6 @@ class ResponseReport(Part):
     drift: float | None = None
 
 
-class CurvePoint(NamedTuple):
-    """P(failed) at one learning rate, with its interval."""
-
-    learning_rate: PositiveFloat
-    probability: float
-    low: float
-    high: float
-
-
-class Contribution(NamedTuple):
-    """The effect of one fact on the edge, in decades; a negative one lowers the edge."""
-
-    meaning: str
-    decades: float
-    feature: str
-
-
-class LeverReport(Part):
-    """A change that would raise the edge of this model and recipe.
-
-    Attributes:
-        name: Its name in `--apply`.
-        title: What it adds, such as `300 steps of warm-up`.
-        change: How it is made: a setting of the run file or of the model's configuration.
-        factor: By how much the edge rises, a ratio; `low` and `high` are the ends of the 80 %
-            interval for a family that was not measured.
-        loss: Nats by which runs at their usual rates end higher with it; lower if negative.
-        cost: Processor time of a step over that without it, on the small models that were measured.
-        pairs, families: Pairs of ladders, and families of models, that it was measured in.
-        arm: The arm of `rksp confirm` that tries it; empty if a run cannot take it up.
-        low, high: Ends of the interval of `factor`.
-    """
-
-    name: str
-    title: str
-    change: str
-    factor: float
-    low: float
-    high: float
-    loss: float
-    cost: float
-    pairs: int
-    families: int
-    arm: str
-
-
-class PublishedReport(Part):
-    """Published runs of the same sort, which answer where no model of fine-tuning can.
-
-    Attributes:
-        method, objective, kind, size: What the runs have in common; `lora` has the runs of `qlora`,
-            `rl` and `preference` are several objectives, and the size may be `any`.
-        runs, stated, sources: Runs that trained well, or that a trainer ships as an example; those
-            of them behind which an outcome or a released model stands; groups that published them.
-        lowest, middle, highest: Their peak rates; the middle is the median.
-        failed, failed_from: Runs of the same sort that failed, and the lowest of their rates.
-    """
-
-    method: str
-    objective: str
-    kind: str
-    size: str
-    runs: int
-    stated: int
-    sources: int
-    lowest: float
-    middle: float
-    highest: float
-    failed: int
-    failed_from: float | None
-
-
-class RiskAssessment(Part):
-    """The answer for one model and recipe. Probabilities lie between 0 and 1.
-
-    Under "cannot tell" no number is given: every probability, rate and loss is None, and the
-    curve is empty.
-
-    Attributes:
-        verdict: `risk` if the point estimate is at or above `threshold`; `caution` if it is at or
-            above two fifths of it, and the rate above both `start_here` and `do_not_exceed`.
-        reasons: Why rksp cannot tell; empty otherwise.
-        evidence: Name of the tier of evidence behind the answer.
-        horizon_steps: Steps of the run that the answer is about.
-        probability_failed: Probability, at the recipe's learning rate, that a lower rate trains
-            better or that none trains; None without a rate.
-        probability_failed_low, probability_failed_high: The ends of its interval.
-        probability_diverged: Part of it in which the run diverges: its loss or gradient is not
-            finite, or beyond the thresholds of `OutcomePolicy`; the rest only ends higher. None
-            where the model of fine-tuning answers, which does not tell them apart.
-        start_here: The rate with the lowest expected loss.
-        start_excess: That loss, in nats above the best rate.
-        start_failed: The probability that a run at that rate fails.
-        likely_edge: The median of the edge: at this rate failure is as likely as not.
-        do_not_exceed: The rate below which a share `risk` of the edges lies; in short runs it can
-            be lower than `start_here`.
-        expected_excess: Expected loss at the recipe's rate above that at the best rate, in nats;
-            None without a rate.
-        risk: Share of the edges below `do_not_exceed`.
-        threshold: Probability at which the verdict becomes `risk`.
-        curve: P(failed) by learning rate, in rising order.
-        contributions: Facts that move this run's edge from the average, largest first.
-        outside: Facts outside the range of the labelled runs, in decades.
-        widened_by: What widens the interval of P(failed), since the labelled runs know little of
-            it: each a standard deviation of the edge, in decades.
-        counterfactual: A sentence with a better rate and what it saves; None if the recipe's is
-            as good.
-        classifier_data: Digest of the data that the classifier was fitted on; None where no
-            classifier was asked.
-        answered_by: The runs of the fitted model that answered; None where none did. The model of
-            fine-tuning states no losses, so `start_excess` and `expected_excess` are None. Of
-            published runs only `start_here`, their middle rate, is known, and the verdict is
-            `caution` above the highest and `risk` above ten times that.
-        published: The published runs, where they answer.
-        usual: The usual rate, where no data beat it and `start_here` is it.
-        forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
-            median; None where no data show it.
-        measuring_adds: What a measurement of trained weights adds to the rates, with an interval,
-            a sentence each; empty where nothing was measured.
-        learned: How far the team's own runs moved the answer; None where there are none.
-        levers: What would raise the edge, the largest first.
-        applied: Levers that the answer counts with, by name.
-    """
-
-    verdict: Verdict
-    reasons: list[str] = Field(default_factory=list)
-    evidence: str
-    horizon_steps: int
-    probability_failed: float | None = None
-    probability_failed_low: float | None = None
-    probability_failed_high: float | None = None
-    start_here: float | None = None
-    start_excess: float | None = None
-    start_failed: float | None = None
-    likely_edge: float | None = None
-    do_not_exceed: float | None = None
-    expected_excess: float | None = None
-    risk: float
-    threshold: float
-    curve: list[CurvePoint] = Field(default_factory=list)
-    contributions: list[Contribution] = Field(default_factory=list)
-    outside: dict[str, float] = Field(default_factory=dict)
-    counterfactual: str | None = None
-    classifier_data: str | None = None
-    probability_diverged: float | None = None
-    answered_by: Literal["random initializations", "fine-tuning", "published runs"] | None = None
-    published: PublishedReport | None = None
-    usual: float | None = None
-    forgets_from: float | None = None
-    widened_by: dict[str, float] = Field(default_factory=dict)
-    measuring_adds: list[str] = Field(default_factory=list)
-    learned: LearnedReport | None = None
-    levers: list[LeverReport] = Field(default_factory=list)
-    applied: list[str] = Field(default_factory=list)
-
-
 class ChangeReport(Part):
     """One issue against an older report; see `rksp.report.diff`.
 
@@ -370,12 +206,12 @@ class DiffReport(ComparisonReport, Document):
 
 
 class AnswerReport(Part):
-    """An answer in short; every field is as in `RiskAssessment`."""
+    """An answer in short; every field is as in `Answer`, and None where that has none."""
 
     verdict: Verdict
-    probability_failed: float | None
-    start_here: float | None
-    do_not_exceed: float | None
+    probability_failed: float | None = None
+    start_here: float | None = None
+    do_not_exceed: float | None = None
 
 
 class AlternativeReport(AnswerReport):
@@ -391,8 +227,8 @@ class AlternativeReport(AnswerReport):
 class ConfiguredReport(AnswerReport):
     """What the configuration alone says of the same recipe, before anything is measured."""
 
-    reasons: list[str]
-    likely_edge: float | None
+    reasons: list[str] = Field(default_factory=list)
+    likely_edge: float | None = None
 
 
 class SeedReport(Part):
@@ -404,15 +240,13 @@ class SeedReport(Part):
         configured: The answer before the measurement; None where nothing was measured, or there is
             no configuration that has an answer.
         alternatives: The answers for what else the input could mean.
-        risk_missing: Why there is no answer; None if there is one.
     """
 
     seed: int
     spectra: SpectraReport
     forward: ForwardReport
     response: ResponseReport | None
-    risk: RiskAssessment | None
-    risk_missing: str | None
+    risk: Answer
     alternatives: list[AlternativeReport] = Field(default_factory=list)
     configured: ConfiguredReport | None = None
 
@@ -463,21 +297,22 @@ class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
-        launch: yes, also above `do_not_exceed`, which `why` then says; no where P(failed) reaches
-            the bar, a finding has level error, or the rate is above ten times that of published
-            runs; unknown where rksp cannot tell or no learning rate was given.
+        launch: As the verdict: yes where it is ok, caution, no where it is risk or fails the gate,
+            unknown where rksp cannot tell or no learning rate was given.
         why: One sentence.
+        learning_rate: The recipe's; None without one.
         probability_failed: At the recipe's learning rate; None without one.
         low, high: Ends of its interval.
-        start_here, likely_edge, do_not_exceed: See `RiskAssessment`. Where published runs answer,
+        start_here, likely_edge, do_not_exceed: See `Answer`. Where published runs answer,
             the first is the middle of their rates and the last the highest; no edge is known.
         edits: Changes that remove findings, the most severe finding's first; the edits of
             `rksp fix` are those with a place in the file.
         next_command: What to run next; empty where nothing more can be asked.
     """
 
-    launch: Literal["yes", "no", "unknown"]
+    launch: Literal["yes", "caution", "no", "unknown"]
     why: str
+    learning_rate: float | None = None
     probability_failed: float | None
     low: float | None
     high: float | None
@@ -515,8 +350,6 @@ class ScoreReport(Document):
             and where only `-v` has more to say.
         own_runs: The past runs that the answer knows, with their labels.
     """
-
-    _earlier = model_validator(mode="before")(_without_gone)
 
     kind: Literal["score"] = "score"
     summary: SummaryReport | None = None

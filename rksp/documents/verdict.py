@@ -7,10 +7,6 @@ from enum import StrEnum
 
 from rksp.documents.finding import Finding, Level
 
-_CLEARLY = 1.1  # times a rate that is known to a factor of two at best
-# Share of the bar of P(failed) from which a rate above X is doubtful: of the published recipes that
-# trained, their developer left out, one in thirty is (lab/EVALUATION.md).
-_DOUBTFUL = 0.4
 WORST_FIRST = ("risk", "cannot tell", "not assessed", "caution", "ok")
 
 
@@ -21,6 +17,7 @@ class Verdict(StrEnum):
     CAUTION = "caution"
     RISK = "risk"
     CANNOT_TELL = "cannot tell"
+    NOT_ASSESSED = "not assessed"
 
 
 def combined(risk_verdict: str, findings: Iterable[Finding]) -> str:
@@ -60,37 +57,39 @@ def decisive_finding(risk_verdict: str, findings: Iterable[Finding]) -> Finding 
     return next(finding for finding in found if least_verdict(finding) == verdict)
 
 
-def verdict_at(
-    threshold: float,
-    failed: float,
-    rate: float | None,
-    start_here: float | None,
-    do_not_exceed: float | None,
-) -> Verdict:
-    """Return what P(failed) says of a rate, in a score and in a cell of a grid.
+def word_at(rate: float | None, do_not_exceed: float, *, is_risk: bool) -> Verdict:
+    """Return the word for a rate by its place on the scale, in a score and in a cell of a grid.
 
-    Teams differ so much that one in five healthy recipes lies above the rate not to exceed. So a
-    rate above it is `caution` only if P(failed) is near the threshold too.
+    *ok* up to X, the rate not to exceed; *caution* from there; *risk* from E on, where P(failed)
+    reaches the bar, or where published runs answer, from ten times X on.
 
     Args:
-        threshold: P(failed) from which it is `risk`.
-        failed: P(failed) at the rate.
-        rate: The learning rate.
-        start_here: The rate to start with.
-        do_not_exceed: The rate not to exceed; a rate that `exceeds` both may be `caution`.
+        rate: The learning rate; None asks only which rates to use.
+        do_not_exceed: X.
+        is_risk: P(failed) reaches the bar at this rate.
     """
-    if failed >= threshold:
-        return Verdict.RISK
-    if rate is None or start_here is None or do_not_exceed is None:
+    if rate is None:
         return Verdict.OK
-    is_above = exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
-    return Verdict.CAUTION if is_above and failed >= _DOUBTFUL * threshold else Verdict.OK
+    if is_risk:
+        return Verdict.RISK
+    return Verdict.CAUTION if rate > do_not_exceed else Verdict.OK
 
 
-def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:
-    """Return True if a rate is above both the rate to start with and the one not to exceed.
-
-    In a short run the rate to start with is the higher one. A tenth above it is not above it: the
-    rates are not known so well, and they are printed with two digits.
-    """
-    return rate > _CLEARLY * max(start_here, do_not_exceed)
+def words_of(risk: float, bar: float) -> dict[Verdict, str]:
+    """Return what each word means, a sentence each; every explanation takes them from here."""
+    return {
+        Verdict.OK: (
+            f"The learning rate is at most X, where P(failed) reaches {risk:.0%}, and no finding "
+            "says otherwise."
+        ),
+        Verdict.CAUTION: (
+            f"The learning rate is above X, where P(failed) reaches {risk:.0%}, and below E, where "
+            f"it reaches the bar, {bar:.0%}; or a warning names a documented cause of failures."
+        ),
+        Verdict.RISK: (
+            f"The learning rate is at E or above, so that P(failed) is at least the bar, {bar:.0%}"
+            "; or a finding is an error."
+        ),
+        Verdict.CANNOT_TELL: "No data support an answer, so no learning rate is given.",
+        Verdict.NOT_ASSESSED: "What the answer needs is not there; the page says what.",
+    }

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
+from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import DEFAULT_RISK, Terms
 from rksp.grid.engines.base import CellGroup, Event, Failure
 from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
 from rksp.models.names import tree_identity
+from rksp.question.question import Question
+from rksp.question.run import Run, origins_of_flags
 from rksp.recipe import Recipe, in_steps
+from rksp.recipe.start import Start
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import RecipeFile, assumptions
-from rksp.run import Question, Run, origins_of_flags
 
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
@@ -47,7 +51,7 @@ class Options(MeasureOptions):
     verdict, and a table of cells sets it. The seed comes from the cell.
 
     Attributes:
-        risk: Share of the edges that may lie below the rate not to exceed.
+        risk: P(failed) up to which the word is ok.
         runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
@@ -55,7 +59,7 @@ class Options(MeasureOptions):
         is_cached: Take measurements from the user's cache folder, and keep them there.
     """
 
-    risk: float = 0.05
+    risk: float = DEFAULT_RISK
     runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
@@ -72,7 +76,7 @@ class Cell:
         overrides: The changed settings of the model.
         seed: The seed of the initialization.
         recipe: How the model is to be trained.
-        starts_trained: The run file names weights to start from.
+        has_weights: The run file names weights to start from.
         labels: The values that the grid varies, by the names that the user gave, for tables.
         assumed: What nobody decided about the recipe, in words by field.
     """
@@ -81,7 +85,7 @@ class Cell:
     recipe: Recipe
     overrides: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
-    starts_trained: bool = False
+    has_weights: bool = False
     labels: Mapping[str, object] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -103,7 +107,7 @@ class Cell:
             allow_hub=options.allow_hub,
             with_code=options.trust_remote_code,
         )
-        return _digest(content | {"starts_trained": self.starts_trained})
+        return _digest(content | {"has_weights": self.has_weights})
 
     def key(
         self,
@@ -212,7 +216,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     Raises:
         InputError: There is no model, or a value cannot be used.
     """
-    target, seed, starts_trained = base.target, base.seed, False
+    target, seed, has_weights = base.target, base.seed, False
     overrides = dict(base.overrides)
     fields = {canonical(name)[1] or name: value for name, value in base.recipe.items()}
     data = base.document.data if base.document is not None else None
@@ -221,7 +225,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if data is not None and definite(base.document).has(name):
             data = _placed(data, name, value)
         elif kind == "target":
-            target, starts_trained = str(value), starts_trained or names_weights(name)
+            target, has_weights = str(value), has_weights or names_weights(name)
         elif kind == "seed":
             seed = seed_of(value)
         elif kind == "recipe":
@@ -244,7 +248,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
         recipe, origins = read.recipe(), read.origins()
-        starts_trained = starts_trained or read.starts_trained
+        has_weights = has_weights or read.names_weights
     else:
         recipe = Recipe.parse(fields)
         origins = None
@@ -255,7 +259,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         overrides=overrides,
         seed=seed,
         recipe=recipe,
-        starts_trained=starts_trained,
+        has_weights=has_weights,
         labels=dict(point),
         assumed=assumptions(dict(recipe), origins)
         if origins
@@ -320,9 +324,10 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
         max_params=options.max_params,
         counts=options.evidence != "config",
     )
-    starts_trained = group["starts_trained"]
-    run = Run(target=target, recipe=recipe, overrides=overrides, starts_trained=starts_trained)
-    question = Question.of(run, source, risk=options.risk)
+    has_weights = group["has_weights"]
+    said = Start(kind="elsewhere", because="its rows name weights") if has_weights else None
+    run = Run(target=target, recipe=recipe, overrides=overrides, said=said)
+    question = Question.of(run, source, Terms(risk=options.risk))
     store = MeasurementStore.of(options.is_cached)
     at_seed = options.model_copy(update={"seed": group["seed"]})
     return question, gather(question.source, at_seed, store=store)
@@ -408,11 +413,12 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     """
     risk = evaluation.risk
     found = [{"code": one.code, "level": one.level} for one in evaluation.findings]
-    if risk is None:
-        return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
-    return {name: getattr(risk, name) for name in (*STATED, "reasons", "evidence")} | {
+    levers = risk.levers if isinstance(risk, FromEdge) else []
+    lever = next(((one.name, one.factor) for one in levers), (None, None))
+    return {name: risk.number(name) for name in STATED} | {
         "verdict": str(risk.verdict),
+        "reasons": risk.reasons if isinstance(risk, Untold) else [],
+        "evidence": risk.evidence,
         "lever": lever[0],
         "lever_factor": lever[1],
         "findings": found,

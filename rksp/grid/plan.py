@@ -180,7 +180,7 @@ def _plan(
         cell = make_cell(base, point, source)
         if cell.target not in typed:
             refuse_factory(cell.target, source)
-        cells.setdefault((cell.model, cell.seed, cell.starts_trained, cell.recipe), cell)
+        cells.setdefault((cell.model, cell.seed, cell.has_weights, cell.recipe), cell)
     read = base.read()
     said = [*notes, *base.notes(read)]
     if len(cells) < len(points):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rksp.documents.grid import Record
+from rksp.documents.terms import DEFAULT_BAR
 from rksp.grid import table
 from rksp.grid.axes import check_names
 from rksp.grid.cell import Options, init_keys, model_name
@@ -205,7 +206,7 @@ class GridResult:
     assumed: Mapping[str, str] = field(default_factory=dict)
     sweep: Mapping[str, Any] = field(default_factory=dict)
 
-    def records(self, bar: float = 0.5) -> list[Record]:
+    def records(self, bar: float = DEFAULT_BAR) -> list[Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 

@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cells (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, init TEXT NOT NULL,
     target TEXT NOT NULL, overrides TEXT NOT NULL, seed INTEGER NOT NULL,
-    starts_trained INTEGER NOT NULL, recipe TEXT NOT NULL, labels TEXT NOT NULL,
+    has_weights INTEGER NOT NULL, recipe TEXT NOT NULL, labels TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'todo', owner TEXT, lease REAL, tries INTEGER NOT NULL DEFAULT 0,
     failure TEXT, message TEXT, result TEXT);
 CREATE INDEX IF NOT EXISTS by_state ON cells (state, position);
@@ -176,7 +176,7 @@ class GridStore:
                 return len(keys)
             self._base.executemany(
                 "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed,"
-                " starts_trained, recipe, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " has_weights, recipe, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         key,
@@ -185,7 +185,7 @@ class GridStore:
                         cell.target,
                         json.dumps(dict(cell.overrides)),
                         cell.seed,
-                        cell.starts_trained,
+                        cell.has_weights,
                         _TEXT.encode(recipe),
                         _LABELS.encode(dict(cell.labels)),
                     )
@@ -207,7 +207,7 @@ class GridStore:
             if first is None:
                 return None
             rows = self._base.execute(
-                "SELECT key, target, overrides, seed, starts_trained, recipe FROM cells"
+                "SELECT key, target, overrides, seed, has_weights, recipe FROM cells"
                 " WHERE state = 'todo' AND init = ? ORDER BY position",
                 first,
             ).fetchall()
@@ -216,12 +216,12 @@ class GridStore:
                 " WHERE state = 'todo' AND init = ?",
                 (self.owner, now + lease, first[0]),
             )
-        _, target, overrides, seed, starts_trained, _ = rows[0]
+        _, target, overrides, seed, has_weights, _ = rows[0]
         return {
             "target": target,
             "overrides": json.loads(overrides),
             "seed": seed,
-            "starts_trained": bool(starts_trained),
+            "has_weights": bool(has_weights),
             "options": json.loads(definite(self._meta("options"))),
             "cells": [(row[0], row[5]) for row in rows],
         }

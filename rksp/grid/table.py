@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from rksp.documents.grid import FAILED, Record, RiskMap, RiskRow
-from rksp.documents.verdict import verdict_at
+from rksp.documents.verdict import word_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import STATED, model_name, unnamed_settings
 from rksp.grid.store import Row
@@ -94,13 +94,9 @@ def _verdict(row: Row, bar: float) -> str:
     result = row.result
     if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
         return str(result["verdict"])
-    return verdict_at(
-        bar,
-        result["probability_failed"],
-        row.recipe.get("learning_rate"),
-        result.get("start_here"),
-        result.get("do_not_exceed"),
-    ).value
+    rate, most = row.recipe.get("learning_rate"), result.get("do_not_exceed")
+    is_risk = result["probability_failed"] >= bar
+    return word_at(rate, math.inf if most is None else most, is_risk=is_risk).value
 
 
 def _rank(record: Record) -> tuple[float | bool, ...]:

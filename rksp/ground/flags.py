@@ -170,3 +170,18 @@ def _takes_bool(model: type[BaseModel], name: str) -> bool:
 def _off(model: type[BaseModel], name: str) -> str:
     flag = flags_of(model).get(name)
     return f", and {flag.name} 0 switches it off" if flag is not None and flag.zero_is_off else ""
+
+
+def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
+    """Read the pairs of an option that takes key=value.
+
+    Raises:
+        InputError: A pair is not key=value.
+    """
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InputError(f"{option} {pair!r} must have the form key=value.")
+        found[key] = value
+    return found

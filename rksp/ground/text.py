@@ -100,3 +100,10 @@ def _escaped(match: re.Match[str]) -> str:
         return f"\\u{code:04x}"
     high, low = divmod(code - 0x10000, 0x400)  # as JSON writes it
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+def percent(share: float) -> str:
+    """Format a probability without decimals; what is neither 0 nor 1 is not rounded to them."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"

@@ -11,6 +11,7 @@ from torch import nn
 
 from rksp.ground.errors import InputError
 from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe
+from rksp.recipe.start import Start
 
 _FORMATS = {torch.float16: "fp16-pure", torch.bfloat16: "bf16-pure"}
 _MOSTLY = 0.9  # of the parameters; fixed positions are frozen in models that train from scratch
@@ -140,18 +141,21 @@ def is_partly_frozen(model: nn.Module) -> bool:
     return trained_share(model) < _MOSTLY
 
 
-def is_trained(model: nn.Module, config: object | None) -> bool:
-    """Tell whether weights were trained before.
+def weights_show(model: nn.Module, config: object | None) -> Start:
+    """Return the start that weights in memory show.
 
     Gains of norms start as one constant and differ after training. Where no norm has gains, the
     name that a configuration was loaded under decides. A mostly frozen model was trained.
     """
     if is_partly_frozen(model):
-        return True
+        return Start(kind="stored", because="most of it is frozen")
     gains = [gain for module in model.modules() if (gain := _gain(module)) is not None]
     if gains:
-        return any(float(gain.max() - gain.min()) > _SAME for gain in gains)
-    return bool(getattr(config, "name_or_path", ""))
+        if any(float(gain.max() - gain.min()) > _SAME for gain in gains):
+            return Start(kind="stored", because="the gains of its norms are not as at the start")
+    elif getattr(config, "name_or_path", ""):
+        return Start(kind="stored", because="its configuration was loaded under a name")
+    return Start(kind="scratch", because="its weights look random")
 
 
 def _gain(module: nn.Module) -> torch.Tensor | None:

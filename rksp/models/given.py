@@ -28,15 +28,16 @@ from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import cross_entropy
 from rksp.models.adapters import (
     adapters_of,
-    is_trained,
     precision_of,
     trained_share,
     unwrapped,
+    weights_show,
 )
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.heads import choose, transformers_heads
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Task, hash_config
 from rksp.recipe import fields_of
+from rksp.recipe.start import Start
 
 Loss = Callable[[Any, Any], Tensor]
 _NEW_STATISTICS = (
@@ -74,7 +75,7 @@ def module_source(
         task: As in `ModelSource`.
         seed: As in `ModelSource`.
         max_params: As in `ModelSource`.
-        is_pretrained: As in `ModelSource`; default what the weights show.
+        is_pretrained: The weights are trained ones; default what they show.
 
     Returns:
         The source.
@@ -88,8 +89,12 @@ def module_source(
     known = _hugging_face(model, is_wrapped=batch is not None)
     config = None if known is None else known.config
     notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
-    if is_pretrained is None and (is_pretrained := is_trained(model, config)):
+    held = weights_show(model, config)
+    if is_pretrained is None and held.is_stored:
         notes = (*notes, _TRAINED)
+    if is_pretrained is not None:
+        said = f"is_pretrained={is_pretrained}"
+        held = Start(kind="stored" if is_pretrained else "scratch", because=said)
     if (share := trained_share(model)) < 1:
         notes = (*notes, f"{share:.2g} of the parameters are trained; the others are frozen.")
     shown = _shown_by(model)
@@ -109,7 +114,7 @@ def module_source(
         num_parameters=sum(p.numel() for p in model.parameters()),
         max_params=max_params,
         config_hash=None if config is None else hash_config(config),
-        is_pretrained=bool(is_pretrained),
+        start=held,
         model_class=type(model).__name__,
         notes=notes,
         seed=seed,

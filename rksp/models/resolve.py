@@ -52,6 +52,7 @@ from rksp.models.names import (
 from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Request, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 from rksp.models.type_table import TableConfig, type_names, type_row
+from rksp.recipe.start import Start
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,7 +146,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         found_here = _on_hub(target, allow_hub, fetch)
         if isinstance(found_here, Published):
             return _from_published(found_here, request)
-        return replace(_from_path(found_here, request), kind="hub", starts_trained=True)
+        return _from_hub(_from_path(found_here, request))
     hint = nearest(target, types_for(target)) or "."
     raise InputError(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
@@ -180,9 +181,27 @@ def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -
 def _from_published(known: Published, request: Request) -> ModelSource:
     """Make the source of a published configuration, whose trained weights are not at hand."""
     source = _from_settings(request, "hub", copy.deepcopy(known.settings))
-    is_trained = all("drop" in name for name in request.overrides)  # no weights fit another shape
     notes = (known.note(request.target), *source.notes)
-    return replace(source, starts_trained=is_trained, shape_from=known.origin, notes=notes)
+    source = replace(source, shape_from=known.origin, notes=notes)
+    # No weights fit another shape.
+    return _from_hub(source) if all("drop" in one for one in request.overrides) else source
+
+
+def _start(target: str, kind: Kind, folder: Path | None) -> Start:
+    """Return what a target holds by itself."""
+    if folder is not None:
+        return Start(kind="stored", because="its folder holds weights")
+    if kind != "model_type":
+        return Start(kind="scratch", because="a configuration without weights")
+    return Start(kind="scratch", because=f"{target} the model type; --pretrained for its weights")
+
+
+def _from_hub(source: ModelSource) -> ModelSource:
+    """Return a model of the Hub, whose trained weights lie there if they are not at hand."""
+    held = source.start
+    if not held.is_stored:
+        held = Start(kind="elsewhere", because="its Hub weights; --from-scratch without them")
+    return replace(source, kind="hub", start=held)
 
 
 def _is_known(settings: Mapping[str, object]) -> bool:
@@ -397,7 +416,7 @@ def _from_settings(
         has_fresh_head=is_fresh,
         max_params=request.max_params,
         config_hash=hash_config(chosen.config),
-        is_pretrained=folder is not None,
+        start=_start(target, kind, folder),
         model_class=chosen.name if skeleton is None else type(skeleton).__name__,
         notes=tuple(notes),
         seed=request.seed,

@@ -14,6 +14,7 @@ from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.models.configuration import refusals, refused
 from rksp.models.heads import Task as Task
+from rksp.recipe.start import Start
 
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn
@@ -52,9 +53,7 @@ class ModelSource:
         num_parameters: Number of parameters; a shared one counts once.
         max_params: A larger model is not built in memory.
         config_hash: SHA-256 of the configuration, without names and versions; None without one.
-        is_pretrained: Whether weights come from files.
-        starts_trained: Whether the run starts from trained weights, even if they are not at hand
-            and random ones stand for them.
+        start: The weights that it holds, or those that the run starts from once that is decided.
         shape_from: What gave the shape of a model whose files are not at hand; else empty.
         has_fresh_head: Whether the weights come from files without those of the head.
         model_class: Name of the class that is built.
@@ -81,9 +80,8 @@ class ModelSource:
     num_parameters: int | None
     max_params: float
     config_hash: str | None
-    is_pretrained: bool
+    start: Start
     model_class: str
-    starts_trained: bool = False
     shape_from: str = ""
     has_fresh_head: bool = False
     tokenizer_path: Path | None = None
@@ -104,11 +102,6 @@ class ModelSource:
     def shown_by(self) -> str:
         """What shows the fields of `shown`, in words."""
         return "the module" if self.kind in ("module", "factory") else "the patches of an image"
-
-    @property
-    def holds_trained(self) -> bool:
-        """Whether the run starts from trained weights, at hand or not."""
-        return self.is_pretrained or self.starts_trained
 
     def whole(self) -> ModelSource:
         """Return the source as resolved with its skeleton, which loads torch and transformers.
@@ -159,7 +152,7 @@ class ModelSource:
                     model = self.construct()
             except refusals() as error:
                 raise refused(self.target, error) from error
-        if self.is_pretrained:
+        if self.start.is_stored:
             check_finite(dict(model.named_parameters()), self.target)
         return model.float().eval()
 
@@ -169,7 +162,7 @@ class ModelSource:
         The distributions are the model's own; only the order of the draws differs. The result is
         None for a checkpoint, and if a weight's values depend on another's (a few types).
         """
-        if self.construct_empty is None or self.is_pretrained:
+        if self.construct_empty is None or self.start.is_stored:
             return None
         from rksp.models.streaming.weights import build_whole  # depends on this module
 

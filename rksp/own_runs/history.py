@@ -29,10 +29,11 @@ from rksp.own_runs.outcome import Judged, Trained, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
 from rksp.recipe import Recipe
+from rksp.recipe.start import SCRATCH, Start
 
 _WORSE_THAN_GUESSING = 0.5  # nats
 _DISORDERLY = "its losses do not follow the rate"
-_Model = tuple[Declared | None, bool]  # what declares it, and whether it starts trained
+_Model = tuple[Declared | None, Start]  # what declares it, and the weights that it holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,7 @@ def _declared(run: PastRun, source: ModelSource | None, known: dict[object, _Mod
         InputError: Its model cannot be read.
     """
     if run.target is None and source is None:
-        return None, False
+        return None, SCRATCH
     key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
     if key not in known:
         known[key] = _read_model(run, source)
@@ -159,7 +160,7 @@ def _declared(run: PastRun, source: ModelSource | None, known: dict[object, _Mod
 
 def _read_model(run: PastRun, source: ModelSource | None) -> _Model:
     if source is not None and not run.overrides and run.target in (None, source.target):
-        return Declared(source.config, source.task), source.holds_trained
+        return Declared(source.config, source.task), source.start
     name = run.target or (source.target if source is not None else "")
     if run.target is not None:
         refuse_factory(run.target, run.raw.file)
@@ -170,7 +171,7 @@ def _read_model(run: PastRun, source: ModelSource | None) -> _Model:
         raise
     except refusals() as error:  # of transformers: settings that do not fit each other
         raise InputError(f"its model {name} cannot be read ({error!s:.100})") from error
-    return Declared(found.config, found.task), found.holds_trained
+    return Declared(found.config, found.task), found.start
 
 
 def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, object]:
@@ -202,8 +203,8 @@ def _ladder(
     planned = _planned(runs)
     recipe = _recipe(runs[0], asked, planned)
     shape = runs[0].shape
-    declared, is_trained = (None, shape.is_trained) if shape is not None else model_of(runs[0])
-    inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
+    declared, start = (None, shape.start) if shape is not None else model_of(runs[0])
+    inputs, unused = _inputs(shape, declared, recipe, start)
     of_model = shape or declared
     vocabulary = None if of_model is None else of_model.vocabulary
     family = "" if declared is None else declared.name
@@ -261,12 +262,12 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
 
 
 def _inputs(
-    shape: Shape | None, declared: Declared | None, recipe: Recipe, *, is_trained: bool
+    shape: Shape | None, declared: Declared | None, recipe: Recipe, start: Start
 ) -> tuple[EdgeInputs | FineTuningInputs | None, str]:
     """Return the inputs of the model that answers for a run, or why none does, as a clause."""
     if shape is None and declared is None:
         return None, "no model is known; give --target"
-    choice = choose_model(recipe, is_pretrained=is_trained)
+    choice = choose_model(recipe, start)
     if choice.model == "fine-tuning":
         if shape is None:
             known = definite(declared)

@@ -22,11 +22,12 @@ from rksp.ground.files import check_link, read_text, write_failure
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import SCRATCH, Start
 
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 Size = Annotated[int, Field(gt=0, lt=2**40, strict=True)]
 # What is asked of trained weights alone, and is no fact of `EdgeInputs`.
-_OF_TUNING = ("is_trained", "task", "kind", "parameters", "is_mixture", "entropy")
+_OF_TUNING = ("is_of_tuning", "task", "kind", "parameters", "is_mixture", "entropy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Shape:
 
     Attributes:
         family: The model type; empty for an own module.
-        is_trained: The run started from trained weights.
+        is_of_tuning: The run started from trained weights.
         task: What the model predicts; empty where nobody says.
         kind: Such as decoder; empty where nobody says.
         parameters: Without the embeddings; None where the configuration does not tell.
@@ -53,12 +54,18 @@ class Shape:
     normalizes_qk: StrictBool = False
     masks: StrictBool = False
     init_std: Annotated[float, Field(gt=0, lt=1e6, strict=True)] | None = None
-    is_trained: StrictBool = False
+    is_of_tuning: StrictBool = False
     task: StrictStr = ""
     kind: StrictStr = ""
     parameters: Size | None = None
     is_mixture: StrictBool = False
     entropy: Annotated[float, Field(ge=0, lt=20, strict=True)] | None = None
+
+    @property
+    def start(self) -> Start:
+        """How the run started."""
+        kind = "elsewhere" if self.is_of_tuning else "scratch"
+        return Start(kind=kind, because="its record says so")
 
     @classmethod
     def of(cls, inputs: EdgeInputs) -> Shape:
@@ -75,6 +82,7 @@ class Shape:
         if f"{PREFIX}width" not in said:
             return None
         names = {f"{PREFIX}{field.name}": field.name for field in fields(cls)}
+        names[f"{PREFIX}is_trained"] = "is_of_tuning"  # as it was written up to 0.11
         found = {name: said[column] for column, name in names.items() if column in said}
         try:
             return TypeAdapter(cls).validate_python(found)
@@ -111,7 +119,7 @@ def _facts(known: Shape | EdgeInputs) -> dict[str, Any]:
 
 
 def shape_of(
-    config: object, task: str | None, recipe: Recipe, *, is_trained: bool = False
+    config: object, task: str | None, recipe: Recipe, start: Start = SCRATCH
 ) -> Shape | None:
     """Return the shape that a configuration declares; None where it does not."""
     declared = Declared(config, task)
@@ -122,7 +130,7 @@ def shape_of(
     tuned = tuned_facts(declared, None)
     return replace(
         found,
-        is_trained=is_trained,
+        is_of_tuning=not start.is_scratch,
         task=task or "",
         kind=tuned["kind"],
         parameters=tuned["parameters"],

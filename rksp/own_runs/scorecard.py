@@ -182,7 +182,7 @@ def _ladder_report(
         is_inside=is_inside,
         unused=ladder.unused,
         surprise="" if seen is None or say is None else _surprise(seen, say, others),
-        starts_trained=isinstance(seen, Tuned),
+        is_of_tuning=isinstance(seen, Tuned),
         untold=untold,
     )
 

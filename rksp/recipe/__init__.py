@@ -413,9 +413,11 @@ class Recipe(Finite):
         )
 
     @property
-    def starts_trained(self) -> bool:
-        """True if only trained weights are trained in this way: adapters, preferences, rewards."""
-        return self.peft != "none" or self.objective in AFTER_TRAINING
+    def weights_needed_by(self) -> str:
+        """What trains trained weights alone: adapters, preferences, rewards; empty if nothing."""
+        if self.objective in AFTER_TRAINING:
+            return f"the objective {self.objective}"
+        return "" if self.peft == "none" else f"training with {self.peft}"
 
     @property
     def but_for_rate(self) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
+from rksp.ground.text import percent as percent
 from rksp.ground.text import short
 from rksp.report.formats import KINDS, named
 
@@ -101,13 +102,6 @@ def written(value: float | None, form: str = "", digits: int = 3) -> str:
     if form == PERCENT:
         return percent(value)
     return format(value, form) if form else short(value, digits)
-
-
-def percent(share: float) -> str:
-    """Format a probability without decimals; what is neither 0 nor 1 is not rounded to them."""
-    if 0 < share < 0.005:
-        return "<1%"
-    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def likelihood(probability: float) -> str:

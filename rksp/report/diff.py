@@ -2,188 +2,40 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
-    ChangeReport,
     ComparisonReport,
     DiffReport,
     EffectReport,
     ScoreReport,
 )
+from rksp.documents.terms import Gate, Terms
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.text import one_line, short
+from rksp.ground.text import one_line
+from rksp.question.compare import compare, figures_of
+from rksp.question.gate import judge
+from rksp.question.question import Question
+from rksp.question.run import Run, is_run_file
 from rksp.recipe import Recipe
 from rksp.report import blocks as page
-from rksp.report.gate import RISK, Gate, deciding, finished, issues
 from rksp.report.score.result import Result
-from rksp.report.words import STATES, states
-from rksp.run import Question, Run, is_run_file
+from rksp.report.words import states
 
-Figures = dict[str, float | None]
-_ANSWER = {
-    "P(failed)": "probability_failed",
-    "start here": "start_here",
-    "likely edge": "likely_edge",
-    "do not exceed": "do_not_exceed",
-}
 _CONFIG = MeasureOptions(evidence="config")
+_OPEN = Terms(fail_on=["never"])
 _LOST = (
     "the report names no model that rksp can read again, so it does not know what each difference "
     "moves; give the report's run file"
 )
 MODEL, ALL = "the model", "all together"  # names of effects beside the fields of the recipe
 _DIGITS = 12  # of a digest
-RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
-
-
-def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> ComparisonReport:
-    """Return what changed from `old` to `new`.
-
-    Two issues are the same if their code and module are equal; the wording may differ. An issue is
-    worse (better) if its level rose (fell). The verdict is worse (better) if P(failed) rose (fell)
-    by more than `RISE`.
-
-    Args:
-        old: The earlier report.
-        new: The later report.
-        strict: Refuse reports whose probabilities mean different things.
-
-    Raises:
-        InputError: `strict` is set, and the reports come from different classifiers.
-    """
-    notes = _doubts(old, new)
-    if strict and notes:
-        raise InputError(f"The baseline cannot be compared because {notes[0]}; score it again.")
-    before = {issue.key: issue for issue in issues(old)}
-    after = {issue.key: issue for issue in issues(new)}
-    moved = _probability_moved(old, new)
-    changes = [_change(before.get(key), issue, moved) for key, issue in after.items()]
-    changes += [
-        ChangeReport.of(issue, state="fixed", was=issue.level)
-        for key, issue in before.items()
-        if key not in after
-    ]
-    settings = _settings(old, new)
-    later = _compared(new)
-    numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
-    return ComparisonReport(
-        target=(old.target.name, new.target.name),
-        verdict=(old.verdict, new.verdict),
-        changes=sorted(changes, key=lambda change: STATES.index(change.state)),
-        settings=settings,
-        places=_places(old, new, settings),
-        numbers={n: pair for n, pair in numbers.items() if pair != (None, None)},
-        notes=notes,
-    )
-
-
-def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
-    if was is None:
-        state = "new"
-    else:
-        step = issue.severity - was.severity
-        if issue.code == RISK and abs(moved) > RISE:
-            step = 1 if moved > 0 else -1
-        state = "worse" if step > 0 else "better" if step < 0 else "unchanged"
-    return ChangeReport.of(issue, state=state, was=was.level if was else None)
-
-
-def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
-    before, after = (figures_of(one)["P(failed)"] for one in (old, new))
-    return 0.0 if before is None or after is None else after - before
-
-
-def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
-    """Return why the numbers of the two reports may not be comparable."""
-    found = []
-    before, after = deciding(old).risk, deciding(new).risk
-    if before and after:
-        asked = {before.classifier_data, after.classifier_data} - {None}  # None: none was needed
-        if len(asked) > 1:
-            found.append("the two reports come from classifiers fitted on different data")
-        if before.evidence != after.evidence:
-            found.append(
-                f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
-                "new one"
-            )
-    variants = [report.seeds[0].spectra.variant for report in (old, new)]
-    modes = [_modes_kept(report) for report in (old, new)]
-    for verb, (one, other) in (("are defined as", variants), ("keep", modes)):
-        if one and other and one != other:
-            found.append(f"the spectra {verb} {one} in the old report and {other} in the new one")
-    return found
-
-
-def _modes_kept(report: ScoreReport) -> str | None:
-    """Say how far the spectra are reduced; masses with unequal modes per state do not compare.
-
-    None where no block has a spectrum, as where the forward pass overflows.
-    """
-    measured = [layer for layer in report.seeds[0].spectra.layers if layer.rank and layer.states]
-    shares = [layer.rank / layer.states for layer in measured if layer.rank < report.target.width]
-    if not measured:
-        return None
-    if len(shares) < len(measured):
-        return "every direction"
-    return f"one mode per {round(1 / statistics.median(shares))} states"
-
-
-def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
-    after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
-    for content, report in ((before, old), (after, new)):
-        content |= {"config": report.target.config_hash, "width": report.target.width}
-        content |= {"own runs": _own_runs(report)}
-    return {
-        name: (_text(before.get(name)), _text(after[name]))
-        for name in after
-        if before.get(name) != after[name]
-    }
-
-
-def _places(
-    old: ScoreReport, new: ScoreReport, settings: Iterable[str]
-) -> dict[str, tuple[str | None, str | None]]:
-    stands = [
-        {name: f"{file}:{line}" for name, (file, line) in report.recipe_places.items()}
-        for report in (old, new)
-    ]
-    found = {name: (stands[0].get(name), stands[1].get(name)) for name in settings}
-    return {name: pair for name, pair in found.items() if any(pair)}
-
-
-def _own_runs(report: ScoreReport) -> str | None:
-    """Say how many past runs an answer knows; None where it knows none."""
-    learned = None if (risk := deciding(report).risk) is None else risk.learned
-    return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else short(value, 6) if isinstance(value, float) else str(value)
-
-
-def figures_of(report: ScoreReport) -> Figures:
-    """Return the answer in numbers: P(failed), and the rates S, E and X."""
-    risk = deciding(report).risk
-    return {said: getattr(risk, name, None) for said, name in _ANSWER.items()}
-
-
-def _compared(report: ScoreReport) -> Figures:
-    seed = deciding(report)
-    return figures_of(report) | {
-        "near-unit mass": seed.spectra.published_score,
-        "initial loss": seed.forward.loss,
-        "gradient norm": seed.response.grad_norm if seed.response else None,
-    }
 
 
 def diff(
@@ -218,7 +70,7 @@ def diff(
     if more:
         more["effects"] = list(_effects(old, new, changed.settings))
         more["notes"] = [*changed.notes, *(_LOST for one in (old, new) if one.question is None)]
-    gate = Gate.parse(fail_on).judge(new.report, changed)
+    gate = judge(Gate.parse(fail_on), new.report, changed)
     return DiffReport.of(changed, gate=gate, **more)
 
 
@@ -248,10 +100,8 @@ class _Side:
 
         with reading(f"the model {one_line(run.target, 200)}"):
             source = resolve(run.target, overrides=run.overrides, counts=False)
-        question = Question.of(run, source).audited()[0]
-        report = question.reported([question.evaluated(_CONFIG)])
-        report = finished(report, question.run, Gate.parse("never"))[0]
-        return cls(name=name, report=report, question=question)
+        question = Question.of(run, source, _OPEN).audited()[0]
+        return cls(name=name, report=question.answer([_CONFIG]), question=question)
 
     def asked_again(self) -> _Side:
         """Return the side with a question where the report names a model that is still the same."""
@@ -259,7 +109,7 @@ class _Side:
             return self
         target = self.report.target
         run = Run.typed(target.name, self.report.recipe.model_dump())
-        run = replace(run, starts_trained=target.starts_trained)
+        run = replace(run, said=None if target.start.is_scratch else target.start)
         try:
             again = _Side.asked(self.name, run)
         except InputError:

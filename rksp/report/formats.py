@@ -61,7 +61,7 @@ FORMATS = (
     Format("github", "", _LISTED, "rksp.report.machines:github"),
     Format("gitlab", "", _LISTED, "rksp.report.machines:gitlab"),
     Format("html", ".html", KINDS, "rksp.report.html:render"),
-    Format("brief", "", ("score",), "rksp.report.gate:render"),
+    Format("brief", "", ("score",), "rksp.question.gate:render"),
     Format("csv", ".csv", ("grid",), "rksp.report.grid:csv"),
 )
 RENDERINGS = {(kind, found.name): found.rendering for found in FORMATS for kind in found.kinds}

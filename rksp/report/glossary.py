@@ -12,8 +12,11 @@ from importlib.resources import files
 from typing import Any
 
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
+from rksp.documents.verdict import words_of
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 
 NO_RANGE = "no known range"
 _ENTRY = re.compile(r"^ {4}([\w, `]+): (.*(?:\n {8}.*)*)", re.M)
@@ -62,6 +65,9 @@ class Word:
 def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
+    said = {str(word): told for word, told in words_of(DEFAULT_RISK, DEFAULT_BAR).items()}
+    for name, told in (said | {"share": f"{DEFAULT_RISK:.0%}"}).items():
+        text = text.replace(f"{{{name}}}", told)
     rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
     for row in rows:
         row |= {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
@@ -85,7 +91,9 @@ def _by_key() -> dict[str, Word]:
 def described(kind: type[Document]) -> dict[str, Any]:
     """Return the schema of a kind of document; docstrings and the glossary describe its fields."""
     schema = kind.model_json_schema()
-    classes = {one.__name__: one for one in _parts(Part)} | {Recipe.__name__: Recipe}
+    classes = {one.__name__: one for one in _parts(Part)} | {
+        one.__name__: one for one in (Recipe, Start)
+    }
     for name, part in {**schema.get("$defs", {}), kind.__name__: schema}.items():
         said = _said(classes[name]) if name in classes else {}
         for field, entry in part.get("properties", {}).items():

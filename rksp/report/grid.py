@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
+from rksp.documents.terms import Gate
 from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
 from rksp.ground.text import short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
 from rksp.report import blocks as page
-from rksp.report.gate import Gate
 from rksp.report.words import sentence
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _counted(report: GridReport) -> page.Verdict:
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
     rows = [
-        ("Caution", str(counts["caution"]), "the interval reaches the bar, or the rate is above X"),
+        ("Caution", str(counts["caution"]), "the rate is above X, or a warning names a cause"),
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
         ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]

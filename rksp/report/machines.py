@@ -14,15 +14,16 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from rksp.checks.registry import CHECKS
+from rksp.documents.answer import FromEdge
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.finding import Edit, Finding, Level
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
+from rksp.question.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report import words
 from rksp.report.blocks import PERCENT, written
-from rksp.report.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report.glossary import find_word
 from rksp.report.grid import Settings, by_level
 
@@ -82,7 +83,7 @@ def listing(report: ScoreReport | GridReport) -> Listing:
         issues=found,
         places={key: at for key, at in stands.items() if at},
         states={key: name for key, name in since.items() if name},
-        levers=tuple(words.lever(one) for one in risk.levers) if risk else (),
+        levers=tuple(words.lever(one) for one in risk.levers) if isinstance(risk, FromEdge) else (),
     )
 
 
@@ -337,7 +338,7 @@ def _of_score(report: ScoreReport) -> list[Case]:
     seen = {issue.code for issue in found}
     if not seen & {RISK, UNDECIDED}:
         risk = deciding(report).risk
-        said = words.answer(report, risk) if risk else report.verdict
+        said = words.answer(report, risk)
         passed = Finding(code=RISK, name="high-risk", level="note", message=said)
         cases.insert(0, _case(passed, is_failed=False))
     missing = {check.code: check.reason for check in report.not_run}

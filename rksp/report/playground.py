@@ -67,7 +67,7 @@ def playground(
     Raises:
         InputError: The model of the edge says nothing of this run, whatever is moved.
     """
-    choice = choose_model(recipe, is_pretrained=source.holds_trained)
+    choice = choose_model(recipe, source.start)
     reasons = [*choice.reasons, *uncovered(recipe)]
     if choice.model == "fine-tuning":
         reasons = ["it draws random initializations, and this run starts from trained weights"]

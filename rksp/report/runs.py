@@ -83,7 +83,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
     for number, ladder in enumerate(history.ladders, start=1):
         is_told = ladder.likely_edge is not None or ladder.untold
         found = [_edge(ladder)] if _is_ladder(ladder) and is_told else []
-        found += ["from trained weights"] if ladder.starts_trained else []
+        found += ["from trained weights"] if ladder.is_of_tuning else []
         found += [f"not used, {ladder.unused}"] if ladder.unused else []
         found += [ladder.surprise] if ladder.surprise else []
         if found and (_is_ladder(ladder) or ladder.surprise):

@@ -8,17 +8,36 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS, WIDENED_BY
-from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, ANY, LEAST, WIDER, sort_of
+from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, LEAST, WIDER
 from rksp.documents import score as documents
+from rksp.documents.answer import (
+    Answer,
+    Estimate,
+    FromEdge,
+    FromFineTuning,
+    FromPublished,
+    LeverReport,
+    PublishedReport,
+)
 from rksp.documents.finding import Finding
-from rksp.documents.verdict import decisive_finding, exceeds, worst
+from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.question.compare import STATES
+from rksp.question.said import answer as answer
+from rksp.question.said import diverging as diverging
+from rksp.question.said import margin as margin
+from rksp.question.said import odds as odds
+from rksp.question.said import published as published
+from rksp.question.said import published_range as published_range
+from rksp.question.said import rate as rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
 from rksp.report.blocks import percent as percent
 from rksp.spectra.spectrum import Status
 
+_WEIGHTS = {"stored": "stored weights", "scratch": "random initialization",
+            "elsewhere": "random weights in place of the trained ones"}  # fmt: skip
 _NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
@@ -28,7 +47,6 @@ _LOSSES = {"lm": "", "mlm": "masked text", "seq2seq": "sequence to sequence",
            "reward": "reward model", "other": "another loss"}  # fmt: skip
 _ADAPTERS = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA", "rslora": "rsLoRA",
              "pissa": "PiSSA", "other": "adapters"}  # fmt: skip
-STATES = ("new", "worse", "unchanged", "better", "fixed")
 _NO_END = "RKSP505"  # the warm-up lasts for the whole run
 _MOST_UNREAD = 4  # settings that a page names
 
@@ -36,20 +54,12 @@ _MOST_UNREAD = 4  # settings that a page names
 def size_and_weights(report: documents.ScoreReport) -> str:
     """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
-    weights = "stored weights" if target.is_pretrained else "random initialization"
-    if is_fine_tuned(report) and not target.is_pretrained:
-        weights = "random weights in place of the trained ones"
+    weights = _WEIGHTS[target.start.kind]
     if target.kind in ("factory", "module"):
         weights = "weights as given"
     if target.parameters is None:
         return weights
     return f"{count(target.parameters)} parameters, {weights}"
-
-
-def is_fine_tuned(report: documents.ScoreReport) -> bool:
-    """Tell whether the run starts from trained weights."""
-    target = report.target
-    return target.is_pretrained or target.starts_trained or report.recipe.starts_trained
 
 
 def training(report: documents.ScoreReport, name: str) -> str:
@@ -63,9 +73,11 @@ def training(report: documents.ScoreReport, name: str) -> str:
     adapters = f"{_ADAPTERS[recipe.peft]}{rank}" if recipe.peft != "none" else ""
     if recipe.objective in AFTER_TRAINING:
         return f"{', '.join(filter(None, (loss, adapters)))} for {name}"
-    if not is_fine_tuned(report):
-        return f"{name} from scratch{f' ({loss})' * bool(loss)}"
-    return f"fine-tuning {name}{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
+    target = report.target
+    if target.start.is_scratch:
+        return f"{name} from scratch{f' for {loss}' * bool(loss)} ({target.start.because})"
+    how = f"{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"
+    return f"fine-tuning {name}{how} ({target.start.because})"
 
 
 def stream(report: documents.ScoreReport) -> str:
@@ -78,29 +90,7 @@ def stream(report: documents.ScoreReport) -> str:
     return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
-def answer(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
-    """Return the probability in one line, or a question if the recipe has no learning rate."""
-    rate = report.recipe.learning_rate
-    if said := published(report, risk):
-        return said
-    if rate is None or risk.probability_failed is None:
-        return "which learning rate is right?"
-    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
-    return f"{odds(risk)}{diverging(risk)} {at}"
-
-
-def published(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
-    """Say what published runs trained at, and how far above a rate lies; empty if others answer."""
-    known, own = risk.published, report.recipe.learning_rate
-    if known is None:
-        return ""
-    said = _published_range(known)
-    if own is not None and own > known.highest:
-        return f"{said}; yours is {own / known.highest:.3g} times the highest"
-    return said if own is None else f"{said}; yours is not above them"
-
-
-def beside_published(report: documents.ScoreReport, known: documents.PublishedReport) -> str:
+def beside_published(report: documents.ScoreReport, known: PublishedReport) -> str:
     """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
     own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
     if own is None:
@@ -110,19 +100,8 @@ def beside_published(report: documents.ScoreReport, known: documents.PublishedRe
     return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
 
 
-def _published_range(known: documents.PublishedReport) -> str:
-    size = "" if known.size == ANY else f", {known.size}"
-    return (
-        f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
-        f"{rate(known.lowest)} to {rate(known.highest)}"
-    )
-
-
-def of_published(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
+def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
     """Say what is known of the ends of the published runs, and what is not told."""
-    known = risk.published
-    if known is None:
-        return ""
     failed = (
         f"{known.failed} more failed, from {rate(known.failed_from)} on"
         if known.failed
@@ -135,19 +114,6 @@ def of_published(report: documents.ScoreReport, risk: documents.RiskAssessment) 
         f"{few}{known.stated} of the {known.runs} state an outcome, the others are examples; "
         f"{failed}; P(failed) and the edge are not known"
     )
-
-
-def odds(risk: documents.RiskAssessment) -> str:
-    """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
-    ends = risk.probability_failed_low, risk.probability_failed_high
-    shown, low, high = map(percent, map(definite, (risk.probability_failed, *ends)))
-    return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
-
-
-def diverging(risk: documents.RiskAssessment) -> str:
-    """Return how likely the run diverges: `, P(diverged) 4%`; empty where it is not told."""
-    chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)}"
 
 
 def reason(report: documents.ScoreReport) -> Finding | None:
@@ -170,14 +136,9 @@ def ordered(report: documents.ScoreReport) -> list[Finding]:
     return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
 
-def rate(value: float | None) -> str:
-    """Format a learning rate with two digits; None is `none`."""
-    return "none" if value is None else short(value, 2)
-
-
 def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
     """Say what the team's own runs changed; empty where there are none."""
-    found = None if seed.risk is None else seed.risk.learned
+    found = seed.risk.learned if isinstance(seed.risk, Estimate) else None
     if found is None:
         return ""
     sweeps = f" ({found.ladders} sweep{'s' * (found.ladders != 1)})"
@@ -199,9 +160,9 @@ def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
 def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str]:
     """Say that the model of fine-tuning answers, what it adds, and where the shape is from."""
     risk, shape = seed.risk, report.target.shape_from
-    if risk is not None and (ends := of_published(report, risk)):
-        return [ends, *([shape] if shape else [])]
-    if risk is None or risk.answered_by != "fine-tuning":
+    if isinstance(risk, FromPublished):
+        return [of_published(report, risk.published), *([shape] if shape else [])]
+    if not isinstance(risk, FromFineTuning):
         return [shape] if shape else []
     said = ["trained weights, so the fine-tuning model answers", *([shape] if shape else [])]
     if risk.usual is not None:
@@ -232,23 +193,20 @@ def unread(report: documents.ScoreReport) -> str:
     return "; ".join(said[:_MOST_UNREAD] + more)
 
 
-def _unbeaten(risk: documents.RiskAssessment) -> str:
+def _unbeaten(risk: FromFineTuning) -> str:
     """Say why the rate to start with is the usual one, or how it differs from it."""
-    start, usual = definite(risk.start_here), definite(risk.usual)
-    is_usual = f"{start:.2g}" == f"{usual:.2g}"
+    is_usual = f"{risk.start_here:.2g}" == f"{risk.usual:.2g}"
     return ": the data show no better one" if is_usual else ", lowered to the rate not to exceed"
 
 
-def crossed(risk: documents.RiskAssessment) -> str:
+def crossed(risk: Answer) -> str:
     """Say that the rate to start with lies above the one not to exceed; empty if it does not."""
-    if risk.start_here is None or risk.do_not_exceed is None or can_not_tell(risk):
-        return ""
-    if risk.start_here <= risk.do_not_exceed:
+    if not isinstance(risk, Estimate) or risk.start_here <= risk.do_not_exceed:
         return ""
     return "in a run this short the best bet (S) is above the safe line (X)"
 
 
-def lever(one: documents.LeverReport, *, brief: bool = False) -> str:
+def lever(one: LeverReport, *, brief: bool = False) -> str:
     """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
     if brief:
         return f"{one.title} by {short(one.factor, 2)}×"
@@ -257,31 +215,25 @@ def lever(one: documents.LeverReport, *, brief: bool = False) -> str:
     return f"{one.title} {one.change} by {size}{price}"
 
 
-def levers(risk: documents.RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
+def levers(risk: FromEdge, *, most: int = 3, brief: bool = False) -> str:
     """Say what would raise the edge, in one line; empty where nothing is known to."""
     shown = [lever(one, brief=brief) for one in risk.levers[:most]]
     return f"would raise the edge: {'; '.join(shown)}" if shown else ""
 
 
-def applied(risk: documents.RiskAssessment | None) -> str:
+def applied(risk: Answer) -> str:
     """Say which levers the answer counts with; empty if none."""
-    names = [] if risk is None else risk.applied
+    names = risk.applied if isinstance(risk, FromEdge) else []
     return f"with {', '.join(names)} applied" if names else ""
 
 
-def cost(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
+def cost(report: documents.ScoreReport, risk: Answer) -> str:
     """Say what a rate that is too low costs: `0.26 nats more than at S`; empty if little."""
-    own, start = report.recipe.learning_rate, risk.start_here
-    excess, least = risk.expected_excess, risk.start_excess
-    if own is None or start is None or own >= start or excess is None or least is None:
+    own = report.recipe.learning_rate
+    if not isinstance(risk, FromEdge) or own is None or own >= risk.start_here:
         return ""
-    lost = excess - least
+    lost = definite(risk.expected_excess) - risk.start_excess
     return f"{lost:.2f} nats more than at S" if lost >= _COSTLY else ""
-
-
-def can_not_tell(risk: documents.RiskAssessment) -> bool:
-    """Return True where no number of the answer is to be relied on, so none is printed."""
-    return risk.verdict == "cannot tell"
 
 
 def open_gate(report: documents.ScoreReport) -> str:
@@ -297,25 +249,12 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def margin(report: documents.ScoreReport, risk: documents.RiskAssessment) -> str:
-    """Say why the verdict is caution; empty for other verdicts."""
-    own, ceiling, start = report.recipe.learning_rate, risk.do_not_exceed, risk.start_here
-    if report.risk_verdict != "caution" or own is None or ceiling is None:
-        return ""
-    if not exceeds(own, start_here=start or ceiling, do_not_exceed=ceiling):
-        return ""
-    return (
-        f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the one "
-        "not to exceed."
-    )
-
-
 def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     """Say which assumptions decide the verdict: another plausible value would change it.
 
     Where a finding decides it, only what makes it worse still would.
     """
-    if seed.risk is None or can_not_tell(seed.risk):
+    if not seed.risk.is_told:
         return ""
     turning = [
         other
@@ -339,9 +278,9 @@ def states(numbers: Mapping[Any, int]) -> str:
 
 def only_checks(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     """Say what evidence without a gradient is for; empty for other evidence."""
-    if seed.risk is None or seed.risk.evidence == "config":
+    if seed.risk.verdict == "not assessed" or seed.risk.evidence == "config":
         return ""
-    if seed.risk.answered_by == "fine-tuning":
+    if isinstance(seed.risk, FromFineTuning):
         return "what was measured feeds the checks alone, not the rates of fine-tuning"
     if seed.risk.evidence != "forward":
         return ""
@@ -357,7 +296,7 @@ def noise(report: documents.ScoreReport) -> str:
     is_read = not any(
         bytes_ in target.probe for bytes_ in (documents.BYTES_SPREAD, documents.BYTES_FOLDED)
     )
-    if is_read or not target.is_pretrained:
+    if is_read or not target.start.is_stored:
         return ""
     return (
         "without a tokenizer.json the weights read random token ids: the forward pass measured "
@@ -392,7 +331,7 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
         else f"1 check was skipped: {reason}"
         for reason, number in reasons.items()
     ]
-    if seed.risk is not None and seed.risk.outside:
+    if seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [
             f"{MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
@@ -403,7 +342,7 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
             found.append(f"outside the range of the labelled runs: {', '.join(listed)}")
     wide = [
         f"{WIDENED_BY.get(name) or MEANINGS[name]} ({by:.2f} decades)"
-        for name, by in (seed.risk.widened_by if seed.risk else {}).items()
+        for name, by in (seed.risk.widened_by if isinstance(seed.risk, FromEdge) else {}).items()
         if by >= _NOTICED
     ]
     found += [f"the interval of P(failed) is wider for {', '.join(wide)}"] if wide else []

@@ -8,13 +8,14 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
-from rksp.assessment.risk import Terms
+from rksp.assessment.risk import About
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.fine_tuning.published import published_runs
-from rksp.documents.score import RiskAssessment
+from rksp.documents.answer import FromFineTuning
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.spectra.features import Tier
 
@@ -57,12 +58,12 @@ CLASSES = {"task": "text-classification"}
 
 def answer(
     config: dict, *, task: str = "causal-lm", rate: float | None = None, **recipe: object
-) -> RiskAssessment:
+) -> FromFineTuning:
     given = Recipe(learning_rate=rate, **recipe)
     return assess_fine_tuning(
         fine_tuning_inputs(config, task, None, given),
         load_fine_tuning_model(),
-        Terms(tier=Tier.CONFIG, steps=given.max_steps, learning_rate=rate),
+        About(tier=Tier.CONFIG, steps=given.max_steps, learning_rate=rate),
         objective=given.objective,
     )
 
@@ -98,7 +99,7 @@ def test_no_published_recipe_of_fine_tuning_is_at_risk(name):
     is_covered = recipe.optimizer == "adamw"
     assert said.verdict in (("ok", "caution") if is_covered else ("cannot tell",))
     by_runs = recipe.objective in ("dpo", "orpo")
-    assert not is_covered or (said.answered_by == "published runs") == by_runs
+    assert not is_covered or (said.kind == "published") == by_runs
 
 
 @pytest.mark.parametrize("more", [LORA, {}], ids=["lora", "all"])
@@ -126,7 +127,7 @@ def test_the_risk_rises_with_the_rate_as_the_curve_says(more):
 )
 def test_what_no_run_has_is_not_told(more, reason):
     said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
-    assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
+    assert said.verdict == "cannot tell" and said.kind == "untold"
     assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
 
 
@@ -144,7 +145,7 @@ def test_few_published_runs_are_named_and_answer_nothing(monkeypatch):
 def test_published_runs_of_all_weights_answer(objective, rates):
     said = [answer(LLAMA, objective=objective, rate=rate) for rate in rates]
     assert [one.verdict for one in said] == ["ok", "caution", "risk"]
-    assert {one.answered_by for one in said} == {"published runs"}
+    assert {one.kind for one in said} == {"published"}
 
 
 def test_published_runs_answer_for_objectives_whose_edge_no_run_shows():
@@ -152,13 +153,9 @@ def test_published_runs_answer_for_objectives_whose_edge_no_run_shows():
     assert [one.verdict for one in said.values()] == ["ok", "caution", "risk"]
     for one in said.values():
         known = one.published
-        assert one.answered_by == "published runs" and one.probability_failed is None
+        assert one.kind == "published" and one.number("probability_failed") is None
         assert known.lowest <= one.start_here == known.middle <= known.highest < 5e-5
-        assert known.runs >= 5 and (one.likely_edge, one.do_not_exceed, one.curve) == (
-            None,
-            None,
-            [],
-        )
+        assert known.runs >= 5 and not hasattr(one, "likely_edge") and not hasattr(one, "curve")
     assert said[1e-6].counterfactual is None and "times lower" in said[1e-3].counterfactual
     at_highest = answer(LLAMA, objective="grpo", rate=said[1e-6].published.highest, **LORA)
     assert at_highest.verdict == "ok"
@@ -174,7 +171,7 @@ def test_the_usual_rate_is_the_start_where_no_data_beat_it():
     assert large.usual is None and large.start_here < bert.start_here
     assert answer(LLAMA).start_here == answer(GPT2).usual == 2e-5
     preferred = answer(LLAMA, objective="dpo")
-    assert preferred.usual is None and preferred.answered_by == "published runs"
+    assert not hasattr(preferred, "usual") and preferred.kind == "published"
 
 
 def test_an_encoder_among_the_lab_sizes_is_answered_with_a_wider_edge():
@@ -182,7 +179,7 @@ def test_an_encoder_among_the_lab_sizes_is_answered_with_a_wider_edge():
     encoder = answer(BERT | small | {"intermediate_size": 128}, **CLASSES)
     decoder = answer(GPT2 | {"n_embd": 64, "n_layer": 2, "n_head": 2}, **CLASSES)
     spread = [one.likely_edge / one.do_not_exceed for one in (encoder, decoder)]
-    assert encoder.answered_by == "fine-tuning" and spread[0] > spread[1]
+    assert encoder.kind == "fine-tuning" and spread[0] > spread[1]
     masked = answer(BERT | small | {"intermediate_size": 128}, task="masked-lm", objective="mlm")
     assert masked.verdict == "cannot tell"
 
@@ -215,7 +212,7 @@ def test_no_check_complains_of_the_rate_to_start_with(family, width):
             start_here=said.start_here,
             do_not_exceed=said.do_not_exceed,
             likely_edge=said.likely_edge,
-            is_pretrained=True,
+            start=Start(kind="elsewhere", because="as asked"),
         )
         found = {finding.code for finding in run_checks(evidence)}
         assert not found & {"RKSP501", "RKSP502", "RKSP508"}

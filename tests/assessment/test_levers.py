@@ -17,9 +17,9 @@ from rksp.grid.cell import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
+from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.formats import render, rendering
-from rksp.report.gate import deciding
 
 RECIPE = {"learning_rate": 6e-3, "warmup_steps": 100, "max_steps": 1000}
 TABLE = lever_table(qk_norm=0.5, warmup=0.3, z_loss=0.2, clip=0.1, batch=0.9, kss=-0.9)

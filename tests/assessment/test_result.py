@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 from support.given_models import HandGPT, tokens
+from support.reports import with_risk
 
 import rksp
 
@@ -56,10 +57,7 @@ def test_a_notebook_shows_the_page_in_a_frame(result):
 
 
 def test_without_an_answer_it_says_why(result):
-    seed = result.report.seeds[0].model_copy(update={"risk": None, "risk_missing": "it is gone"})
-    bare = rksp.Result(
-        result.report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
-    )
+    bare = rksp.Result(with_risk(result.report, verdict="not assessed", reasons=["it is gone"]))
     assert bare.probability_failed is None and "it is gone" in repr(bare)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from support.edge_cases import inputs
@@ -11,6 +12,7 @@ from lab.fit.edge_ladder import LAB
 from lab.ladders.edge_ladders import edge_ladders
 from rksp.assessment.risk import Basis, Verdict
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.terms import Terms
 from rksp.spectra.features import FEATURES, Features, Tier, extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
@@ -23,10 +25,12 @@ def _assess(rate: float | None, given=REAL, **more):
 
 
 def test_the_verdict_goes_from_ok_over_caution_to_risk():
-    low, middle, high = _assess(3e-4), _assess(1.5e-3), _assess(1e-2)
+    asked = _assess(None)
+    between = math.sqrt(asked.do_not_exceed * asked.likely_edge)
+    low, middle, high = _assess(3e-4), _assess(between), _assess(1e-2)
     assert (low.verdict, high.verdict) == (Verdict.OK, Verdict.RISK)
     assert middle.verdict is Verdict.CAUTION
-    assert middle.do_not_exceed < 1.5e-3 < middle.likely_edge
+    assert middle.do_not_exceed < between < middle.likely_edge
     assert low.probability_failed < 0.05 < middle.probability_failed < 0.5
     assert low.start_here < low.do_not_exceed < low.likely_edge
 
@@ -36,14 +40,12 @@ SHORT = dataclasses.replace(
 )
 
 
-def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
-    answer = _assess(None, SHORT)
-    assert answer.do_not_exceed < answer.start_here < answer.likely_edge
-    printed = float(f"{answer.start_here:.1e}")
-    above = 1.2 * answer.start_here
-    bar = 2 * _assess(above, SHORT).probability_failed  # so that P(failed) is near it at both rates
-    assert _assess(printed, SHORT, threshold=bar).verdict is Verdict.OK
-    assert _assess(above, SHORT, threshold=bar).verdict is Verdict.CAUTION
+def test_risk_moves_x_and_with_it_the_word():
+    rate = 1.2 * _assess(None, SHORT).do_not_exceed
+    bold = Terms(risk=0.45)
+    assert _assess(rate, SHORT).verdict is Verdict.CAUTION
+    assert _assess(rate, SHORT, terms=bold).verdict is Verdict.OK
+    assert _assess(rate, SHORT, terms=bold).do_not_exceed > rate
 
 
 def test_the_answer_names_what_widens_its_interval():
@@ -57,11 +59,11 @@ def test_advice_never_names_the_rate_it_corrects():
     start = _assess(None, SHORT).start_here
     bar = _assess(0.5 * start, SHORT).probability_failed / 2  # even half of S is above it
     for factor in (0.5, 0.99, 1.0, 1.01, 3.0):
-        answer = _assess(factor * start, SHORT, threshold=bar)
+        answer = _assess(factor * start, SHORT, terms=Terms(fail_on=[str(bar)]))
         named = "Start at" in answer.counterfactual
         assert not named
         assert "only below" in answer.counterfactual
-    sure = _assess(10 * start, SHORT, threshold=0.3)
+    sure = _assess(10 * start, SHORT, terms=Terms(fail_on=["0.3"]))
     assert sure.counterfactual.startswith("Start at")
 
 

@@ -135,7 +135,7 @@ def test_python_a_command_and_a_grid_share_an_entry(counted):
     for is_cached, made in ((True, []), (False, ["profile", "measure_gradient"])):
         cells = [("cell", RECIPE.model_dump_json())]
         options = Options(states=OPTIONS.states, is_cached=is_cached).model_dump(mode="json")
-        model = {"target": "gpt2", "overrides": TINY, "seed": 0, "starts_trained": False}
+        model = {"target": "gpt2", "overrides": TINY, "seed": 0, "has_weights": False}
         events = list(evaluate_group({**model, "options": options, "cells": cells}))
         assert [event["kind"] for event in events] == ["profile", "result"]
         assert counted == made

@@ -55,13 +55,12 @@ def risk_of(report: dict) -> dict:
 
 def is_untold(risk: dict) -> bool:
     """Whether the answer is "cannot tell" without any number."""
-    blank = not any(risk[name] is not None for name in NUMBERS)
-    return risk["verdict"] == "cannot tell" and blank and risk["curve"] == []
+    return risk["verdict"] == "cannot tell" and not {*NUMBERS, "curve"} & risk.keys()
 
 
 def is_tuned(risk: dict) -> bool:
     """Whether the model of fine-tuning answers."""
-    return risk["answered_by"] == "fine-tuning" and None not in [risk[name] for name in RATES]
+    return risk["kind"] == "fine-tuning" and None not in [risk[name] for name in RATES]
 
 
 @pytest.mark.parametrize("more", [(), ("--peft", "lora", "--lora-rank", "8")], ids=["all", "lora"])
@@ -72,7 +71,7 @@ def test_every_tier_and_python_give_a_checkpoint_one_answer(checkpoint, more, ca
     ]
     recipe = {"peft": "lora", "lora_rank": 8} if more else {}
     found = rksp.score(checkpoint, lr=2e-5, recipe=recipe, evidence="config")
-    assert all(map(is_tuned, risks)) and found.answered_by == "fine-tuning"
+    assert all(map(is_tuned, risks)) and found.answer.kind == "fine-tuning"
     for name in RATES:
         assert {risk[name] for risk in risks} == {getattr(found, name)}
 
@@ -97,7 +96,7 @@ def test_random_weights_are_answered_by_their_own_model(evidence, capsys):
     report = scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", "--evidence", evidence)
     risk = risk_of(report)
     assert None not in [risk[name] for name in NUMBERS]
-    assert risk["answered_by"] == "random initializations" and risk["forgets_from"] is None
+    assert risk["kind"] == "edge" and "forgets_from" not in risk
 
 
 def test_weights_between_the_lab_and_the_public_sizes_cannot_be_told(tmp_path, capsys):
@@ -167,7 +166,7 @@ def test_python_answers_a_trained_module():
     tuned = rksp.score(
         GPT2LMHeadModel(GPT2Config(**SIZES)), lr=2e-5, is_pretrained=True, evidence="config"
     )
-    assert tuned.answered_by == "fine-tuning" and set(tuned.rates()) < set(RATES)
+    assert tuned.answer.kind == "fine-tuning" and set(tuned.rates()) < set(RATES)
 
 
 def test_a_grid_gives_the_same_answer(checkpoint, tmp_path, capsys):
@@ -191,7 +190,7 @@ def test_a_run_file_with_adapters_is_answered(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("key", "model"),
-    [("model_name_or_path", "fine-tuning"), ("config_name", "random initializations")],
+    [("model_name_or_path", "fine-tuning"), ("config_name", "edge")],
 )
 def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, capsys):
     file = tmp_path / "run.yaml"
@@ -199,7 +198,7 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
     file.write_text(f"{key}: gpt2\n{arguments}output_dir: out\nmax_steps: 500\n")
     for more in ((str(file),), ("gpt2", "--recipe", str(file))):
         report = scored(capsys, *more, "--evidence", "config")
-        assert risk_of(report)["answered_by"] == model
+        assert risk_of(report)["kind"] == model
     is_trained = model == "fine-tuning"
     alone = risk_of(scored(capsys, str(file), "--evidence", "config"))
     grid = ["grid", str(file), "lr=2e-5,2e-3", "--evidence", "config", "--format", "json"]

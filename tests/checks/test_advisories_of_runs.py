@@ -14,13 +14,15 @@ from rksp.checks.advisories import advisories, answer, audit, gpu_facts, model_f
 from rksp.checks.environment import read_environment
 from rksp.documents.finding import Level
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Terms
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, stored_settings
+from rksp.question.question import Question
+from rksp.question.run import Run
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.edits import RunText, applied
 from rksp.recipe_files.said.facts import run_facts
-from rksp.run import Question, Run
 
 DAY = datetime.date(2026, 11, 24)
 FREEZES = TESTS / "checks/freezes"
@@ -216,7 +218,7 @@ def test_a_setting_that_avoids_a_fault_is_an_edit_of_the_run_file(tmp_path):
     def found():
         run = Run.read(str(file), {})
         source = resolve(run.target, overrides=run.overrides, counts=False)
-        question, _ = Question.of(run, source).audited(env)
+        question, _ = Question.of(run, source, Terms(env=env)).audited()
         report = question.reported([question.evaluated(MeasureOptions(evidence="config"))])
         return {one.code: one for one in report.findings}
 

@@ -8,6 +8,7 @@ import pytest
 from support import check_cases_forward, check_cases_model, check_cases_precision, check_cases_rate
 from support.check_evidence import (
     RECIPE,
+    TUNED,
     UNMEASURED,
     attending,
     found,
@@ -18,6 +19,7 @@ from support.check_evidence import (
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Level
+from rksp.recipe.start import SCRATCH
 
 CASES = {
     **check_cases_forward.CASES,
@@ -81,7 +83,7 @@ def test_trained_weights_are_not_judged_as_initializations():
     evidence = healthy(
         facts={"input_std": 0.3, "embedding_std": 2.0},
         forward={"loss": 40.0, "logit_std": 30.0} | attending(logit_std=9.0, entropy=0.05),
-        is_pretrained=True,
+        start=TUNED,
     )
     assert found(evidence) == {}
-    assert len(found(replace(evidence, is_pretrained=False))) >= 5
+    assert len(found(replace(evidence, start=SCRATCH))) >= 5

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.check_evidence import (
     BLOCK,
+    TUNED,
     found,
     healthy,
     measured,
@@ -48,7 +49,9 @@ def test_errors_come_first_and_equals_by_code():
 
 
 class _Unread:
-    """A recipe of which some fields may not be read, here all."""
+    """A recipe of which some fields may not be read, here all but what the start is decided by."""
+
+    weights_needed_by = ""
 
     def __getattr__(self, name):
         raise AssertionError(f"{name} was read")
@@ -67,7 +70,7 @@ SEVERAL = (
     healthy(config={"num_attention_heads": 3, "hidden_size": 4096, "dropout": 0.9}),
     healthy(recipe={"precision": "fp16-pure", "sequence_length": 70_000, "warmup_steps": 900}),
     healthy(recipe={"precision": "fp8", "max_grad_norm": None, "adam_beta2": 0.9999}),
-    healthy(recipe={"peft": "lora", "lora_rank": 4, "objective": "dpo"}, is_pretrained=True),
+    healthy(recipe={"peft": "lora", "lora_rank": 4, "objective": "dpo"}, start=TUNED),
 )
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.check_evidence import BAD, found, healthy, measured, on_meta, tiny, token_batch
+from support.check_evidence import BAD, TUNED, found, healthy, measured, on_meta, tiny, token_batch
 from support.small_zoo import zoo
 from torch import nn
 
@@ -106,7 +106,7 @@ def test_13_a_finite_loss_with_a_nan_gradient():
 def test_13_families_that_overflow_backward_in_fp16(family: str):
     config = {"model_type": family}
     recipe = {"precision": "fp16", "learning_rate": 1e-5}
-    assert "fp16-family" in found(healthy(config=config, recipe=recipe, is_pretrained=True))
+    assert "fp16-family" in found(healthy(config=config, recipe=recipe, start=TUNED))
     assert "fp16-family" not in found(healthy(config=config, recipe=recipe))
     assert found(healthy(config=config, recipe={"precision": "bf16"})) == {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.check_evidence import BAD, found, healthy, measured, tiny, token_batch
+from support.check_evidence import BAD, TUNED, found, healthy, measured, tiny, token_batch
 
 from rksp.documents.finding import Level
 from rksp.documents.verdict import least_verdict
@@ -146,7 +146,7 @@ NOT_THE_CONFIGURATION = {
             "sequence_length": 1024,
         },
         "config": {"model_type": "gpt2", "n_embd": 768, "n_head": 12},
-        "is_pretrained": True,
+        "start": TUNED,
     },
     "34 Marin OLMoE at 125M active": {
         "recipe": {"learning_rate": 3e-4},
@@ -155,7 +155,7 @@ NOT_THE_CONFIGURATION = {
     "36 Gemma 3 on one kernel path": {
         "recipe": {"learning_rate": 2e-5},
         "config": {"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912},
-        "is_pretrained": True,
+        "start": TUNED,
     },
 }
 

@@ -15,10 +15,11 @@ from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import log_rates
 from lab.fit.edge_scores import shown_the_probe, single_run_auroc
 from lab.fit.edge_spreads import Miss, node_weights, posterior
+from lab.fit.lapses import said_of, sharpness_of
 from lab.ladders.edge_ladders import edge_ladders
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_model import ARTIFACT, EdgeModel, load_edge_model, shifts
-from rksp.classifiers.rates import Lapse, RateDistribution
+from rksp.classifiers.rates import Lapse, RateDistribution, sharpened
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe
 
@@ -136,17 +137,44 @@ def test_the_rates_are_ordered_and_the_start_costs_least():
         start = read.start_here
         assert max(start, read.do_not_exceed()) < read.likely_edge
         assert read.failed(read.likely_edge) == pytest.approx(0.5)
-        assert read.failed(read.rate_of(0.2)) == pytest.approx(0.2)
+        assert read.failed(read.rate_at(0.2)) == pytest.approx(0.2)
         for factor in (0.1, 0.5, 2, 10):
             assert read.expected_excess(start * factor) >= read.expected_excess(start)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("norm", ["pre", "none"])
 @pytest.mark.parametrize("steps", [100, 1000, 250_000])
-def test_the_rate_not_to_exceed_is_the_quantile_that_was_asked_for(share, steps):
-    read = load_edge_model().predict(inputs(steps=steps))
-    lapse = read.lapse.share
-    assert read.failed(read.do_not_exceed(share)) == pytest.approx(lapse + (1 - 2 * lapse) * share)
+def test_the_rate_at_a_chance_has_that_chance_and_rises_with_it(norm, steps):
+    read = load_edge_model().predict(inputs(steps=steps, norm=norm))
+    chances = [0.0, 1e-4, *np.linspace(0.01, 0.99, 99).tolist(), 1.0]
+    rates = [read.rate_at(chance) for chance in chances]
+    assert rates == sorted(rates)
+    told = [read.failed(rate) for rate in rates]
+    assert told[2:-1] == pytest.approx(chances[2:-1], abs=1e-7)
+    lapse = read.lapse.share  # which no rate takes away
+    assert (told[0], told[-1]) == pytest.approx((lapse, 1 - lapse), abs=1e-5)
+    assert read.rate_at(0.5) == read.likely_edge == 10**read.log_edge
+
+
+def test_a_low_share_of_edges_counts_less_in_usual_runs_alone():
+    shipped = load_edge_model()
+    assert shipped.sharpness > 1
+    for norm, is_less in (("pre", True), ("none", False)):
+        read = shipped.predict(inputs(steps=10_000, norm=norm))
+        rate = read.edge.quantile(0.1)
+        plain = dataclasses.replace(read, sharpness=1.0)
+        assert (read.failed(rate) < 0.8 * plain.failed(rate)) is is_less
+        high = read.edge.quantile(0.8)
+        assert read.failed(high) == plain.failed(high)
+
+
+def test_the_sharpness_that_made_the_runs_is_found_and_none_where_shares_come_true():
+    rng = np.random.default_rng(3)
+    shares, lapse = rng.uniform(0.01, 0.99, 40_000), Lapse(share=0.001, low=5e-4, high=2e-3)
+    for made in (1.0, 1.5):
+        failed = rng.uniform(size=len(shares)) < [sharpened(x, made) for x in shares]
+        runs = said_of(shares.tolist(), failed.tolist(), 1.0)
+        assert sharpness_of(runs, lapse) == pytest.approx(made, abs=0.11)
 
 
 def test_a_run_that_never_reaches_its_peak_bears_a_higher_nominal_rate():

@@ -135,7 +135,7 @@ def test_a_checkpoint_too(place):
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY)).save_pretrained(place / "saved")
     command = typed("saved", "--lr", "1e-4", *QUICK)
     call = called("saved", recipe={"learning_rate": 1e-4, "sequence_length": 32}, **SHORT)
-    assert command["target"]["is_pretrained"]
+    assert command["target"]["start"]["kind"] == "stored"
     assert different(command, call) == {}
 
 

@@ -105,10 +105,10 @@ def test_settings_of_a_small_model_are_trained_as_they_are(tmp_path):
 
 def test_a_checkpoint_is_trained_itself_and_its_path_is_quoted(checkpoint, tmp_path):
     words, report = following(str(checkpoint), "--lr", "1e-4", *QUICK, cwd=tmp_path)
-    assert report["target"]["is_pretrained"]
+    assert report["target"]["start"]["kind"] == "stored"
     assert words[:2] == ["rksp", "confirm"] and "--shrink" not in words
     run, source = trained(words, tmp_path)
-    assert source.is_pretrained and run.recipe.learning_rate == 1e-4
+    assert source.start.is_stored and run.recipe.learning_rate == 1e-4
 
 
 def test_a_large_model_type_is_shrunk_without_the_settings_that_shrinking_refuses(tmp_path):

@@ -115,7 +115,7 @@ def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_pat
     said = load_fine_tuning_model().predict(made.inputs)
     assert rate == pytest.approx(said.start_here / 30, rel=0.01)
     rows = calibrate(made, record)
-    assert {row["rksp.is_trained"] for row in rows} == {True}
+    assert {row["rksp.is_of_tuning"] for row in rows} == {True}
     found = read_history([record], source, recipe)
     (one,) = found.ladders
     asked = fine_tuning_inputs(source.config, source.task, None, recipe)

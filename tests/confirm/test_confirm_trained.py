@@ -71,7 +71,7 @@ def test_only_the_adapters_are_trained_and_they_begin_where_the_weights_are(chec
 
 def test_a_fresh_head_is_drawn_by_the_seed_on_the_stored_body(checkpoint):
     source = resolve(checkpoint, task="text-classification")
-    assert source.is_pretrained and source.has_fresh_head
+    assert source.start.is_stored and source.has_fresh_head
     assert any("fresh" in note for note in source.notes)
     first, again, other = (source.build(seed) for seed in (1, 1, 2))
     assert torch.equal(first.score.weight, again.score.weight)
@@ -195,7 +195,7 @@ def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tm
     (trial,) = report.trials
     assert row["final_loss"] == trial.held_out_loss != trial.final_loss
     found = read_history([path], source, recipe)
-    assert found.ladders[0].runs[0].shape.is_trained and not found.seen
+    assert found.ladders[0].runs[0].shape.is_of_tuning and not found.seen
     with pytest.raises(InputError, match="leave out --record"):
         random = resolve_tiny("gpt2")
         confirm(random, trained("lora"), runs, measure=CONFIG)

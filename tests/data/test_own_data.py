@@ -205,7 +205,7 @@ def test_a_trained_head_keeps_its_classes(checkpoint, tmp_path):
     own = resolve(str(tmp_path / "head"), task="text-classification")
     rows = [{"text": text, "label": i % 5} for i, text in enumerate(TEXTS)]
     data = read_own_rows(lines(tmp_path / "rows.jsonl", rows))
-    assert own.is_pretrained and not own.has_fresh_head
+    assert own.start.is_stored and not own.has_fresh_head
     with pytest.raises(InputError, match="5 classes and the head"):
         fit_head(own, data)
 
@@ -227,7 +227,7 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
 def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     options = Options(data=path, evidence="forward")
-    group = {"target": checkpoint, "overrides": {}, "seed": 0, "starts_trained": False}
+    group = {"target": checkpoint, "overrides": {}, "seed": 0, "has_weights": False}
     measurement = ask(group, options, Recipe())[1].measurement
     assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
     cell = Cell(target=checkpoint, recipe=Recipe())

@@ -21,6 +21,7 @@ from rksp.assessment.evidence import first_step
 from rksp.assessment.pipeline import evaluate, gather, judge
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions
+from rksp.documents.terms import Gate
 from rksp.grid import table
 from rksp.grid.cell import Cell, Options, summarize
 from rksp.grid.engines.local import LocalEngine
@@ -32,7 +33,6 @@ from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.formats import render
-from rksp.report.gate import Gate
 from rksp.report.grid import grid_report
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]

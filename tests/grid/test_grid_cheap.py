@@ -22,9 +22,9 @@ from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Base, make_cell
 from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
+from rksp.question.run import origins_of_flags
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import assumptions
-from rksp.run import origins_of_flags
 from rksp.spectra.features import Tier
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)

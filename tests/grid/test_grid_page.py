@@ -13,13 +13,13 @@ from support.pages import check_self_contained, wrong_numbers
 
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
-from rksp.assessment.risk import Terms
+from rksp.assessment.risk import About
+from rksp.documents.terms import Gate
 from rksp.grid.cell import summarize
 from rksp.grid.plan import read_plan
 from rksp.grid.run import read_grid
 from rksp.grid.table import best_safe
 from rksp.report.formats import render
-from rksp.report.gate import Gate
 from rksp.report.grid import grid_report
 
 WARNED = [{"code": "RKSP505", "level": "warning"}]
@@ -132,10 +132,8 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
 
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
-    risk = Terms(tier="config", steps=9, learning_rate=1e-3).certain_failure("x is not finite")
-    seen = Evaluation(
-        seed=0, source=None, profile=None, response=None, risk=risk, risk_missing=None
-    )
+    risk = About(tier="config", steps=9, learning_rate=1e-3).certain_failure("x is not finite")
+    seen = Evaluation(seed=0, source=None, profile=None, response=None, risk=risk)
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)
     assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]

@@ -44,9 +44,9 @@ def test_columns_that_are_settings_of_the_target_set_it(tmp_path):
 def test_a_column_that_names_weights_is_fine_tuning(column, is_trained, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(f"Name,learning_rate,{column}\na,2e-5,gpt2\n")
-    assert [cell.starts_trained for cell in read_plan(str(path)).cells] == [is_trained]
+    assert [cell.has_weights for cell in read_plan(str(path)).cells] == [is_trained]
     sweep = read_plan({"lr": [2e-5], column: ["gpt2"]})
-    assert [(c.target, c.starts_trained) for c in sweep.cells] == [("gpt2", is_trained)]
+    assert [(c.target, c.has_weights) for c in sweep.cells] == [("gpt2", is_trained)]
 
 
 def test_each_row_is_read_by_its_own_target(tmp_path):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
-from rksp.models.adapters import is_trained
+from rksp.models.adapters import weights_show
 from rksp.models.given import given_batch, module_source
 
 FAST = {"states": 128, "evidence": "forward"}
@@ -92,15 +92,15 @@ def is_trained_on(found) -> bool:
 def test_trained_weights_are_recognized(is_given):
     model = gpt() if is_given else learned(gpt())
     found = rksp.score(model, lr=1e-3, is_pretrained=is_given, **FAST)
-    assert found.report.seeds[0].risk.answered_by == "fine-tuning"
+    assert found.report.seeds[0].risk.kind == "fine-tuning"
 
 
 def test_random_weights_are_not_taken_for_trained_ones(tmp_path):
     assert told(rksp.score(gpt(), lr=1e-3, **FAST)) != "cannot tell"
     config = GPT2Config.from_dict(gpt().config.to_dict() | {"_name_or_path": "gpt2"})
     config.name_or_path = "gpt2"
-    assert not is_trained(GPT2LMHeadModel(config), config)
-    assert is_trained(learned(GPT2LMHeadModel(config)), config)
+    assert weights_show(GPT2LMHeadModel(config), config).is_scratch
+    assert weights_show(learned(GPT2LMHeadModel(config)), config).is_stored
     random = rksp.score(learned(gpt()), lr=1e-3, is_pretrained=False, **FAST)
     assert told(random) != "cannot tell"
 

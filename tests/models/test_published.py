@@ -82,12 +82,12 @@ def test_the_nearest_ids_are_named():
 
 def test_a_published_model_is_a_run_of_trained_weights_and_the_page_says_where_it_is_from():
     source = resolve(LLAMA.lower(), counts=False)
-    assert source.kind == "hub" and source.starts_trained and not source.is_pretrained
+    assert source.kind == "hub" and source.start.kind == "elsewhere"
     assert source.config.num_key_value_heads == 8 and source.config.hidden_size == 4096
     assert "November 2026" in source.shape_from and LLAMA in source.shape_from
     other = resolve("my-org/Llama-3.1-8B-medical", counts=False)
     assert "is read as" in other.notes[0] and other.config_hash == source.config_hash
-    assert not resolve(LLAMA, counts=False, overrides={"num_hidden_layers": 2}).starts_trained
+    assert resolve(LLAMA, counts=False, overrides={"num_hidden_layers": 2}).start.is_scratch
     assert settings_of(LLAMA).value("num_key_value_heads") == 8
     assert settings_of("my-org/nothing-known") is None
 
@@ -123,7 +123,7 @@ def test_a_typed_id_is_looked_up_and_one_in_a_file_is_not(tmp_path, monkeypatch,
         return tmp_path
 
     source = resolve("some/thing", counts=False, fetch=fetch)
-    assert source.config.n_layer == 3 and source.starts_trained and asked == ["some/thing"]
+    assert source.config.n_layer == 3 and not source.start.is_scratch and asked == ["some/thing"]
     assert resolve(LLAMA, counts=False, fetch=fetch).shape_from and len(asked) == 1
 
     monkeypatch.setattr(names, "fetch_config", fetch)
@@ -208,4 +208,4 @@ def test_random_weights_are_not_measured_for_trained_ones_unasked(capsys):
     assert left_with(["score", "t5-small", "--lr", "1e-4", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["provenance"]["weights"] == "not built"
-    assert report["target"]["starts_trained"] and report["next_command"] == ""
+    assert report["target"]["start"]["kind"] == "elsewhere" and report["next_command"] == ""

@@ -21,7 +21,7 @@ def test_a_model_type_is_counted_before_it_is_built():
     source = resolve("gpt2")
     assert source.kind == "model_type" and source.task == "causal-lm"
     assert source.num_parameters == 124_439_808  # Radford et al., 2019, as transformers counts
-    assert not source.is_pretrained
+    assert source.start.is_scratch
 
 
 @pytest.mark.parametrize(

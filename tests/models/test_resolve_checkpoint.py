@@ -35,7 +35,7 @@ def states(model, probe) -> list[torch.Tensor]:
 
 def test_checkpoint_scores_like_the_model_in_memory(folder):
     source, memory = resolve(str(folder)), resolve("gpt2", overrides=TINY_GPT2 | IDS, seed=3)
-    assert source.kind == "checkpoint" and source.is_pretrained
+    assert source.kind == "checkpoint" and source.start.is_stored
     probe = make_probe(memory, num_sequences=2, sequence_length=16)
     for mine, theirs in zip(
         states(source.build(), probe), states(memory.build(), probe), strict=True
@@ -63,7 +63,7 @@ def test_damaged_weights(folder):
         with pytest.raises(InputError, match="truncated"):
             resolve(str(folder))
     file.write_bytes(whole)
-    assert resolve(str(folder)).is_pretrained
+    assert resolve(str(folder)).start.is_stored
     tensors = load_file(file)
     name = "transformer.h.1.mlp.c_fc.weight"
     tensors[name][0, 0] = float("nan")
@@ -125,7 +125,7 @@ def test_a_hub_model_is_a_folder_in_the_cache(folder, monkeypatch):
         lambda name, allow: asked.append((name, allow)) or folder,
     )
     source = resolve("someone/model", allow_hub=True)
-    assert source.kind == "hub" and source.is_pretrained and source.target == "someone/model"
+    assert source.kind == "hub" and source.start.is_stored and source.target == "someone/model"
     assert asked == [("someone/model", True)]
 
 

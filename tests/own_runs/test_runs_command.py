@@ -199,7 +199,7 @@ def test_runs_of_fine_tuning_move_its_model(tmp_path):
     assert moved["runs"] == 5 and moved["ladders"] == 1
     shift = math.log10(risk(after)["likely_edge"] / risk(before)["likely_edge"])
     assert shift == pytest.approx(moved["edge_shift"], abs=0.01) and shift < -0.1
-    assert all(ladder["starts_trained"] for ladder in after["own_runs"]["ladders"])
+    assert all(ladder["is_of_tuning"] for ladder in after["own_runs"]["ladders"])
     of_adapters = ["score", "gpt2", "--lr", "2e-4", "--peft", "lora", "--evidence", "config"]
     page = run_rksp(*of_adapters, "--runs", str(path)).stdout
     assert re.search(r"your \d+ runs", page)

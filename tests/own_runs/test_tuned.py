@@ -14,6 +14,7 @@ from rksp.own_runs.informed import InformedTuning
 from rksp.own_runs.observed import Tuned
 from rksp.own_runs.record import Shape, shape_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 
 PRIOR = load_fine_tuning_model()
 INPUTS = FineTuningInputs(
@@ -109,7 +110,12 @@ def test_a_record_of_trained_weights_holds_what_the_model_of_fine_tuning_asks():
     from transformers import GPT2Config
 
     recipe = Recipe(peft="lora", lora_rank=8)
-    shape = shape_of(GPT2Config(n_layer=2, n_embd=32), "causal-lm", recipe, is_trained=True)
+    shape = shape_of(
+        GPT2Config(n_layer=2, n_embd=32),
+        "causal-lm",
+        recipe,
+        Start(kind="elsewhere", because="a test"),
+    )
     assert shape is not None and Shape.read(shape.columns()) == shape
     found = shape.tuned(recipe)
     assert (found.kind, found.family, found.method, found.rank) == ("decoder", "gpt2", "lora", 8)

@@ -13,8 +13,8 @@ from support.places import ROOT
 LAYERS = (
     "ground", "kernels", "recipe",
     "documents", "datasets", "recipe_files", "models", "measure", "spectra",
-    "checks", "classifiers", "assessment", "own_runs", "run", "watch", "grid", "confirm", "report",
-    "scoring", "cli",
+    "checks", "classifiers", "assessment", "own_runs", "question", "watch", "grid", "confirm",
+    "report", "scoring", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (

@@ -192,7 +192,7 @@ def test_timm_settings(read, more, wanted):
 
 def test_timm_vision_transformers_become_the_target(read):
     found = read(TIMM | {"model": "vit_small_patch16_224", "pretrained": True})
-    assert found.target.name == "vit" and found.starts_trained
+    assert found.target.name == "vit" and found.names_weights
     assert found.target.overrides["hidden_size"] == 384
     other = read(TIMM | {"model": "convnext_tiny"})
     assert other.target is None and "'convnext_tiny' is a model of timm" in other.target_missing

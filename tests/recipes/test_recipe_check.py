@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.check_evidence import found, healthy
+from support.check_evidence import TUNED, found, healthy
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.registry import (
@@ -87,10 +87,10 @@ def test_what_was_silent_is_found_without_a_model(case: str):
 
 def test_full_fine_tuning_of_7b_at_1e_2_is_an_error():
     recipe = Recipe(learning_rate=1e-2, warmup_steps=100, batch_size=64, sequence_length=2048)
-    seen = run_checks(_known(recipe, LLAMA_7B, is_pretrained=True))
+    seen = run_checks(_known(recipe, LLAMA_7B, start=TUNED))
     assert [(f.code, f.level) for f in seen] == [("RKSP508", "error")]
     usual = recipe.model_copy(update={"learning_rate": 2e-5})
-    assert run_checks(_known(usual, LLAMA_7B, is_pretrained=True)) == ()
+    assert run_checks(_known(usual, LLAMA_7B, start=TUNED)) == ()
 
 
 def test_what_did_not_run_is_listed_with_its_reason():
@@ -184,7 +184,7 @@ def test_a_fix_satisfies_every_finding_about_the_rate_and_never_repeats_it():
     lines = {"start_here": 2.69e-3, "do_not_exceed": 1e-3, "likely_edge": 2e-2}
     recipe = {"learning_rate": 2.7e-3, "batch_size": 16, "sequence_length": 256}
     small = {"parameters": 100_000_000}
-    seen = found(healthy(facts=small, recipe=recipe, is_pretrained=True, **lines))
+    seen = found(healthy(facts=small, recipe=recipe, start=TUNED, **lines))
     assert _lowered(seen["fine-tuning-rate"].fix) < 1e-3
     assert "learning-rate" not in seen  # the start, as it is printed
 
@@ -192,7 +192,7 @@ def test_a_fix_satisfies_every_finding_about_the_rate_and_never_repeats_it():
 @pytest.mark.parametrize("rate", [5.01e-4, 5.09e-4])
 def test_a_fix_as_near_as_two_percent_names_the_direction_and_the_limit(rate):
     evidence = healthy(
-        facts={"parameters": 100_000_000}, is_pretrained=True,
+        facts={"parameters": 100_000_000}, start=TUNED,
         recipe={"learning_rate": rate, "batch_size": 16, "sequence_length": 256},
         start_here=None, do_not_exceed=None, likely_edge=None,
     )  # fmt: skip

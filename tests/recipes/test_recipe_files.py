@@ -194,7 +194,7 @@ def test_a_clipping_norm_of_zero_is_none(trainer, tmp_path):
     ],
 )
 def test_a_json_target_is_a_run_file_or_a_model(content, is_run, tmp_path):
-    from rksp.run import is_run_file
+    from rksp.question.run import is_run_file
 
     assert is_run_file(str(write(tmp_path, "a.json", json.dumps(content)))) == is_run
 

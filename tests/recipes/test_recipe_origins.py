@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.shared_options import RunOptions
+from rksp.question.run import Run, origins_of_flags
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.said.origin import OriginKind, assumed_line, flag_of, in_full, recipe_table
 from rksp.report.formats import render
-from rksp.run import Run, origins_of_flags
 
 PYTHIA = CONFIGS / "pythia" / "pythia-1b.yml"
 DOLLY = CONFIGS / "llm-foundry" / "7b_dolly_sft.yaml"

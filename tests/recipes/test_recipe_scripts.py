@@ -53,7 +53,7 @@ def test_a_script_of_unsloth(tmp_path):
     assert (recipe.batch_size, recipe.sequence_length, recipe.precision) == (8, 2048, "bf16")
     assert (recipe.peft, recipe.lora_rank, recipe.lora_alpha) == ("qlora", 16, 32)
     assert recipe.lora_targets == ("q_proj", "v_proj")
-    assert found.target.name == "unsloth/Llama-3.2-1B" and found.starts_trained
+    assert found.target.name == "unsloth/Llama-3.2-1B" and found.names_weights
     assert found.field("learning_rate").origin.line == 11
 
 

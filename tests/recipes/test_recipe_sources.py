@@ -62,7 +62,7 @@ def test_the_model_of_slime_stands_in_its_checkpoint(tmp_path):
     path.write_text("python pretrain_gpt.py --hf-checkpoint $M/Qwen3-8B --lr 1e-5 "
                     "--seq-length 64 --decoder-seq-length 512 --global-batch-size 8")  # fmt: skip
     read = read_recipe_file(path, trainer="megatron")
-    assert read.target is not None and read.target.name == "Qwen3-8B" and read.starts_trained
+    assert read.target is not None and read.target.name == "Qwen3-8B" and read.names_weights
     assert read.recipe().sequence_length == 512
 
 

@@ -179,7 +179,7 @@ _RANDOM = (
 
 @pytest.mark.parametrize("name", [*_TRAINED, *_RANDOM])
 def test_a_file_says_whether_the_run_starts_trained(name):
-    assert read_recipe_file(CONFIGS / name).starts_trained is (name in _TRAINED)
+    assert read_recipe_file(CONFIGS / name).names_weights is (name in _TRAINED)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_file_says_whether_the_run_starts_trained(name):
     ],
 )
 def test_one_line_of_a_file_decides_where_the_run_starts(tmp_path, name, change, is_trained):
-    assert changed(tmp_path, name, change).starts_trained is is_trained
+    assert changed(tmp_path, name, change).names_weights is is_trained
 
 
 def test_nanotron_mup_is_said(tmp_path):

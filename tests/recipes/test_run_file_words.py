@@ -9,10 +9,10 @@ import pytest
 from support.commands import run_rksp
 
 from rksp.documents.finding import Finding
+from rksp.documents.terms import Gate
 from rksp.recipe_files.registry import READERS, read_recipe_file
 from rksp.recipe_files.said.ignored import apply_comments
 from rksp.recipe_files.said.origin import in_own_words
-from rksp.report.gate import Gate
 
 HUGGING_FACE = """\
 learning_rate: 0.0006

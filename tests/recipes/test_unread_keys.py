@@ -13,10 +13,10 @@ import pytest
 
 from rksp.checks.coverage import not_covered
 from rksp.ground.errors import InputError
+from rksp.question.run import Run
 from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.registry import read_document, read_recipe_file, recognize, unwrap
-from rksp.run import Run
 
 CONFIGS = Path(__file__).parents[1] / "run_configs"
 _NOT_RUNS = ("checked.yaml", "sources.yaml", "scored.json", "README.md")

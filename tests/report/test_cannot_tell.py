@@ -12,15 +12,20 @@ from support.commands import run_rksp
 import rksp
 from rksp.assessment.pipeline import evaluate
 from rksp.confirm.confirm import mean_prediction
+from rksp.documents.answer import KINDS as ANSWERED
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import RiskAssessment
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.formats import KINDS
 
 # What an answer gives beside its verdict; `risk` and `threshold` are what the user asked with.
 NUMBERS = {
-    *(name for name, f in RiskAssessment.model_fields.items() if f.annotation == float | None),
+    *(
+        name
+        for kind in ANSWERED
+        for name, field in kind.model_fields.items()
+        if field.annotation in (float, float | None) and name not in ("risk", "threshold")
+    ),
     *("low", "high", "probabilities", "curve", "contributions", "edge_shift"),
 }
 CONFIG = MeasureOptions(evidence="config")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.reports import scored
+from support.reports import scored, with_risk
 
 from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
@@ -18,7 +18,9 @@ TINY = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300}
 def _seed(factor: float | None = 1.0, gradient: float = 0.0, **risk):
     """Return a seed whose edge moved by a factor, and by so many decades for its gradient."""
     seed = scored().seeds[0]
-    edge = None if factor is None else seed.configured.likely_edge * factor
+    if factor is None:
+        return with_risk(scored(), verdict="cannot tell", reasons=["too far"]).seeds[0]
+    edge = seed.configured.likely_edge * factor
     parts = [c._replace(decades=gradient) for c in seed.risk.contributions if c[2] == "grad_norm"]
     changed = {"likely_edge": edge, "contributions": parts} | risk
     return seed.model_copy(update={"risk": seed.risk.model_copy(update=changed)})

@@ -8,10 +8,11 @@ import pytest
 from support.reports import finding, scored, with_findings, with_risk
 
 from rksp.documents.score import ScoreReport
+from rksp.documents.terms import Gate
 from rksp.ground.errors import InputError
-from rksp.report.diff import RISE, compare
+from rksp.question.compare import RISE, compare
+from rksp.question.gate import judge
 from rksp.report.formats import render
-from rksp.report.gate import Gate
 
 
 def _states(old: ScoreReport, new: ScoreReport) -> dict[str, str]:
@@ -51,7 +52,7 @@ def test_a_report_against_itself_has_nothing_new(rate):
     assert comparison.settings == {}
     assert comparison.notes == []
     assert all(old == new for old, new in comparison.numbers.values())
-    assert not Gate.parse("warning").judge(report, comparison).failed
+    assert not judge(Gate.parse("warning"), report, comparison).failed
 
 
 def test_spectra_of_unequal_modes_a_state_are_not_compared():
@@ -96,10 +97,10 @@ def test_only_new_and_worse_issues_count_at_the_gate():
     old = with_findings(finding("RKSP101", "error"))
     new = with_findings(finding("RKSP101", "error"), finding("RKSP102", "warning"))
     gate = Gate.parse("error")
-    assert gate.judge(new).issues == ["RKSP101"]
-    assert gate.judge(new, compare(old, new)).issues == []
-    assert Gate.parse("warning").judge(new, compare(old, new)).issues == ["RKSP102"]
-    assert gate.judge(scored(3.0), compare(scored(), scored(3.0))).failed
+    assert judge(gate, new).issues == ["RKSP101"]
+    assert judge(gate, new, compare(old, new)).issues == []
+    assert judge(Gate.parse("warning"), new, compare(old, new)).issues == ["RKSP102"]
+    assert judge(gate, scored(3.0), compare(scored(), scored(3.0))).failed
 
 
 def test_settings_and_numbers_that_moved():

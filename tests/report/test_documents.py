@@ -12,9 +12,11 @@ from support.reports import scored, with_risk
 
 from rksp.assessment.pipeline import evaluate, score_report
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.answer import CurvePoint
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
+from rksp.documents.score import ForwardReport, ResponseReport, ScoreReport
+from rksp.documents.terms import Gate
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
 from rksp.measure.shown import ForwardStats, ResponseProfile
@@ -23,7 +25,6 @@ from rksp.recipe import Recipe
 from rksp.report import formats
 from rksp.report.diff import compare
 from rksp.report.formats import KINDS, RENDERINGS, Format, render, schema_of
-from rksp.report.gate import Gate
 from rksp.report.grid import grid_report
 
 TINY = {"n_layer": "2", "n_embd": "32", "n_head": "2", "vocab_size": "256"}

@@ -18,7 +18,7 @@ KNOWN = {
     "attention-entropy": "RKSP",
     "M≈1": "0.90 and 1.05",
     "eta": "no linear map",
-    "RKSP001": "above the bar",
+    "RKSP001": "at least the bar",
     "start_here": "expected excess loss",
     "rank deficient": "--rank",
     "attention-logits": "qk_clip",
@@ -32,7 +32,7 @@ KNOWN = {
     "decades": "factor of 10",
     "kss": "an arm of rksp confirm",
     "muon": "max(rows, columns)",
-    "X": "5 % quantile",
+    "X": "P(failed) reaches 20%",
     "risk_verdict": "P(failed) says alone",
 }
 

@@ -16,8 +16,8 @@ from support.run_pages import confirmation_report, grid_report
 
 from rksp.checks.registry import CHECKS, left_out
 from rksp.documents.score import NotRunReport
+from rksp.question.gate import from_root
 from rksp.report.formats import render
-from rksp.report.gate import from_root
 from rksp.report.machines import listing
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
@@ -112,7 +112,7 @@ def test_a_rule_explains_itself_in_markdown():
     assert "**More.** `rksp explain RKSP503`" in told["markdown"]
     assert by_code["RKSP503"]["fullDescription"]["text"] == check.texts.title
     assert by_code["RKSP503"]["defaultConfiguration"]["level"] == check.level
-    assert "at or above the bar" in by_code["RKSP001"]["help"]["text"]
+    assert "at least the bar" in by_code["RKSP001"]["help"]["text"]
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from support import browser
 from support.commands import left_with
 from support.pages import Page, embedded
 
-from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded
+from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.documents.verdict import verdict_at
+from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.verdict import word_at
 from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.recipe.optimizers.table import OPTIMIZERS
 from rksp.report.words import percent
@@ -105,7 +106,7 @@ def _python(run: dict) -> dict:
         "reasons": reasons,
         "verdict": "cannot tell"
         if reasons
-        else verdict_at(0.5, failed, rate, rounded(start), rounded(ceiling)).value,
+        else word_at(rate, rounded_down(ceiling), is_risk=failed >= DEFAULT_BAR).value,
     }
 
 

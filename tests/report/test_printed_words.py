@@ -21,6 +21,7 @@ from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
 from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError
+from rksp.question.run import Run, origins_of_flags
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind, assumed_line
 from rksp.report import words
@@ -28,7 +29,6 @@ from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
-from rksp.run import Run, origins_of_flags
 from rksp.spectra.spectrum import VARIANTS, Status
 from rksp.watch.registry import FAULTS, INTERVENTIONS, MONITORS
 

@@ -10,15 +10,16 @@ import jsonschema
 import pytest
 import xmlschema
 from support.places import SCHEMAS
-from support.reports import finding, hostile, judged, scored, with_findings, with_risk
+from support.reports import finding, hostile, scored, with_findings, with_risk
 
 from rksp.assessment.pipeline import prevailing
 from rksp.documents.score import ScoreReport
+from rksp.documents.terms import Gate
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.question.gate import judge
 from rksp.report import words
 from rksp.report.formats import Output, check_format, formats_of, render
-from rksp.report.gate import Gate
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")
@@ -35,14 +36,12 @@ def _cases() -> dict[str, ScoreReport]:
         "hostile": hostile(),
         "cannot tell": with_risk(risky, verdict="cannot tell", reasons=["too far outside"]),
         "not assessed": _not_assessed(),
-        "judged": risky.model_copy(update={"gate": Gate.parse("warning").judge(risky)}),
+        "judged": risky.model_copy(update={"gate": judge(Gate.parse("warning"), risky)}),
     }
 
 
 def _not_assessed() -> ScoreReport:
-    report = scored()
-    seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no evidence"})
-    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
+    return with_risk(scored(), verdict="not assessed", reasons=["no evidence"])
 
 
 CASES = (
@@ -110,7 +109,7 @@ def test_a_broken_junit_document_is_seen(cases):
 @pytest.mark.parametrize("case", CASES)
 def test_junit_is_red_exactly_when_the_gate_fails(cases, case, level):
     report = cases[case]
-    gate = Gate.parse(level).judge(report)
+    gate = judge(Gate.parse(level), report)
     judged = report.model_copy(update={"gate": gate})
     assert ("<failure" in render(judged, "junit")) == gate.failed
     assert gate.failed == bool(gate.issues) == bool(gate.reasons)
@@ -122,7 +121,7 @@ def test_the_gate_counts_what_it_says():
     wrong = with_findings(finding(level="error"))
     table = {
         report_level: [
-            Gate.parse(bar).judge(report).failed for bar in ("0.5", "error", "warning", "never")
+            judge(Gate.parse(bar), report).failed for bar in ("0.5", "error", "warning", "never")
         ]
         for report_level, report in (("note", noted), ("warning", warned), ("error", wrong))
     }
@@ -131,7 +130,7 @@ def test_the_gate_counts_what_it_says():
         "warning": [False, False, True, False],
         "error": [True, True, True, False],
     }
-    risky = [Gate.parse(bar).judge(scored(3.0)).failed for bar in ("0.5", "error", "never")]
+    risky = [judge(Gate.parse(bar), scored(3.0)).failed for bar in ("0.5", "error", "never")]
     assert risky == [True, True, False]
     assert Gate.parse("0.25").bar == 0.25
 
@@ -212,7 +211,7 @@ def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     assert report.non_finite
     assert report.verdict == "risk"
     assert report.seeds[0].risk.probability_failed == 1.0
-    assert report.seeds[0].risk.start_here is None
+    assert report.seeds[0].risk.kind == "certain"
     again = ScoreReport.model_validate_json(report.to_json())
     assert again == report
     assert render(again, name) == render(report, name)

@@ -35,7 +35,7 @@ def test_the_summary_says_whether_to_launch(asked, launch, capsys):
     report = ScoreReport.model_validate_json(text)
     summary = report.summary
     assert summary.launch == launch and summary.why
-    assert summary.probability_failed == report.seeds[0].risk.probability_failed
+    assert summary.probability_failed == report.seeds[0].risk.number("probability_failed")
     assert report.to_json() == text
     left_with(["score", *asked, *CONFIG, "--format", "brief"])
     brief = json.loads(capsys.readouterr().out)
@@ -54,7 +54,8 @@ def test_where_published_runs_answer_the_reason_names_them(capsys):
 def test_a_launch_above_the_rate_not_to_exceed_says_so(times):
     at_most = rksp.score("gpt2", lr=1e-4, evidence="config").do_not_exceed
     summary = rksp.score("gpt2", lr=times * at_most, evidence="config").summary
-    assert summary.launch == "yes" and ("do_not_exceed" in summary.why) == (times > 1)
+    assert summary.launch == ("caution" if times > 1 else "yes")
+    assert ("times the one not to exceed" in summary.why) == (times > 1)
 
 
 def test_a_gate_that_never_fails_does_not_make_a_launch(capsys):

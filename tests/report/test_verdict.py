@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.reports import finding
 
-from rksp.documents.verdict import WORST_FIRST, combined, decisive_finding, exceeds
+from rksp.documents.verdict import WORST_FIRST, combined, decisive_finding
 
 BROKEN = finding("RKSP304", "error", message="Epsilon is zero in fp16.")
 
@@ -33,10 +33,3 @@ def test_the_deciding_finding_is_the_one_that_made_it_worse():
     assert decisive_finding("ok", [mild]) == mild
     assert decisive_finding("risk", [mild, bad]) is None
     assert decisive_finding("ok", []) is None
-
-
-def test_a_rate_typed_as_it_is_printed_does_not_exceed_it():
-    assert not exceeds(4.3e-4, start_here=1e-4, do_not_exceed=4.26e-4)
-    assert not exceeds(4.6e-4, start_here=1e-4, do_not_exceed=4.26e-4)  # less than a tenth above
-    assert not exceeds(6e-4, start_here=6.4e-4, do_not_exceed=5e-4)
-    assert exceeds(4.7e-4, start_here=1e-4, do_not_exceed=4.26e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.check_evidence import (
     TRAINED_SLOWLY,
+    TUNED,
     attending,
     healthy,
 )
@@ -52,9 +53,9 @@ CASES = {
         healthy(forward=attending(logit_std=1.0)),
     ),
     "attention-logit-scale, trained": (
-        healthy(forward=attending(max_logit=140.0), is_pretrained=True),
+        healthy(forward=attending(max_logit=140.0), start=TUNED),
         Level.WARNING,
-        healthy(forward=attending(max_logit=60.0), is_pretrained=True),
+        healthy(forward=attending(max_logit=60.0), start=TUNED),
     ),
     "attention-entropy": (
         healthy(forward=attending(entropy=0.06)),

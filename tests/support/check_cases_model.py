@@ -9,6 +9,7 @@ from support.check_evidence import (
     BLOCK,
     RECIPE,
     TRAINED_SLOWLY,
+    TUNED,
     healthy,
     routing,
 )
@@ -194,7 +195,7 @@ CASES = {
     "router-stability, trained weights": (
         healthy(config={"num_experts": 8, "num_experts_per_tok": 1}),
         Level.WARNING,
-        healthy(config={"num_experts": 8, "num_experts_per_tok": 1}, is_pretrained=True),
+        healthy(config={"num_experts": 8, "num_experts_per_tok": 1}, start=TUNED),
     ),
     "attention-logit-scale, gemma 4": (
         healthy(config={"model_type": "gemma4_text", "head_dim": 256}, forward=False),
@@ -204,7 +205,7 @@ CASES = {
     "attention-logit-scale, gemma 3 with another scalar": (
         healthy(config=GEMMA3 | {"query_pre_attn_scalar": 1.0}, forward=False),
         Level.ERROR,
-        healthy(config=GEMMA3 | {"query_pre_attn_scalar": 1.0}, forward=False, is_pretrained=True),
+        healthy(config=GEMMA3 | {"query_pre_attn_scalar": 1.0}, forward=False, start=TUNED),
     ),
     "attention-logit-scale, granite": (
         healthy(config=GRANITE | {"attention_multiplier": 1.0}, forward=False),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.check_evidence import BLOCK, RECIPE, UNMEASURED, healthy
+from support.check_evidence import BLOCK, RECIPE, TUNED, UNMEASURED, healthy
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 
-TUNED_IN_FP16 = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5, "precision": "fp16"}}
+TUNED_IN_FP16 = {"start": TUNED, "recipe": {"learning_rate": 1e-5, "precision": "fp16"}}
 
 
 def at_4_8_billion(**recipe: float) -> CheckEvidence:
@@ -53,14 +53,14 @@ CASES = {
         healthy(recipe={"precision": "bf16"}),
     ),
     "low-precision-parameters, all trained weights": (
-        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-3}, is_pretrained=True),
+        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-3}, start=TUNED),
         Level.WARNING,
-        healthy(recipe={"precision": "bf16"}, is_pretrained=True),
+        healthy(recipe={"precision": "bf16"}, start=TUNED),
     ),
     "low-precision-parameters, adapters": (
-        healthy(recipe={"precision": "bf16-pure", "peft": "lora"}, is_pretrained=True),
+        healthy(recipe={"precision": "bf16-pure", "peft": "lora"}, start=TUNED),
         Level.NOTE,
-        healthy(recipe={"precision": "bf16", "peft": "lora"}, is_pretrained=True),
+        healthy(recipe={"precision": "bf16", "peft": "lora"}, start=TUNED),
     ),
     "lost-updates": (
         healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5}),
@@ -93,9 +93,9 @@ CASES = {
         healthy(recipe={"precision": "bf16", "learning_rate": 6e-5}, facts={"parameters": 10**11}),
     ),
     "fp8-training": (
-        healthy(recipe={"precision": "fp8", "learning_rate": 1e-5}, is_pretrained=True),
+        healthy(recipe={"precision": "fp8", "learning_rate": 1e-5}, start=TUNED),
         Level.WARNING,
-        healthy(recipe={"learning_rate": 1e-5}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 1e-5}, start=TUNED),
     ),
     "fp8-training, from scratch": (
         healthy(recipe={"precision": "fp8"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.check_evidence import healthy
+from support.check_evidence import TUNED, healthy
 
 from rksp.documents.finding import Level
 
@@ -16,7 +16,7 @@ def tuned(facts: dict[str, object], **recipe: object) -> dict[str, object]:
     return {
         "facts": facts,
         "recipe": {"batch_size": 32, "sequence_length": 512} | recipe,
-        "is_pretrained": True,
+        "start": TUNED,
         **UNANSWERED,
     }
 
@@ -29,13 +29,8 @@ CASES = {
         healthy(recipe={"learning_rate": 6e-4}),
     ),
     "learning-rate, under the edge": (
-        healthy(recipe={"learning_rate": 5e-3}, is_doubtful=True),
-        Level.WARNING,
-        healthy(recipe={"learning_rate": 9e-4}),
-    ),
-    "learning-rate, far under the edge": (
         healthy(recipe={"learning_rate": 5e-3}),
-        Level.NOTE,
+        Level.WARNING,
         healthy(recipe={"learning_rate": 9e-4}),
     ),
     "published-rate": (
@@ -76,7 +71,7 @@ CASES = {
     "no-movement": (
         healthy(recipe={"learning_rate": 1e-12}),
         Level.ERROR,
-        healthy(recipe={"learning_rate": 5e-7, "max_steps": 500}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 5e-7, "max_steps": 500}, start=TUNED),
     ),
     "optimizer-rate": (
         healthy(recipe={"learning_rate": 6e-4, "optimizer": "lion"}),
@@ -89,13 +84,9 @@ CASES = {
         healthy(recipe={"learning_rate": 0.02, "optimizer": "muon"}),
     ),
     "fine-tuning-rate": (
-        healthy(
-            facts={"parameters": 7_000_000_000}, recipe={"learning_rate": 1e-2}, is_pretrained=True
-        ),
+        healthy(facts={"parameters": 7_000_000_000}, recipe={"learning_rate": 1e-2}, start=TUNED),
         Level.ERROR,
-        healthy(
-            facts={"parameters": 7_000_000_000}, recipe={"learning_rate": 2e-5}, is_pretrained=True
-        ),
+        healthy(facts={"parameters": 7_000_000_000}, recipe={"learning_rate": 2e-5}, start=TUNED),
     ),
     "fine-tuning-rate, 7B at 1e-4": (
         healthy(**tuned({"parameters": 7_000_000_000}, learning_rate=1e-4)),
@@ -122,14 +113,14 @@ CASES = {
         healthy(recipe={"learning_rate": 5e-3, "peft": "lora"}),  # its own model says its rates
     ),
     "fine-tuning-rate, preferences": (
-        healthy(recipe={"learning_rate": 1e-4, "objective": "dpo"}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 1e-4, "objective": "dpo"}, start=TUNED),
         Level.WARNING,
-        healthy(recipe={"learning_rate": 5e-7, "objective": "dpo"}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 5e-7, "objective": "dpo"}, start=TUNED),
     ),
     "fine-tuning-batch": (
-        healthy(recipe={"learning_rate": 5e-5, "batch_size": 1}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 5e-5, "batch_size": 1}, start=TUNED),
         Level.WARNING,
-        healthy(recipe={"learning_rate": 5e-5, "batch_size": 16}, is_pretrained=True),
+        healthy(recipe={"learning_rate": 5e-5, "batch_size": 16}, start=TUNED),
     ),
     "adapter-scale": (
         healthy(recipe={"peft": "lora", "lora_rank": 8, "lora_alpha": 256.0}),
@@ -197,24 +188,24 @@ CASES = {
         healthy(recipe={"peft": "dora", "lora_rank": 16, "learning_rate": 5e-4}),
     ),
     "fine-tuning-epochs": (
-        healthy(recipe=REPEATED, is_pretrained=True),
+        healthy(recipe=REPEATED, start=TUNED),
         Level.WARNING,
-        healthy(recipe=REPEATED | {"rows": 16_000}, is_pretrained=True),
+        healthy(recipe=REPEATED | {"rows": 16_000}, start=TUNED),
     ),
     "fine-tuning-epochs, some": (
-        healthy(recipe=REPEATED | {"rows": 1_000}, is_pretrained=True),
+        healthy(recipe=REPEATED | {"rows": 1_000}, start=TUNED),
         Level.NOTE,
         healthy(recipe=REPEATED),  # from random weights every example is new for long
     ),
     "lost-updates, adapters": (
-        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5}, is_pretrained=True),
+        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5}, start=TUNED),
         Level.WARNING,
         healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5, "peft": "lora"}),
     ),
     "warmup, fine-tuning": (
-        healthy(recipe={"warmup_steps": 0, "learning_rate": 1e-3}, is_pretrained=True),
+        healthy(recipe={"warmup_steps": 0, "learning_rate": 1e-3}, start=TUNED),
         Level.WARNING,
-        healthy(recipe={"warmup_steps": 0, "learning_rate": 2e-5}, is_pretrained=True),
+        healthy(recipe={"warmup_steps": 0, "learning_rate": 2e-5}, start=TUNED),
     ),
     "warmup, at a low rate": (
         healthy(recipe={"warmup_steps": 0, "learning_rate": 3e-4}),

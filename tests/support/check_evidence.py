@@ -25,6 +25,7 @@ from rksp.measure.shown import (
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start
 
 BAD = (Level.ERROR, Level.WARNING)
 
@@ -78,7 +79,8 @@ RESPONSE = ResponseProfile(
     forward_passes=10.0,
 )
 UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update_rms"))
-TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
+TUNED = Start(kind="stored", because="the test says so")
+TRAINED_SLOWLY = {"start": TUNED, "recipe": {"learning_rate": 1e-5}}
 
 
 def healthy(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 
+from pydantic import TypeAdapter
+
 from rksp.assessment.pipeline import evaluate, score_report
+from rksp.documents.answer import Answer, Untold
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import RiskAssessment, ScoreReport
+from rksp.documents.score import ScoreReport
 from rksp.documents.verdict import combined
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
@@ -45,7 +48,10 @@ def with_findings(*findings: Finding, rate: float | None = 6e-4) -> ScoreReport:
 def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
     """Return the same report with other fields of the answer; the verdict follows from them."""
     seed = report.seeds[0]
-    changed = RiskAssessment.model_validate(seed.risk.model_dump() | risk)
+    said = seed.risk.model_dump() | risk
+    if risk.get("verdict") in ("cannot tell", "not assessed"):
+        said = {n: said[n] for n in Untold.model_fields if n in said} | {"kind": "untold"}
+    changed = TypeAdapter(Answer).validate_python(said)
     seeds = [seed.model_copy(update={"risk": changed}), *report.seeds[1:]]
     return judged(report.model_copy(update={"seeds": seeds, "risk_verdict": changed.verdict.value}))
 

@@ -14,6 +14,7 @@ from rksp.documents.confirm import (
 )
 from rksp.documents.grid import GridReport, RiskMap
 from rksp.recipe import Recipe
+from rksp.recipe.start import SCRATCH
 
 
 def confirmation_report() -> ConfirmReport:
@@ -43,7 +44,7 @@ def confirmation_report() -> ConfirmReport:
             task="causal-lm",
             model_type="gpt2",
             parameters=1000,
-            is_pretrained=False,
+            start=SCRATCH,
             config_hash=None,
             notes=["Model type mimo is read as qwen2."],
         ),

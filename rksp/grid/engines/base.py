@@ -15,13 +15,13 @@ FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
 class CellGroup(TypedDict):
     """A group of cells with one initialization; `cells` holds pairs of key and recipe, as JSON.
 
-    `starts_trained` says that the run file names weights to start from.
+    `has_weights` says that the run file names weights to start from.
     """
 
     target: str
     overrides: dict[str, object]
     seed: int
-    starts_trained: bool
+    has_weights: bool
     options: dict[str, object]
     cells: list[tuple[str, str]]
 

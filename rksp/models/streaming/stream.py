@@ -476,7 +476,7 @@ def open_stream(
     """
     seed = source.seed if seed is None else seed
     try:
-        if source.is_pretrained:
+        if source.start.is_stored:
             model, _ = make_skeleton(definite(source.construct_empty), seed)
             share_weights(model)
             stored = CheckpointWeights(definite(source.folder), model)

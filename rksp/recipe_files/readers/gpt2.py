@@ -52,7 +52,7 @@ def _model(draft: Draft) -> None:
     shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
-        draft.starts_trained = True
+        draft.names_weights = True
         name = f"openai-community/{start.value}"
         draft.describe(name, {}, "init_from: it starts from that model's weights.")
         return
@@ -182,5 +182,5 @@ def _c_model(draft: Draft) -> None:
         draft.describe(known[0], {**known[1], **length})
     else:
         if name.endswith(".bin"):
-            draft.starts_trained = True
+            draft.names_weights = True
         draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")

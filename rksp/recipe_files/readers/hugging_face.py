@@ -231,7 +231,7 @@ def model(draft: Draft) -> None:
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
-            draft.starts_trained = True
+            draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
@@ -324,7 +324,7 @@ def _swift_model(draft: Draft) -> None:
     """Set the model, whose weights are always loaded (swift/model/register.py)."""
     model(draft)
     if draft.text("model") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
 
 
 def _axolotl_warmup(draft: Draft) -> None:
@@ -396,5 +396,5 @@ def _axolotl_model(draft: Draft) -> None:
     if draft.true("reinit_weights") is not None:
         notes.append("reinit_weights: it starts from random weights; give the model's config.json.")
     else:
-        draft.starts_trained = True
+        draft.names_weights = True
     draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)

@@ -120,9 +120,9 @@ def _model(draft: Draft) -> None:
     start = draft.text_or("none", "initialize_from_hf").value
     name = draft.text("hf_checkpoint", "model.hf_checkpoint")
     if draft.text(*_OTHER_RUNS) is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     if start.lower() not in ("false", "none"):
-        draft.starts_trained = True
+        draft.names_weights = True
         base = name.value if start.lower() == "true" and name is not None else start
         if base.lower() != "true":
             draft.describe(base, {}, "initialize_from_hf: it starts from that model's weights.")
@@ -194,7 +194,7 @@ def _text_precision(draft: Draft) -> None:
 
 def _text_model(draft: Draft) -> None:
     if draft.text("load_parameters_path") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     name = draft.text_or("default", "model_name").value
     block = draft.text_or("llama2", "decoder_block").value
     experts = draft.amount("num_experts", default=1)

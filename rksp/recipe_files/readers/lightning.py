@@ -210,7 +210,7 @@ def _model(draft: Draft) -> None:
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names))
     if named is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(named.value, {}, f"{named.key}: it starts from those weights.")
         return
     draft.no_target(f"{found.value} is the run's own class; name the same model as TARGET.")
@@ -274,7 +274,7 @@ def _lora(draft: Draft) -> None:
 
 def _gpt_model(draft: Draft) -> None:
     if draft.text("checkpoint_dir", "initial_checkpoint_dir") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     settings = draft.mapping("model_config")
     if settings.get("n_layer") and settings.get("n_embd"):
         _describe(draft, settings)
@@ -415,7 +415,7 @@ def _timm_precision(draft: Draft) -> None:
 def _timm_model(draft: Draft) -> None:
     """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     if draft.number("layer_decay") is not None:
         draft.note("layer_decay: early layers have lower rates; rksp judges the highest.")
     named = draft.text("model")

@@ -146,13 +146,13 @@ def _fall(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     keys = {name: f"{key} language_model.{key}" for name, key in _SHAPE.items()}
     sizes = convert.read_shape(draft, **keys)
     experts = draft.amount("num_experts", "language_model.num_moe_experts", default=1)
     weights = draft.text("hf_checkpoint")  # of slime and its kin, whose model stands in a file
     if not sizes and weights is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(str(weights.value), {})
     if not sizes:
         return
@@ -255,7 +255,7 @@ def _neox_decay(draft: Draft) -> None:
 
 def _neox_model(draft: Draft) -> None:
     if draft.true("finetune") is not None:  # weights alone, without the optimizer
-        draft.starts_trained = True
+        draft.names_weights = True
     sizes = convert.read_shape(
         draft,
         num_hidden_layers="num_layers",
@@ -402,7 +402,7 @@ def _adapters(draft: Draft) -> None:
         "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner
     )
     if start is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.note(f"It starts from {start.value}, which rksp does not read.")
 
 

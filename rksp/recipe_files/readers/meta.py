@@ -110,7 +110,7 @@ def _titan_precision(draft: Draft) -> None:
 def _titan_model(draft: Draft) -> None:
     start = draft.text("checkpoint.initial_load_path")
     if start is not None and draft.false("checkpoint.initial_load_model_only") is None:
-        draft.starts_trained = (
+        draft.names_weights = (
             True  # with its own defaults; otherwise it goes on as a run that stopped
         )
     name, flavor = draft.text("model.name"), draft.text("model.flavor")
@@ -120,7 +120,7 @@ def _titan_model(draft: Draft) -> None:
     known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
     weights = hub_id_of(assets.value) if assets is not None else None
     if family.startswith("sft_") and weights is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(weights, {}, f"It finetunes the weights in {definite(assets).value}.")
         return
     if known is not None:
@@ -207,7 +207,7 @@ def _tune_model(draft: Draft) -> None:
     """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
     if folder is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
     if name is not None and folder is not None:
@@ -231,7 +231,7 @@ def _lingua_fall(draft: Draft) -> None:
 def _lingua_model(draft: Draft) -> None:
     is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
     if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
-        draft.starts_trained = True
+        draft.names_weights = True
     sizes = convert.read_shape(
         draft,
         hidden_size="model.dim",
@@ -367,7 +367,7 @@ def _fair_objective(draft: Draft) -> None:
         draft.put("objective", meaning, found)
 
 
-def _starts_trained(draft: Draft) -> bool:
+def _continues_weights(draft: Draft) -> bool:
     """Tell whether another run's weights are loaded without its optimizer.
 
     `finetune_from_model` resets everything but the weights, `restore_file` what it is told to,
@@ -383,8 +383,8 @@ def _starts_trained(draft: Draft) -> bool:
 
 
 def _fair_model(draft: Draft) -> None:
-    if _starts_trained(draft):
-        draft.starts_trained = True
+    if _continues_weights(draft):
+        draft.names_weights = True
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):
         longest = draft.count("model.max_positions")

@@ -65,7 +65,7 @@ def _olmo_start(draft: Draft) -> None:
     if found is None:
         return
     if draft.true("reset_optimizer_state", "reset_trainer_state") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.note(f"load_path: it starts from {found.value}, which rksp does not read.")
         return
     draft.note(
@@ -187,7 +187,7 @@ _FRESH = {  # Hub id → model type and settings, for runs with `pretrained: fal
 
 def _foundry_model(draft: Draft) -> None:
     if draft.text("load_path") is not None and draft.true("load_weights_only") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     kind = draft.text_or("", "model.name").value
     if kind in ("hf_causal_lm", "hf_t5", "hf_prefix_lm"):
         _hugging_face_model(draft)
@@ -215,7 +215,7 @@ def _hugging_face_model(draft: Draft) -> None:
         return
     changes = draft.mapping("model.config_overrides")
     if trained is None or trained.value is not False:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(base.value, changes)
     elif base.value in _FRESH:
         kind, shape = _FRESH[base.value]
@@ -236,7 +236,7 @@ def _composer_model(draft: Draft) -> None:
         draft.put("objective", "mlm", name)
     settings = draft.mapping("model.model_config")
     if base is not None and starts is not None and starts.value is True:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(base.value, settings)
     elif name is not None and name.value in ("mosaic_bert", "hf_bert"):
         notes = ["It starts from random weights."]
@@ -332,11 +332,11 @@ def _nanotron_model(draft: Draft) -> None:
     deviation = settings.get("initializer_range") if std is None else float(std)
     start = draft.text("model.init_method.path")
     if start is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.note(f"It starts from the weights in {start.value}, which rksp does not read.")
     resumed = draft.text("checkpoints.resume_checkpoint_path")
     if resumed is not None and draft.false("checkpoints.load_optimizer") is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
     if settings.get("is_mamba_config"):
         state = settings.get("ssm_cfg") or {}
         sizes = {ours: settings.get(key) for ours, key in _MAMBA.items()}

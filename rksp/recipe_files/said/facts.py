@@ -131,7 +131,7 @@ def _of_fields(read: RecipeFile) -> Iterator[tuple[str, Fact]]:
         values: tuple[Any, ...] = (value,)
         if name == "precision":
             values = _PRECISIONS.get(str(value), values)
-        elif name == "objective" and value == "lm" and read.starts_trained:
+        elif name == "objective" and value == "lm" and read.names_weights:
             values = ("lm", "sft")
         elif name == "optimizer" and read.document is not None:
             typed = read.document.find("optim", "optimizer")
@@ -140,7 +140,7 @@ def _of_fields(read: RecipeFile) -> Iterator[tuple[str, Fact]]:
         yield name, Fact(values, _origin(read, field))
         if name == "learning_rate":
             yield "learning_rate_given", Fact((kind is OriginKind.FILE,))
-        if name == "peft" and (value != "none" or read.starts_trained):
+        if name == "peft" and (value != "none" or read.names_weights):
             yield "finetuning", Fact(("full" if value == "none" else "adapters",))
 
 

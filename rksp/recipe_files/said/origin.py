@@ -118,7 +118,7 @@ class RecipeFile:
         understood: Number of the file's settings that were read.
         settings: Number of settings in the file.
         keys: Field -> the trainer's key that takes its value in rksp's units, where there is one.
-        starts_trained: The run starts from weights that the file names, not only from an
+        names_weights: The run starts from weights that the file names, not only from an
             architecture.
         devices: Number of devices, where the file, its launcher or the user says it.
         reader: Name of the reader; empty for a draft that no reader finished.
@@ -135,7 +135,7 @@ class RecipeFile:
     understood: int
     settings: int
     keys: Mapping[str, str] = field(default_factory=dict)
-    starts_trained: bool = False
+    names_weights: bool = False
     devices: int | None = None
     reader: str = ""
     document: Document | None = field(default=None, repr=False, compare=False)

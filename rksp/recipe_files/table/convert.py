@@ -291,7 +291,7 @@ def starts_from(draft: Draft, keys: str) -> None:
     """Set the model whose weights one of these keys names."""
     found = draft.text(*keys.split())
     if found is not None:
-        draft.starts_trained = True
+        draft.names_weights = True
         draft.describe(found.value, {})
 
 

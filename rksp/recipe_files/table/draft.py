@@ -90,7 +90,7 @@ class Draft:
         self.seen: set[str] = set()  # every key of the file that was read
         self.asked: set[str] = set()  # every key that was looked for
         self._target: FileTarget | None = None
-        self.starts_trained = False  # from trained weights, not from a random initialization
+        self.names_weights = False  # from trained weights, not from a random initialization
         self.deepspeed: Document | None = None
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
@@ -317,7 +317,7 @@ class Draft:
             notes=tuple(self._notes),
             understood=len(self.seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
-            starts_trained=self.starts_trained,
+            names_weights=self.names_weights,
             devices=self.devices,
             document=self.document,
             deepspeed=self.deepspeed,

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rksp.documents.score import ComparisonReport, RiskAssessment, ScoreReport, SeedReport
-from rksp.ground.model import definite
+from rksp.documents.answer import (
+    Answer,
+    CertainFailure,
+    Estimate,
+    FromEdge,
+    FromFineTuning,
+    FromPublished,
+    Untold,
+)
+from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.verdict import Verdict
+from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import blocks as page
 from rksp.report import words
 from rksp.report.diff import changed_blocks
-from rksp.report.gate import deciding, place
 from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
@@ -65,7 +74,7 @@ def blocks(report: ScoreReport) -> list[page.Block]:
 def _verdict(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Verdict:
     risk, gauge = seed.risk, None
     odds: tuple[str, page.Words] | tuple[()] = ()
-    if risk is not None and risk.probability_failed is not None and not words.can_not_tell(risk):
+    if isinstance(risk, Estimate | CertainFailure) and risk.probability_failed is not None:
         odds = ("P(failed)", number("risk/probability_failed", page.PERCENT))
         low, high = risk.probability_failed_low, risk.probability_failed_high
         gauge = figures.gauge(risk.probability_failed, low, high, risk.threshold)
@@ -78,19 +87,18 @@ def _verdict(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> pag
     )
 
 
-def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
+def _headline(report: ScoreReport, risk: Answer) -> str:
     if leading := words.leading(report):
         finding = words.reason(report)
         return f"{leading}: {finding.message}" if finding else words.sentence(leading)
-    if risk is None:
-        return "The risk was not assessed"
-    if words.can_not_tell(risk):
-        return "No data support an answer"
-    if said := words.published(report, risk):
-        return words.sentence(said)
+    if isinstance(risk, Untold):
+        is_asked = risk.verdict is Verdict.CANNOT_TELL
+        return "No data support an answer" if is_asked else "The risk was not assessed"
+    if isinstance(risk, FromPublished):
+        return words.sentence(words.published(report, risk))
     if risk.probability_failed is not None:
         return f"{page.likelihood(risk.probability_failed).capitalize()} to fail"
-    if risk.start_here is None:
+    if isinstance(risk, CertainFailure):
         return "No learning rate trains this model"
     return f"Start at a learning rate of {words.rate(risk.start_here)}"
 
@@ -98,28 +106,29 @@ def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
 def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
     """Yield the chance to fail, the three rates and what moved them, or why there is no answer."""
     risk = seed.risk
-    if risk is None or words.can_not_tell(risk):
-        for reason in [definite(seed.risk_missing)] if risk is None else risk.reasons:
+    if isinstance(risk, Untold):
+        for reason in risk.reasons:
             yield page.Sentence(f"{words.sentence(reason)}.")
         if said := words.open_gate(report):
             yield page.Sentence(f"{words.sentence(said)}.", "advice")
         return
-    if risk.probability_failed is not None:
+    if risk.number("probability_failed") is not None:
         yield page.Sentence(_odds(risk, number))
     head = ("Learning rate", "Value", "Meaning")
     yield page.Table(head, list(_rates(report, risk, number)), look="figures")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
-    for said in filter(None, (*hints, *risk.measuring_adds, words.applied(risk))):
+    adds = risk.measuring_adds if isinstance(risk, FromFineTuning) else []
+    for said in filter(None, (*hints, *adds, words.applied(risk))):
         yield page.Sentence(f"{words.sentence(said)}.", "hint")
     yield page.Sentence(_FAILED, "hint")
 
 
-def _odds(risk: RiskAssessment, number: page.Numbers) -> page.Words:
+def _odds(risk: Answer, number: page.Numbers) -> page.Words:
     ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
     between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
-    diverging = risk.probability_diverged
+    diverging = risk.number("probability_diverged")
     told = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
     return (
         *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
@@ -130,24 +139,25 @@ def _odds(risk: RiskAssessment, number: page.Numbers) -> page.Words:
     )
 
 
-def _rates(
-    report: ScoreReport, risk: RiskAssessment, number: page.Numbers
-) -> Iterator[list[page.Words]]:
+def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[list[page.Words]]:
     recipe, own = report.recipe, page.Numbers(report)
     given = own("recipe/learning_rate", digits=6) if recipe.learning_rate else "none given"
     steps = own("recipe/max_steps", ",d")
     yield ["Recipe", given, (f"{recipe.optimizer}, {recipe.schedule}, ", steps, " steps")]
+    if isinstance(risk, CertainFailure):
+        yield ["Start here", page.MISSING, "no learning rate trains this model"]
+        return
     start = number("risk/start_here", digits=2)
-    if risk.start_here is None:
-        yield ["Start here", start, "no learning rate trains this model"]
-    elif risk.published is not None:
+    if isinstance(risk, FromPublished):
         yield ["Start here", start, "the middle of the published runs"]
         return
-    else:
-        excess: page.Words = ("expected loss +", number("risk/start_excess", ".2f"), " nats, ")
-        excess = () if risk.start_excess is None else excess
-        failed = ("P(failed) ", number("risk/start_failed", page.PERCENT))
-        yield ["Start here", start, (*excess, *failed)]
+    excess: page.Words = ()
+    if isinstance(risk, FromEdge):
+        excess = ("expected loss +", number("risk/start_excess", ".2f"), " nats, ")
+    yield [
+        *("Start here", start),
+        (*excess, "P(failed) ", number("risk/start_failed", page.PERCENT)),
+    ]
     yield ["Likely edge", number("risk/likely_edge", digits=2), "P(failed) is one half"]
     most, share = number("risk/do_not_exceed", digits=2), number("risk/risk", ".0%")
     yield ["Do not exceed", most, (share, " of the edges are lower")]
@@ -171,8 +181,8 @@ def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
             yield page.Sentence(f"{words.sentence(line)}.", "hint")
 
 
-def _curve(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[page.Block]:
-    if risk is None or not risk.curve or words.can_not_tell(risk):
+def _curve(report: ScoreReport, risk: Answer) -> Iterator[page.Block]:
+    if not isinstance(risk, Estimate) or not risk.curve:
         return
     yield page.Figure(
         title="Risk against the learning rate",
@@ -208,8 +218,8 @@ def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[pa
         yield page.Section("Since the baseline", blocks)
 
 
-def _levers(risk: RiskAssessment | None, number: page.Numbers) -> Iterator[page.Block]:
-    if risk is None or not risk.levers or words.can_not_tell(risk):
+def _levers(risk: Answer, number: page.Numbers) -> Iterator[page.Block]:
+    if not isinstance(risk, FromEdge) or not risk.levers:
         return
     rows: page.Rows = []
     for i, one in enumerate(risk.levers):
@@ -222,10 +232,8 @@ def _levers(risk: RiskAssessment | None, number: page.Numbers) -> Iterator[page.
     yield page.Section("Levers", [page.Table(head, rows)], hint=_LEVERS)
 
 
-def _reasons(
-    report: ScoreReport, risk: RiskAssessment | None, number: page.Numbers
-) -> Iterator[page.Block]:
-    if risk is None or words.can_not_tell(risk) or report.recipe.learning_rate is None:
+def _reasons(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[page.Block]:
+    if not isinstance(risk, Estimate) or report.recipe.learning_rate is None:
         return
     rows = [
         [one.meaning, number(f"risk/contributions/{i}/1", "+.2f")]
@@ -297,6 +305,6 @@ def _recipe(report: ScoreReport) -> page.Section:
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
     more: page.Rows = [["seed", number("seed"), "", ""]]
     digests = {"configuration": report.target.config_hash}
-    digests["classifier’s data"] = None if seed.risk is None else seed.risk.classifier_data
+    digests["classifier’s data"] = seed.risk.classifier_data
     more += [[name, page.Code(digest[:16]), "", ""] for name, digest in digests.items() if digest]
     return page.provenance(report, page.Numbers(report), *more)

@@ -9,7 +9,8 @@ from functools import partial
 
 from markupsafe import Markup
 
-from rksp.documents.score import CurvePoint, LayerReport, RiskAssessment, ScoreReport
+from rksp.documents.answer import CurvePoint, Estimate, FromFineTuning
+from rksp.documents.score import LayerReport, ScoreReport
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
@@ -74,35 +75,35 @@ def panel(draw: Callable[..., Markup], wide: int, narrow: int) -> Markup:
     return Markup('<div class="panel">{}</div>').format(inner)
 
 
-def risk_panel(report: ScoreReport, risk: RiskAssessment) -> Markup:
+def risk_panel(report: ScoreReport, risk: Estimate) -> Markup:
     """Draw P(failed) by learning rate with the team's own runs, for both screens."""
     rate, past = report.recipe.learning_rate, _past(report, risk)
     return panel(partial(risk_curve, risk, rate, past=past), 360, 320)
 
 
-def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]:
+def _past(report: ScoreReport, risk: Estimate) -> list[tuple[float, bool]]:
     """Return the rates of past runs that count, and whether they failed.
 
     Those of another model are drawn where the shipped model, which saw none of them, would put the
     same distance from the edge.
     """
-    if report.own_runs is None or risk.learned is None or risk.likely_edge is None:
+    if report.own_runs is None or risk.learned is None:
         return []
     expected = risk.likely_edge / 10**risk.learned.edge_shift
-    is_tuned = risk.answered_by == "fine-tuning"
+    is_of_tuning = isinstance(risk, FromFineTuning)
     return [
         (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
         for ladder in report.own_runs.ladders
         if ladder.likely_edge is not None
         and not ladder.unused
-        and ladder.starts_trained == is_tuned
+        and ladder.is_of_tuning == is_of_tuning
         for run in ladder.runs
         if run.label not in ("unknown", "unfinished")
     ]
 
 
 def risk_curve(
-    risk: RiskAssessment,
+    risk: Estimate,
     rate: float | None,
     *,
     width: float,
@@ -166,7 +167,7 @@ def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
     )
 
 
-def _range(risk: RiskAssessment, marked: list[float]) -> tuple[float, float]:
+def _range(risk: Estimate, marked: list[float]) -> tuple[float, float]:
     """Return whole decades that contain the marks and the rise of the curve."""
     rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
     wanted = [*rises, *marked] or [1e-5, 1e-1]

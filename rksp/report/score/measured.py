@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.answer import FromEdge, FromFineTuning
 from rksp.documents.score import SeedReport
-from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import words
 from rksp.report.glossary import find_word
@@ -136,18 +136,18 @@ def change(seed: SeedReport) -> str:
     Where the forward pass alone was measured, it says that the rates are the configuration's.
     """
     before, after = seed.configured, seed.risk
-    if before is None or after is None:
+    if before is None:
         return ""
-    if after.evidence == "forward" or after.answered_by == "fine-tuning":
+    if after.evidence == "forward" or isinstance(after, FromFineTuning):
         return "the rates are the configuration's: what was measured feeds the checks alone"
-    if before.likely_edge is None or after.likely_edge is None:
-        if before.likely_edge is after.likely_edge:
+    if before.likely_edge is None or not isinstance(after, FromEdge):
+        if before.likely_edge is None and not isinstance(after, FromEdge):
             return ""
         had = words.rate(before.likely_edge)
         told = "measuring told what the configuration could not"
         return told if before.likely_edge is None else f"the configuration had said E {had}"
     factor = after.likely_edge / before.likely_edge
-    cause = _cause(seed, factor)
+    cause = _cause(after, factor)
     if max(factor, 1 / factor) < _SAME:
         return f"{cause} left the edge where the configuration puts it"
     verb, by = ("raised", factor) if factor > 1 else ("lowered", 1 / factor)
@@ -155,9 +155,8 @@ def change(seed: SeedReport) -> str:
     return f"{cause} {verb} the edge by a factor of {by:.2g}{turned}"
 
 
-def _cause(seed: SeedReport, factor: float) -> str:
+def _cause(answer: FromEdge, factor: float) -> str:
     """Name the first gradient where nothing else moved: a built model may differ in more."""
-    found = definite(seed.risk).contributions
-    moved = [part.decades for part in found if part.feature == _GRADIENT]
+    moved = [part.decades for part in answer.contributions if part.feature == _GRADIENT]
     is_all = moved and abs(moved[0] - math.log10(factor)) < math.log10(_SAME)
     return "the first gradient" if is_all else "measuring"

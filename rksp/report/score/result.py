@@ -8,18 +8,19 @@ from typing import Any
 from markupsafe import Markup
 
 from rksp.documents import score as documents
+from rksp.documents.answer import KINDS, Answer, Untold
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
 from rksp.ground.text import short
+from rksp.question.gate import deciding
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
 from rksp.report import words
-from rksp.report.gate import deciding
 from rksp.report.html import render
 
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
-    ("risk", documents.RiskAssessment),
+    *(("risk", kind) for kind in KINDS),
     ("response", documents.ResponseReport),
     ("forward", documents.ForwardReport),
     ("spectra", documents.SpectraReport),
@@ -50,6 +51,11 @@ class Result:
         return self.report.verdict
 
     @property
+    def answer(self) -> Answer:
+        """The answer itself: its `kind` says who gave it, and which fields it has."""
+        return deciding(self.report).risk
+
+    @property
     def summary(self) -> documents.SummaryReport | None:
         """May the run be launched, why, at which rate, and what to change."""
         return self.report.summary
@@ -75,8 +81,7 @@ class Result:
         return self._of_risk("do_not_exceed")
 
     def _of_risk(self, name: str) -> float | None:
-        risk = deciding(self.report).risk
-        return None if risk is None else getattr(risk, name)
+        return self.answer.number(name)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in (fields := self.to_dict()):
@@ -92,14 +97,16 @@ class Result:
         fields = {name: getattr(self.report, name) for name in documents.ScoreReport.model_fields}
         for where, kind in _PARTS:
             part = self.report.target if where == "target" else getattr(seed, where)
-            for name in kind.model_fields:
-                fields.setdefault(name, getattr(part, name, None))
+            for name, field in kind.model_fields.items():
+                empty: list[Any] | None = (
+                    [] if field.annotation and "list[" in str(field.annotation) else None
+                )
+                fields.setdefault(name, getattr(part, name, empty))
         return fields
 
     def rates(self) -> dict[str, float]:
         """Return the learning rates in the answer, by field name; none where rksp cannot tell."""
-        risk = deciding(self.report).risk
-        if risk is None or words.can_not_tell(risk):
+        if not self.answer.is_told:
             return {}
         fields = self.to_dict()
         return {name: fields[name] for name in _RATES if fields.get(name) is not None}
@@ -107,11 +114,9 @@ class Result:
     def __repr__(self) -> str:
         seed = deciding(self.report)
         lines = [f"{self.report.target.name}: {self.report.verdict.upper()}"]
-        if seed.risk is None:
-            lines.append(f"  {seed.risk_missing}")
+        if isinstance(seed.risk, Untold):
+            lines.append(f"  {seed.risk.reasons[0]}")
         else:
-            lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
-        if seed.risk is not None and not words.can_not_tell(seed.risk):
             lines.append(f"  {words.answer(self.report, seed.risk)}")
             named = (f"{name} {short(rate, 2)}" for name, rate in self.rates().items())
             lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")

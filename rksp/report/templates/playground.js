@@ -1,5 +1,5 @@
 // The page of the playground: settings to an answer, and an answer to words and a figure.
-// `predict` and `verdictAt` come from classifiers/edge_model.js, which stands before this script.
+// `predict` and `wordAt` come from classifiers/edge_model.js, which stands before this script.
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("report").textContent);
@@ -57,9 +57,8 @@ function answerOf(settings) {
   const found = predict(DATA.model, settings, DATA.facts);
   const failed = found.failed(settings.learning_rate);
   const [low, high] = found.interval(settings.learning_rate);
-  const rates = [settings.learning_rate, found.startHere, found.doNotExceed];
   const reasons = found.reasons.length ? found.reasons : openAt(low, high, short(found.likelyEdge, 2));
-  const verdict = reasons.length ? "cannot tell" : verdictAt(BAR, failed, ...rates);
+  const verdict = reasons.length ? "cannot tell" : wordAt(BAR, failed, settings.learning_rate, found.doNotExceed);
   return { ...found, reasons, chance: failed, low, high, verdict, excess: found.expectedExcess(settings.learning_rate) };
 }
 

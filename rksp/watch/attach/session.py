@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.assessment.evidence import LEARNED
 from rksp.documents.confirm import CauseReport
 from rksp.ground.errors import summary
 from rksp.ground.model import definite
@@ -235,8 +234,8 @@ class Session:
         if _has_config(described):
             config: Any = described.config
             words, loss = getattr(config, "vocab_size", None), self._loss
-            is_trained = bool(words and loss is not None and loss < math.log(words) - LEARNED)
-            asked = {"config": config.to_dict(), "recipe": recipe, "is_trained": is_trained}
+            guess = math.log(words) if words else None
+            asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
             asked |= {"model": name_of(described), "log": str(self.voice.log.path)}
             self.voice.leave("forecast", json.dumps(asked, default=str))
         if self.options["record"]:

@@ -11,11 +11,11 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
-from rksp.assessment.evidence import LEARNED
 from rksp.ground.files import check_writable
 from rksp.own_runs.outcome import Curves, Ended, OutcomePolicy
 from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe, fields_of
+from rksp.recipe.start import LEARNED
 
 
 class Recorded:
@@ -74,7 +74,7 @@ class Recorded:
         recipe = Recipe.parse(shown | fields | self._fields | {"max_steps": planned})
         shape = shape_of(getattr(self._model, "config", None), None, recipe)
         if shape is not None and loss[0] < math.log(shape.vocabulary) - LEARNED:
-            shape = replace(shape, is_trained=True)
+            shape = replace(shape, is_of_tuning=True)
         ended: Ended = "finished" if is_whole and steps == planned else "unfinished"
         append_row(
             self._path,

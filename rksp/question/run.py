@@ -1,8 +1,8 @@
-"""A run: what is trained and how, where each field of that comes from, and its way to an answer."""
+"""A run: what is trained and how, and where each field of that comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,26 +12,18 @@ from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
+from rksp.recipe.start import Start, decide_start
 from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
 
 if TYPE_CHECKING:  # a run is read without what measures a model
-    from rksp.assessment.evidence import Evidence
-    from rksp.assessment.pipeline import Evaluation
-    from rksp.assessment.store import MeasurementStore
-    from rksp.checks.advisories import Audit
-    from rksp.classifiers.edge_model import EdgePredictor
     from rksp.documents.finding import Edit, Finding
-    from rksp.documents.options import MeasureOptions
-    from rksp.documents.own_runs import HistoryReport
     from rksp.documents.score import ScoreReport
-    from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 _UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
-Notes = tuple[str, ...]  # a line each
 _DEVICES = (1, 8, 64, 1024)
 _LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
@@ -52,9 +44,7 @@ class Run:
         devices: Number of devices, where it was given.
         is_typed: A person typed the target; it does not stand in the file.
         keys: Field -> the key of the file's trainer that takes it in rksp's units.
-        starts_trained: The file names weights to start from.
-        is_pretrained: The run starts from trained weights, whatever the file and the target show;
-            None leaves it to them.
+        said: How it starts, as a person typed or else the file says; None leaves it to the target.
         read_file: All that was read of the file.
         notes: What is to be known about the file, a sentence each.
     """
@@ -69,8 +59,7 @@ class Run:
     devices: int | None = None
     is_typed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
-    starts_trained: bool = False
-    is_pretrained: bool | None = None
+    said: Start | None = None
     read_file: RecipeFile | None = None
     notes: tuple[str, ...] = ()
 
@@ -150,7 +139,7 @@ class Run:
             trainer=trainer,
             devices=devices,
             keys=read.keys,
-            starts_trained=read.starts_trained,
+            said=said_by(read),
             read_file=read,
             notes=read.notes,
         )
@@ -214,27 +203,31 @@ class Run:
         unread = () if self.read_file is None else self.read_file.unread
         return [f"{self.file}: {one}." for one in unread]
 
+    def starting(self, is_pretrained: bool | None) -> Run:
+        """Return the run that starts as a person typed; None leaves it to file and target."""
+        if is_pretrained is None:
+            return self
+        typed = ("scratch", "--from-scratch"), ("elsewhere", "--pretrained")
+        kind, because = typed[is_pretrained]
+        return replace(self, said=Start(kind=kind, because=because))
+
     def started(self, source: ModelSource) -> ModelSource:
-        """Return the source of the target, which starts from trained weights if the run does.
+        """Return the source of the target with the start of the run.
 
         Raises:
             InputError: The run is to start from random weights, and the target holds trained ones.
         """
-        if self.is_pretrained is None:
-            return replace(source, starts_trained=source.starts_trained or self.starts_trained)
-        if not self.is_pretrained and source.is_pretrained:
-            raise InputError(
-                f"{self.target} holds trained weights; to train it from scratch, give its "
-                "config.json."
-            )
-        is_elsewhere = self.is_pretrained and not source.is_pretrained  # the weights
-        return replace(source, starts_trained=is_elsewhere)
+        start = decide_start(source.start, said=self.said, name=self.target)
+        return replace(source, start=start)
 
     def with_model(self, source: ModelSource) -> tuple[Run, ModelSource]:
-        """Return the run with what its model shows of the recipe, and the source as `started`.
+        """Return the run with what its model shows of the recipe, and the source with its start.
 
         Where the model shows other than the recipe says, the recipe counts, and the source has a
         note.
+
+        Raises:
+            InputError: The run is to start from random weights, and the target holds trained ones.
         """
         source, shown = self.started(source), source.shown
         found = {n: value for n, value in shown.items() if _is_undecided(n, self.origins.get(n))}
@@ -265,6 +258,7 @@ class Run:
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
+        from rksp.documents.answer import FromEdge
         from rksp.documents.score import OriginReport, UnreadReport
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
@@ -283,7 +277,7 @@ class Run:
         worded = partial(in_own_words, origins=self.origins, keys=self.keys)
         seeds = list(report.seeds)
         for place, seed in enumerate(seeds):
-            if seed.risk is not None and seed.risk.levers:
+            if isinstance(seed.risk, FromEdge):
                 levers = [
                     lever.model_copy(update={"change": worded(lever.change)})
                     for lever in seed.risk.levers
@@ -316,144 +310,11 @@ class Run:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A run beside its model, and all else that its answer depends on but for the measurement.
-
-    Attributes:
-        run: The run.
-        source: Its model.
-        classifier: The model of the edge that answers; None stands for the shipped one.
-        own_runs: The past runs that the classifier knows.
-        unlearned: Why the past runs move nothing, a clause; empty where they do.
-        software: The known faults of the software that trains; None where it is not known.
-        bars: `threshold` and `risk` of `rksp.assessment.pipeline.judge`, where they are given.
-        store: Where measurements are kept; None keeps none.
-    """
-
-    run: Run
-    source: ModelSource
-    classifier: EdgePredictor | None = None
-    own_runs: HistoryReport | None = None
-    unlearned: str = ""
-    software: Audit | None = None
-    bars: Mapping[str, float] = field(default_factory=dict)
-    store: MeasurementStore | None = None
-
-    @classmethod
-    def of(cls, run: Run, source: ModelSource, **bars: float) -> Question:
-        """Return the question about a run and the source of its target; see `Run.with_model`."""
-        run, source = run.with_model(source)
-        return cls(run=run, source=source, bars=bars)
-
-    def learning(self, paths: Sequence[Path]) -> Question:
-        """Return the question to a classifier that also knows past runs.
-
-        Args:
-            paths: Files and folders of past runs.
-
-        Raises:
-            InputError: A path holds no run that can be read.
-        """
-        if not paths:
-            return self
-        from rksp.assessment.risk import choose_model
-        from rksp.own_runs.scorecard import learn
-
-        model, read = learn(paths, self.source, self.run.recipe)
-        reasons = sorted({ladder.unused for ladder in read.ladders})
-        why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        choice = choose_model(self.run.recipe, is_pretrained=self.source.holds_trained)
-        is_tuned = choice.model == "fine-tuning"
-        used = {ladder.starts_trained for ladder in read.ladders if not ladder.unused}
-        if not why and is_tuned not in used:
-            kinds = ("random", "trained")
-            why = (
-                f"they start from {kinds[not is_tuned]} weights, the target from "
-                f"{kinds[is_tuned]} ones"
-            )
-        return replace(self, classifier=model, own_runs=read, unlearned=why)
-
-    def applying(self, levers: Sequence[str]) -> Question:
-        """Return the question about the run with levers, such as `["qk_norm", "warmup=500"]`.
-
-        Raises:
-            InputError: A lever is unknown, or cannot be applied to this run.
-        """
-        if not levers:
-            return self
-        from rksp.assessment.levers import apply_levers
-        from rksp.models.declared import Declared
-
-        applied = apply_levers(
-            levers,
-            Declared(self.source.config, self.source.task),
-            self.run.recipe,
-            is_pretrained=self.source.holds_trained,
-            model=self.classifier,
-        )
-        said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
-        run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
-        return replace(self, run=run, classifier=applied.model)
-
-    def audited(self, env: Path | None = None, gpu: str | None = None) -> tuple[Question, Notes]:
-        """Return the question with the known faults of the software, and what to say of them.
-
-        Raises:
-            InputError: The file of the software cannot be read.
-        """
-        if env is None and self.run.read_file is None:
-            return self, ()
-        from rksp.checks.software import audited
-
-        found, said = audited(self.run.read_file, self.source.config, env, gpu)
-        return replace(self, software=found), said
-
-    def keeping(self, place: bool | str | Path) -> Question:
-        """Return the question whose measurements are kept; see `MeasurementStore.of`."""
-        from rksp.assessment.store import MeasurementStore
-
-        return replace(self, store=MeasurementStore.of(place))
-
-    def evaluated(
-        self,
-        options: MeasureOptions,
-        progress: Progress = lambda done, total, label: None,
-    ) -> Evaluation:
-        """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.pipeline import gather
-
-        evidence = gather(self.source, options, store=self.store, progress=progress)
-        return self.judged(evidence, progress=progress)
-
-    def judged(self, evidence: Evidence, **more: Any) -> Evaluation:
-        """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
-        from rksp.assessment.pipeline import judge
-
-        others = self.run.alternatives()
-        more |= {"classifier": self.classifier, "alternatives": others, **self.bars}
-        return judge(evidence, self.run.recipe, **more)
-
-    def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
-        """Return the report that needs no measurement; None if one of the seeds needs one."""
-        from rksp.assessment.pipeline import known
-
-        recipe = self.run.recipe
-        found = [known(self.source, options, recipe, self.store) for options in seeds]
-        evidence = [one for one in found if one is not None]
-        if len(evidence) < len(found):
-            return None
-        return self.reported([self.judged(one) for one in evidence])
-
-    def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
-        """Return the document of the evaluations, one a seed."""
-        from rksp.assessment.pipeline import score_report
-
-        report = score_report(self.run.recipe, evaluations)
-        faults = () if self.software is None else self.software.findings
-        more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
-        report = report.model_copy(update=more).finite()
-        return self.run.written_in(report)
+def said_by(read: RecipeFile) -> Start | None:
+    """Return how a run starts by its file; None where that names no weights."""
+    if not read.names_weights:
+        return None
+    return Start(kind="elsewhere", because=f"{read.path.name} names weights")
 
 
 def refuse_unknown(read: RecipeFile) -> None:

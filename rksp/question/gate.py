@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,10 @@ from rksp.checks.registry import (
     select_findings,
     setting_line,
 )
+from rksp.documents.answer import FromPublished, Untold
 from rksp.documents.base import GateReport
-from rksp.documents.finding import LEVELS, Edit, Finding, Level
 from rksp.documents.finding import RISK as RISK
+from rksp.documents.finding import Edit, Finding, Level
 from rksp.documents.score import (
     ComparisonReport,
     NotRunReport,
@@ -26,21 +26,29 @@ from rksp.documents.score import (
     SeedReport,
     SummaryReport,
 )
-from rksp.documents.verdict import combined
-from rksp.ground.errors import InputError, nearest
+from rksp.documents.verdict import Verdict, combined
+from rksp.ground.flags import assignments
 from rksp.ground.text import one_line, short
+from rksp.question import said as words
 from rksp.recipe_files.said.ignored import apply_comments
-from rksp.report import words
 
 if TYPE_CHECKING:
-    from rksp.documents.grid import Record
-    from rksp.run import Run
+    from rksp.documents.terms import Gate, Terms
+    from rksp.question.run import Run
 
 UNDECIDED = "RKSP002"
 _ON_DISK = ("config", "checkpoint", "training config")
-DEFAULT_BAR = 0.5
-_WORDS = ("error", "warning", "unknown", "never")
-_UNKNOWN = ("cannot tell", "not assessed")  # verdicts without an answer
+_UNTOLD = {
+    Verdict.CANNOT_TELL: ("cannot-tell", "rksp cannot tell"),
+    Verdict.NOT_ASSESSED: ("not-assessed", "The risk was not assessed"),
+}
+_LAUNCH = {
+    "ok": "yes",
+    "caution": "caution",
+    "risk": "no",
+    "cannot tell": "unknown",
+    "not assessed": "unknown",
+}
 _MOST = 2000  # bytes of a summary
 _LONGEST = 400  # characters of its reason and of its command
 
@@ -54,7 +62,7 @@ def issues(report: ScoreReport) -> tuple[Finding, ...]:
 def deciding(report: ScoreReport) -> SeedReport:
     """Return the first seed whose verdict on the risk is the report's."""
     for seed in report.seeds:
-        if (seed.risk.verdict if seed.risk else "not assessed") == report.risk_verdict:
+        if seed.risk.verdict == report.risk_verdict:
             return seed
     return report.seeds[0]
 
@@ -101,12 +109,10 @@ def from_root(name: str) -> str:
 
 
 def _verdict(report: ScoreReport) -> list[Finding]:
-    seed = deciding(report)
-    risk = seed.risk
-    if risk is None:
-        return [_undecided("not-assessed", f"The risk was not assessed: {seed.risk_missing}.")]
-    if report.risk_verdict == "cannot tell":
-        return [_undecided("cannot-tell", f"rksp cannot tell: {'; '.join(risk.reasons)}.")]
+    risk = deciding(report).risk
+    if isinstance(risk, Untold):
+        name, said = _UNTOLD[risk.verdict]
+        return [_undecided(name, f"{said}: {'; '.join(risk.reasons)}.")]
     if report.risk_verdict == "ok":
         return []
     answer, fix = words.answer(report, risk), risk.counterfactual or ""
@@ -130,133 +136,53 @@ def _undecided(name: str, message: str, fix: str = "") -> Finding:
     return Finding(code=UNDECIDED, name=name, level=Level.NOTE, message=message, fix=fix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """The meaning of `--fail-on`.
-
-    Attributes:
-        fail_on: The bars as given, joined by commas.
-        bar: P(failed) at which the verdict becomes "risk".
-        level: Findings of this level or worse fail too; None if nothing fails.
-        stops_unknown: The gate also fails where rksp cannot tell.
-    """
-
-    fail_on: str
-    bar: float = DEFAULT_BAR
-    level: str | None = "error"
-    stops_unknown: bool = False
-
-    @classmethod
-    def parse(cls, asked: str | Sequence[str]) -> Gate:
-        """Parse bars: a probability, `error` or `warning`, and `unknown`; or `never` alone.
-
-        Args:
-            asked: One or several, each of which may hold several after commas.
-
-        Raises:
-            InputError: One of them is none of these, or two contradict each other.
-        """
-        text = asked if isinstance(asked, str) else ",".join(asked)
-        found = [one.strip() for one in text.split(",")]
-        bars = [_probability(one) for one in found if one not in _WORDS]
-        if len(bars) > 1 or ("never" in found and len(found) > 1):
-            raise InputError(
-                f"--fail-on {text!r:.200} contradicts itself; give one probability, or never alone."
-            )
-        level = None if "never" in found else "warning" if "warning" in found else "error"
-        bar = next(iter(bars), DEFAULT_BAR)
-        return cls(fail_on=text, bar=bar, level=level, stops_unknown="unknown" in found)
-
-    def is_at_least(self, other: Gate) -> bool:
-        """Tell whether whatever fails the other gate fails this one too."""
-        return (
-            self.bar <= other.bar
-            and (other.level is None or self.reaches(other.level))
-            and self.stops_unknown >= other.stops_unknown
-        )
-
-    def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
-        """Return which issues fail; with a baseline, only new and worse ones."""
-        failing = [issue for issue in issues(report) if self._counts(issue)]
-        if baseline is not None:
-            failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
-        is_unknown = self.stops(report.risk_verdict) and not failing
-        unknown = [issue for issue in issues(report) if issue.code == UNDECIDED and is_unknown]
-        return GateReport(
-            fail_on=self.fail_on,
-            failed=bool(failing) or is_unknown,
-            only_unknown=is_unknown,
-            issues=[issue.key for issue in failing or unknown],
-            reasons=[f"{issue.code} {issue.message.rstrip('.')}" for issue in failing or unknown],
-        )
-
-    def fails(self, cell: Record) -> bool:
-        """Return True if a cell of a grid fails; its verdict must be by `bar`."""
-        if self.level is None:
-            return False
-        return cell["verdict"] == "risk" or any(
-            self.reaches(finding["level"]) for finding in cell["findings"]
-        )
-
-    def _counts(self, issue: Finding) -> bool:
-        return self.level is not None and (issue.code == RISK or self.reaches(issue.level))
-
-    def stops(self, verdict: str) -> bool:
-        """Tell whether this verdict has no answer and the gate stops at that."""
-        return self.stops_unknown and verdict in _UNKNOWN
-
-    def reaches(self, level: str) -> bool:
-        """Tell whether a finding of this level fails the gate."""
-        return self.level is not None and LEVELS.index(level) >= LEVELS.index(self.level)
+def judge(gate: Gate, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
+    """Return which issues fail; with a baseline, only new and worse ones."""
+    failing = [issue for issue in issues(report) if _counts(gate, issue)]
+    if baseline is not None:
+        failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
+    is_unknown = gate.stops(report.risk_verdict) and not failing
+    unknown = [issue for issue in issues(report) if issue.code == UNDECIDED and is_unknown]
+    return GateReport(
+        fail_on=gate.fail_on,
+        failed=bool(failing) or is_unknown,
+        only_unknown=is_unknown,
+        issues=[issue.key for issue in failing or unknown],
+        reasons=[f"{issue.code} {issue.message.rstrip('.')}" for issue in failing or unknown],
+    )
 
 
-def _probability(text: str) -> float:
-    try:
-        bar = float(text)
-    except ValueError:
-        hint = nearest(text, _WORDS, count=1) or "."
-        raise InputError(
-            f"--fail-on {text!r:.200} is neither a probability nor error, warning, unknown or never"
-            f"{hint}"
-        ) from None
-    if not 0 < bar <= 1:
-        raise InputError(f"--fail-on is {text}, but must be a probability above 0 and at most 1.")
-    return bar
+def _counts(gate: Gate, issue: Finding) -> bool:
+    return gate.level is not None and (issue.code == RISK or gate.reaches(issue.level))
 
 
 def finished(
     report: ScoreReport,
     run: Run,
-    gate: Gate,
+    terms: Terms,
     since: Callable[[ScoreReport], ComparisonReport] | None = None,
-    *,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
-    levels: Mapping[str, str] | None = None,
-) -> tuple[ScoreReport, list[str]]:
+) -> tuple[ScoreReport, tuple[str, ...]]:
     """Return a report with the findings that count, its gate, and what changed since an older one.
 
     Comments of the run file silence no error, and nothing that fails the gate.
 
     Args:
-        report: From `rksp.run.Question`.
+        report: From `Question.reported`.
         run: The run that it is about.
-        gate: What fails.
+        terms: Which findings count, and what fails.
         since: Compares the report with an older one.
-        select: Codes, beginnings of codes or names of the checks to report; none means all.
-        ignore: The same of those that are left out.
-        levels: Check -> the level that replaces its own.
 
     Returns:
         The report, and a sentence for each comment that cannot silence what it names.
     """
-    listed = select_findings(report.findings, select, ignore, levels)
+    gate, levels = terms.gate, assignments(terms.levels, "--level")
+    listed = select_findings(report.findings, terms.select, terms.ignore, levels)
     fields = {
         one.code: "the software" if one.code.startswith("RKSA") else blamed_field(one.code)
         for one in listed
     }
     found = apply_comments(listed, fields, run.origins, run.file, gate.reaches)
-    dropped = {check.code: check for check in left_out(select, ignore)}
+    dropped = {check.code: check for check in left_out(terms.select, terms.ignore)}
     silenced = [
         NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
         for finding, place in found.silenced
@@ -274,31 +200,35 @@ def finished(
     )
     changed = None if since is None else since(report)
     report = summarized(
-        report.model_copy(update={"gate": gate.judge(report, changed), "baseline": changed})
+        report.model_copy(update={"gate": judge(gate, report, changed), "baseline": changed})
     )
     fails = {"error": "an error"}
-    return report, [
+    return report, tuple(
         f"{place} cannot ignore {one.code}, "
         f"{fails.get(one.level, f'a {one.level}, which fails the gate')}; type --ignore {one.code}"
         for one, place in found.refused
-    ]
+    )
 
 
 def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
     risk, edits = deciding(report).risk, edits_of(report)
-    known = risk and risk.published
     launch = _launch(report)
     write = " --write" if report.next_command.startswith("rksp fix ") else ""
     summary = SummaryReport(
         launch=launch,
+        learning_rate=report.recipe.learning_rate,
         why=_why(report, launch)[:_LONGEST],
-        probability_failed=risk and risk.probability_failed,
-        low=risk and risk.probability_failed_low,
-        high=risk and risk.probability_failed_high,
-        start_here=risk and risk.start_here,
-        likely_edge=risk and risk.likely_edge,
-        do_not_exceed=known.highest if known else risk and risk.do_not_exceed,
+        probability_failed=risk.number("probability_failed"),
+        low=risk.number("probability_failed_low"),
+        high=risk.number("probability_failed_high"),
+        start_here=risk.number("start_here"),
+        likely_edge=risk.number("likely_edge"),
+        do_not_exceed=(
+            risk.published.highest
+            if isinstance(risk, FromPublished)
+            else risk.number("do_not_exceed")
+        ),
         edits=edits,
         next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
@@ -307,7 +237,7 @@ def summarized(report: ScoreReport) -> ScoreReport:
 
 def is_fixable(report: ScoreReport) -> bool:
     """Tell whether `rksp fix` helps: no launch, and the edit that matters most has a place."""
-    return _launch(report) == "no" and any(edit.file for edit in edits_of(report)[:1])
+    return _launch(report) in ("no", "caution") and any(edit.file for edit in edits_of(report)[:1])
 
 
 def edits_of(report: ScoreReport) -> list[Edit]:
@@ -332,27 +262,21 @@ def render(report: ScoreReport) -> str:
 
 
 def _launch(report: ScoreReport) -> str:
-    gate, risk = report.gate, deciding(report).risk
-    is_held = gate is not None and gate.failed and not gate.only_unknown
-    if (
-        is_held
-        or report.risk_verdict == "risk"
-        or any(one.level is Level.ERROR for one in report.findings)
-    ):
+    """Return what the word means for a launch; what fails the gate is not launched."""
+    gate = report.gate
+    if gate is not None and gate.failed and not gate.only_unknown:
         return "no"
-    is_answered = risk is not None and report.risk_verdict not in _UNKNOWN
-    return "yes" if is_answered and report.recipe.learning_rate is not None else "unknown"
+    if report.recipe.learning_rate is None and report.verdict != "risk":
+        return "unknown"
+    return _LAUNCH[report.verdict]
 
 
 def _why(report: ScoreReport, launch: str) -> str:
     risk = deciding(report).risk
-    if launch == "unknown" and risk is not None and report.recipe.learning_rate is None:
-        start = "" if risk.start_here is None else f"; start at {short(risk.start_here, 2)}"
+    if launch == "unknown" and report.recipe.learning_rate is None:
+        first = risk.number("start_here")
+        start = "" if first is None else f"; start at {short(first, 2)}"
         return f"No learning rate was given{start}."
-    if risk is not None and launch == "yes":
-        rate, most = report.recipe.learning_rate or 0.0, risk.do_not_exceed
-        above = ""
-        if most is not None and rate > most:
-            above = f"; the rate is above do_not_exceed, {short(most, 2)}"
-        return f"{words.answer(report, risk)}{above}."
+    if launch == "yes":
+        return f"{words.answer(report, risk)}."
     return next((one.message for one in issues(report)), report.verdict)

@@ -1,0 +1,1 @@
+"""The room of the question: a run, its terms, and the finished answer."""

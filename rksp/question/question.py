@@ -1,0 +1,200 @@
+"""A question: a run beside its model and the terms; `answer` gives the finished report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rksp.documents.terms import Terms
+from rksp.question.run import Run
+from rksp.recipe_files.said.origin import Origin, OriginKind
+
+if TYPE_CHECKING:  # a run is read without what measures a model
+    from rksp.assessment.evidence import Evidence
+    from rksp.assessment.pipeline import Evaluation
+    from rksp.assessment.store import MeasurementStore
+    from rksp.checks.advisories import Audit
+    from rksp.classifiers.edge_model import EdgePredictor
+    from rksp.documents.options import MeasureOptions
+    from rksp.documents.own_runs import HistoryReport
+    from rksp.documents.score import ComparisonReport, ScoreReport
+    from rksp.ground.model import Progress
+    from rksp.models.source import ModelSource
+
+Notes = tuple[str, ...]  # a line each
+Since = Callable[["ScoreReport"], "ComparisonReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A run beside its model, and all else that its answer depends on but for the measurement.
+
+    Attributes:
+        run: The run.
+        source: Its model.
+        classifier: The model of the edge that answers; None stands for the shipped one.
+        own_runs: The past runs that the classifier knows.
+        unlearned: Why the past runs move nothing, a clause; empty where they do.
+        software: The known faults of the software that trains; None where it is not known.
+        terms: What it is judged by.
+        store: Where measurements are kept; None keeps none.
+    """
+
+    run: Run
+    source: ModelSource
+    classifier: EdgePredictor | None = None
+    own_runs: HistoryReport | None = None
+    unlearned: str = ""
+    software: Audit | None = None
+    terms: Terms = field(default_factory=Terms)
+    store: MeasurementStore | None = None
+
+    @classmethod
+    def of(cls, run: Run, source: ModelSource, terms: Terms | None = None) -> Question:
+        """Return the question about a run and the source of its target; see `Run.with_model`."""
+        run, source = run.with_model(source)
+        return cls(run=run, source=source, terms=terms or Terms())
+
+    def learning(self, paths: Sequence[Path]) -> Question:
+        """Return the question to a classifier that also knows past runs.
+
+        Args:
+            paths: Files and folders of past runs.
+
+        Raises:
+            InputError: A path holds no run that can be read.
+        """
+        if not paths:
+            return self
+        from rksp.assessment.risk import choose_model
+        from rksp.own_runs.scorecard import learn
+
+        model, read = learn(paths, self.source, self.run.recipe)
+        reasons = sorted({ladder.unused for ladder in read.ladders})
+        why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
+        choice = choose_model(self.run.recipe, self.source.start)
+        is_of_tuning = choice.model == "fine-tuning"
+        used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
+        if not why and is_of_tuning not in used:
+            kinds = ("random", "trained")
+            why = (
+                f"they start from {kinds[not is_of_tuning]} weights, the target from "
+                f"{kinds[is_of_tuning]} ones"
+            )
+        return replace(self, classifier=model, own_runs=read, unlearned=why)
+
+    def applying(self, levers: Sequence[str]) -> Question:
+        """Return the question about the run with levers, such as `["qk_norm", "warmup=500"]`.
+
+        Raises:
+            InputError: A lever is unknown, or cannot be applied to this run.
+        """
+        if not levers:
+            return self
+        from rksp.assessment.levers import apply_levers
+        from rksp.models.declared import Declared
+
+        applied = apply_levers(
+            levers,
+            Declared(self.source.config, self.source.task),
+            self.run.recipe,
+            start=self.source.start,
+            model=self.classifier,
+        )
+        said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
+        run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
+        return replace(self, run=run, classifier=applied.model)
+
+    def audited(self) -> tuple[Question, Notes]:
+        """Return the question with the known faults of the software, and what to say of them.
+
+        Raises:
+            InputError: The file of the software cannot be read.
+        """
+        env, gpu = self.terms.env, self.terms.gpu
+        if env is None and self.run.read_file is None:
+            return self, ()
+        from rksp.checks.software import audited
+
+        found, said = audited(self.run.read_file, self.source.config, env, gpu)
+        return replace(self, software=found), said
+
+    def keeping(self, place: bool | str | Path) -> Question:
+        """Return the question whose measurements are kept; see `MeasurementStore.of`."""
+        from rksp.assessment.store import MeasurementStore
+
+        return replace(self, store=MeasurementStore.of(place))
+
+    def answer(
+        self, seeds: Sequence[MeasureOptions], baseline: ScoreReport | None = None
+    ) -> ScoreReport:
+        """Measure what has to be measured, and return the finished report.
+
+        Args:
+            seeds: How to measure, one for each initialization.
+            baseline: An older report; only what is new or worse fails the gate.
+
+        Raises:
+            InputError: An option, the probe or the model cannot be used, or the baseline cannot be
+                compared.
+        """
+        report = self.reported([self.evaluated(options) for options in seeds])
+        return self.finished(report, baseline)[0]
+
+    def finished(
+        self, report: ScoreReport, baseline: ScoreReport | None = None
+    ) -> tuple[ScoreReport, Notes]:
+        """Return a report with its findings, gate, comparison and summary, and what to say of it.
+
+        Args:
+            report: From `reported`.
+            baseline: See `answer`.
+        """
+        from rksp.question.compare import compare
+        from rksp.question.gate import finished
+
+        since = None if baseline is None else partial(compare, baseline, strict=True)
+        return finished(report, self.run, self.terms, since)
+
+    def evaluated(
+        self,
+        options: MeasureOptions,
+        progress: Progress = lambda done, total, label: None,
+    ) -> Evaluation:
+        """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
+        from rksp.assessment.pipeline import gather
+
+        evidence = gather(self.source, options, store=self.store, progress=progress)
+        return self.judged(evidence, progress=progress)
+
+    def judged(self, evidence: Evidence, **more: Any) -> Evaluation:
+        """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
+        from rksp.assessment.pipeline import judge
+
+        others = self.run.alternatives()
+        more |= {"classifier": self.classifier, "alternatives": others, "terms": self.terms}
+        return judge(evidence, self.run.recipe, **more)
+
+    def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
+        """Return the report that needs no measurement; None if one of the seeds needs one."""
+        from rksp.assessment.pipeline import known
+
+        recipe = self.run.recipe
+        found = [known(self.source, options, recipe, self.store) for options in seeds]
+        evidence = [one for one in found if one is not None]
+        if len(evidence) < len(found):
+            return None
+        return self.reported([self.judged(one) for one in evidence])
+
+    def reported(self, evaluations: Sequence[Evaluation]) -> ScoreReport:
+        """Return the document of the evaluations, one a seed."""
+        from rksp.assessment.pipeline import score_report
+
+        report = score_report(self.run.recipe, evaluations)
+        faults = () if self.software is None else self.software.findings
+        more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
+        report = report.model_copy(update=more).finite()
+        return self.run.written_in(report)
