@@ -72,6 +72,8 @@ def train_all(path: Path) -> None:
     from lab.zoo.kinds import KINDS
 
     done = {(row["kind"], row["draw"]) for row in read(path)}
+    if path.exists() and not (text := path.read_text()).endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1])  # a kill cut the last line off
     for draw in range(DRAWS):
         for kind in KINDS:
             if (kind, draw) not in done:

@@ -142,7 +142,37 @@ def gated(s, h):
     return h + s.up(h)
 
 
+def channels_first(s, h):
+    # A norm over the features where they are no longer last.
+    t = h.transpose(1, 2)
+    t = (t - t.mean(1, keepdim=True)) / (t.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+    h = sum([h, s.mix(t.transpose(1, 2))])
+    return torch.stack([h, s.up(t.transpose(1, 2))]).sum(0)
+
+
+def shares(s, h):
+    # A softmax by hand divides by a sum, which is no norm.
+    weights = h.exp() / h.exp().sum(-1, keepdim=True)
+    return h + s.mix(h) * weights + s.up(h)
+
+
+def joined(s, h):
+    # One matrix reads what attends and what does not.
+    n = F.rms_norm(h, (WIDTH,))
+    both = torch.cat([s.mix(n), F.silu(s.up.a(n))], -1)
+    return h + both @ torch.cat([s.mix.w[0], s.up.c.weight.T])
+
+
+def highway(s, h):
+    gate = torch.sigmoid(s.up(h))
+    return h * (1 - gate) + s.mix(F.rms_norm(h, (WIDTH,))) * gate
+
+
 OWN = {
+    "channels first, sums of lists": (lambda: Block(channels_first), ("pre", 0, 1, 0)),
+    "a softmax by hand": (lambda: Block(shares), ("none", 0, 1, 0)),
+    "branches joined by one matrix": (lambda: Block(joined), ("pre", 0, 1, 0)),
+    "a highway, which has no stream": (lambda: Block(highway), None),
     "functional norm before": (lambda: Block(before), ("pre", 0, 0, 0)),
     "own RMS after each branch": (
         lambda: Block(after_branch, n=Ball(), m=Ball(), mix=Mix(unit)),

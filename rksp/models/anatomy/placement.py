@@ -40,6 +40,7 @@ _PRODUCTS = frozenset(
 )
 _MIXING = frozenset(words("mm mv bmm matmul"))
 _REDUCTIONS = frozenset(words("mean sum var var_mean std std_mean linalg_vector_norm norm amax"))
+_SIZES = frozenset(words("sqrt rsqrt pow abs std std_mean linalg_vector_norm norm square"))
 # What mixes tokens beside products of two things that both depend on the state.
 _SOFTMAX = frozenset(words("_softmax softmax _safe_softmax"))
 _MIXERS = frozenset(words("cumsum cumprod logcumsumexp convolution _fft_r2c roll"))
@@ -181,7 +182,7 @@ class _Reading:
         if node.op not in ("mul", "div", "true_divide") or len(given) != 2:
             return None
         pairs = [given] if node.op != "mul" else [given, given[::-1]]
-        return next((a for a, by in pairs if self._is_statistic(a, by)), None)
+        return next((a for a, by in pairs if self._is_statistic(a, by, _SIZES)), None)
 
     def _is_centered(self, norm: int) -> bool:
         """Tell whether a norm takes the mean away first."""
@@ -194,18 +195,25 @@ class _Reading:
             here = below
         return False
 
-    def _is_statistic(self, of: int, index: int) -> bool:
-        """Tell whether a node is one number a row, computed from the row and no weight matrix."""
+    def _is_statistic(self, of: int, index: int, must: frozenset[str] = frozenset()) -> bool:
+        """Tell whether a node is one number a row, computed from the row and no weight matrix.
+
+        One of the operations `must` is on the way, if there are any: a sum alone, as of a softmax
+        written by hand, is no size.
+        """
         while self.nodes[index].op in ("expand", "expand_as", "copy") and self._inputs(index):
             index = self._inputs(index)[0]
-        shape, width = self.nodes[index].shape, self.nodes[of].shape[-1:]
-        if not width or shape[-1:] not in ((1,), ()) or width == (1,):
+        whole, shape = self.nodes[of].shape, self.nodes[index].shape
+        aligned = zip(reversed(whole), (*reversed(shape), *[1] * len(whole)), strict=False)
+        if not any(of_row > 1 == size for of_row, size in aligned):
             return False
         rows = self._entrywise(of)
         left, seen = [index], {index}
         while left:
             here = left.pop()
             if self.nodes[here].op in _REDUCTIONS:
+                if must and must.isdisjoint(self.nodes[i].op for i in {*seen, *self._inputs(here)}):
+                    return False
                 return not rows.isdisjoint(self._entrywise(here))
             if self.nodes[here].op not in _PRODUCTS and here != self.x:
                 new = [i for i in self._inputs(here) if i not in seen]
