@@ -1,4 +1,4 @@
-"""The registered experiment of the spectrum: its rows resume, its labels, and what is said of it."""
+"""The registered experiment of the spectrum: its rows, its labels, and what is said of it."""
 
 import json
 import re
