@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shlex
 import sys
@@ -21,7 +20,8 @@ from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
 from rksp.ground.model import definite
-from rksp.ground.text import one_line, printable, safe_strings, short, words
+from rksp.ground.text import one_line, printable, safe_strings, words
+from rksp.question.next_step import as_typed
 from rksp.report.formats import (
     PLAIN_WIDTH,
     Output,
@@ -33,7 +33,7 @@ from rksp.report.formats import (
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
-    from rksp.documents.score import ScoreReport, SeedReport
+    from rksp.documents.score import ScoreReport
 
 
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
@@ -42,13 +42,6 @@ _MARKUP = ("html", "junit")  # what a stream cannot encode has a form of its own
 _NOT_THE_ANSWER = words(
     "output_format output exit_zero fail_on baseline threads keep help_all no_cache"
 )
-_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
-_TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
-_TEXTS = "text-classification"
-_LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
-_SHRINKS = ("model_type", "config")
-MAX_TRAINED = 2e7  # parameters of what short runs train unless asked for more
-_MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
 
 
 def load(file: Path, kind: str = "score") -> Any:
@@ -201,92 +194,24 @@ def command_line(
             words += names[:1] if value != defaults.get(parameter.name) else []
         elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
             name = next(one for one in parameter.opts if one.startswith("--"))  # aliases follow
-            words += [word for part in many for word in (name, _typed(part))]
+            words += [word for part in many for word in (name, as_typed(part))]
     return shlex.join(words)
 
 
-def _typed(value: object) -> str:
-    """Write a value as people type it: 6e-4 and not 0.0006; it reads back as the same number."""
-    brief = short(value, 12) if isinstance(value, float) and 0 < value < 0.01 else str(value)
-    return brief if isinstance(value, float) and float(brief) == value else str(value)
-
-
 def next_command(context: typer.Context, report: ScoreReport) -> str:
-    """Return the command that is most useful after this answer; empty where only -v says more.
+    """Return the command of the next step, with the options that were typed; may be empty."""
+    from rksp.question.next_step import next_step
 
-    The edits of a run file that is not to be launched; a ladder of short runs where rksp cannot
-    tell, or else past runs to learn from; the explanation of an error; another rate, if rksp knows
-    a better one; a measurement, if there was none; else a short run of the user's own recipe. Words
-    in capitals are for the user to fill in.
-    """
-    from rksp.documents.answer import CertainFailure
-    from rksp.question.gate import deciding, is_fixable
-    from rksp.report import words
-
+    asked = context.params
+    step = next_step(
+        report,
+        target=asked["target"],
+        has_recipe_file=asked["recipe_file"] is not None,
+        has_data=asked.get("data") is not None,
+    )
     table = context.find_root().command
-    if is_fixable(report) and not context.params["recipe_file"] and isinstance(table, CommandTable):
-        return command_line(context, table.commands["fix"], {"file": context.params["target"]})
-    seed, error = deciding(report), words.reason(report)
-    if report.risk_verdict == "not assessed" and report.target.probe == "nothing":
-        return command_line(context, changed={"evidence": None})
-    if not seed.risk.is_told:
-        ladder = _trial(context, report, "calibrate")
-        return ladder or command_line(context, changed={"runs": ["RUNS"]})
-    if error is None and isinstance(seed.risk, CertainFailure):
-        error = report.findings[0] if report.findings else None  # nothing trains
-    if error is not None and error.level == "error":
-        return f"rksp explain {error.code}"
-    better = _better_rate(report, seed)
-    if better is not None:
-        return command_line(context, changed={"learning_rate": better})
-    if seed.risk.evidence == "config" and not report.target.shape_from:
-        return command_line(context, changed={"evidence": None})
-    return _trial(context, report, "confirm")
-
-
-def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
-    """Return the rate to start with if the recipe has none or one that is at risk."""
-    risk, rate = seed.risk, report.recipe.learning_rate
-    first = risk.number("start_here")
-    if first is None:
-        return None
-    ceiling = None if rate is None else risk.number("do_not_exceed")
-    start = short(min(filter(None, (first, ceiling))), 2)
-    is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or risk.verdict == "risk") else None
-
-
-def _trial(context: typer.Context, report: ScoreReport, name: str) -> str:
-    """Return the command of short runs of the same recipe; empty where rksp cannot train it."""
-    target, recipe = report.target, report.recipe
-    size = math.inf if target.parameters is None else target.parameters
-    has_rate = recipe.learning_rate is not None or name == "calibrate"
-    if not has_rate or not recipe.can_be_stepped or recipe.objective not in _LIKELIHOODS:
+    if step is None or not isinstance(table, CommandTable):
         return ""
-    if recipe.peft != "none" and not target.start.is_stored:
-        return ""
-    table = context.find_root().command
-    is_known = target.kind == "factory" or target.task in (*_TRAINED, _TEXTS)
-    if not is_known or not isinstance(table, CommandTable):
-        return ""
-    command = table.commands[name]
-    changed: dict[str, object] = {"evidence": None}
-    if recipe.precision == "fp8":
-        changed["precision"] = "bf16"  # rksp does not train in fp8
-    if target.task == _TEXTS and context.params.get("data") is None:
-        changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
-    if target.start.kind == "elsewhere":  # the weights are not at hand
-        if name == "confirm":
-            return ""
-        typed = context.params["target"]
-        changed |= {"target": "CHECKPOINT"} | (
-            {} if typed == target.name else {"recipe_file": typed}
-        )
-        return command_line(context, command, changed)
-    if size > MAX_TRAINED and not target.start.is_stored and target.kind in _SHRINKS:
-        changed |= {"shrink": True, "overrides": None, "max_params": None}
-    elif size > _MOST_TRAINED:
-        return ""
-    elif size > MAX_TRAINED:
-        changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
-    return command_line(context, command, changed)
+    if step.word:
+        return f"rksp {step.command} {step.word}"
+    return command_line(context, table.commands[step.command], dict(step.changed))

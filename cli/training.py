@@ -12,7 +12,7 @@ import typer
 from rksp.cli import process
 from rksp.cli import shared_options as shared
 from rksp.cli.options import RUN, Given, Panel, brief, with_options
-from rksp.cli.rendering import MAX_TRAINED, command_line, conclude, emit, made_with, outputs
+from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
 from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
@@ -20,6 +20,7 @@ from rksp.ground.files import check_writable
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, short
+from rksp.question.next_step import MAX_TRAINED
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:

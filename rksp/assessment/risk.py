@@ -79,10 +79,10 @@ def choose_model(recipe: Recipe, start: Start) -> Choice:
 
     Args:
         recipe: How the model is to be trained.
-        start: What the target holds, or what is decided of it.
+        start: From `decide_start`.
     """
     doubts = tuple(uncovered(recipe))
-    if not decide_start(start, recipe=recipe).is_scratch:
+    if not start.is_scratch:
         return Choice(model="fine-tuning")
     if recipe.objective not in SEEN_OBJECTIVES:
         unseen = f"the labelled runs include no objective {recipe.objective}"
@@ -92,7 +92,7 @@ def choose_model(recipe: Recipe, start: Start) -> Choice:
 
 def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
     """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
-    choice = choose_model(recipe, start)
+    choice = choose_model(recipe, decide_start(start, recipe=recipe))
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 
@@ -409,7 +409,7 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
         if over > _FAR and name not in OPTIMIZERS
     ]
     if inputs.optimizer not in ("adamw", *OPTIMIZERS):
-        found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
+        found.append(f"the labelled runs include no optimizer {inputs.optimizer}")
     if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
         found.append(
             "the blocks have no normalization, and all labelled runs without it but one sweep are "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-__version__ = "0.11.0"  # of rksp; pyproject.toml reads it here
+__version__ = "0.12.0"  # of rksp; pyproject.toml reads it here
 
 
 def version(package: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.documents.terms import Terms
 from rksp.question.run import Run
+from rksp.recipe.start import decide_start
 from rksp.recipe_files.said.origin import Origin, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -75,7 +76,8 @@ class Question:
         model, read = learn(paths, self.source, self.run.recipe)
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        choice = choose_model(self.run.recipe, self.source.start)
+        start = decide_start(self.source.start, recipe=self.run.recipe)
+        choice = choose_model(self.run.recipe, start)
         is_of_tuning = choice.model == "fine-tuning"
         used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
         if not why and is_of_tuning not in used:
@@ -154,10 +156,19 @@ class Question:
             baseline: See `answer`.
         """
         from rksp.question.compare import compare
-        from rksp.question.gate import finished
+        from rksp.question.gate import finished, summarized
+        from rksp.question.next_step import next_step, written
 
         since = None if baseline is None else partial(compare, baseline, strict=True)
-        return finished(report, self.run, self.terms, since)
+        report, notes = finished(report, self.run, self.terms, since)
+        if self.source.kind == "module":  # no command names it
+            return report, notes
+        run = self.run
+        typed = run.target if run.is_typed else run.named
+        has_file = run.is_typed and bool(run.named)
+        step = next_step(report, target=typed, has_recipe_file=has_file, has_data=False)
+        command = written(step, run)
+        return summarized(report.model_copy(update={"next_command": command})), notes
 
     def evaluated(
         self,

@@ -72,6 +72,15 @@ def called(*arguments, **more) -> dict:
 CONFIG = ["--evidence", "config"]
 CASES = {
     "plain": (["gpt2", "--lr", "6e-4", *CONFIG], ["gpt2"], {"lr": 6e-4, "evidence": "config"}),
+    "terms": (
+        [
+            *("gpt2", "--lr", "6e-4", "--fail-on", "0.1", "--risk", "0.05"),
+            "--ignore=RKSP503",
+            *CONFIG,
+        ],
+        ["gpt2"],
+        {"lr": 6e-4, "bar": 0.1, "risk": 0.05, "ignore": "RKSP503", "evidence": "config"},
+    ),
     "without a rate": (["gpt2", *CONFIG], ["gpt2"], {"evidence": "config"}),
     "levers": (
         ["gpt2", "--lr", "6e-4", "--apply", "first_warmup=400,qk_norm", *CONFIG],

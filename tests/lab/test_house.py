@@ -6,7 +6,8 @@ from graphlib import CycleError
 
 import pytest
 
-from lab.house import arrows, climbs, floors, modules, walk
+from lab.house import arrows, carries, climbs, code_lines, floors, modules, walk
+from rksp.recipe import Recipe
 
 
 def test_a_floor_is_the_longest_chain_below() -> None:
@@ -34,8 +35,21 @@ def test_our_house_stands_on_its_ground_and_holds_nothing_of_the_lab() -> None:
     assert [name for name in modules() if "lab" in name.split(".")] == []
 
 
-def test_a_recipe_walks_from_the_score_to_the_report() -> None:
+def test_a_rate_walks_from_the_score_to_the_report() -> None:
     stays = walk()
     assert stays[0] == "rksp.scoring:score"
     assert "rksp.assessment.pipeline:score_report" in stays
-    assert len(stays) == len(set(stays))
+    assert len(stays) > len(set(stays))  # a function that is called again is a stay again
+
+
+def test_a_container_carries_the_rate_and_another_one_does_not() -> None:
+    recipe = Recipe(learning_rate=6.1234e-4)
+    assert carries(recipe, 6.1234e-4) and carries((recipe,), 6.1234e-4)
+    assert not carries(((recipe,),), 6.1234e-4) and not carries(recipe, 1e-3)
+
+
+def test_code_is_what_is_left_without_docstrings_blanks_comments_and_imports() -> None:
+    head = '"""Doc."""\n\nimport os\n\n\n'
+    text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
+    text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
+    assert code_lines(text) == 2
