@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from lab.zoo import build_member
 from lab.zoo.config import ZooConfig
 from lab.zoo.kinds import KINDS, build_kind
+from rksp.datasets.probe import make_probe
 from rksp.measure.snapshots import collect
+from rksp.models.declared import Declared
 from rksp.models.resolve import resolve_tiny
 from rksp.models.streaming.stream import open_stream
 
@@ -290,6 +292,21 @@ FAMILIES = {
 def test_hugging_face_s_code_is_read(family):
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 32}
     assert read(build_member(family, shape, seed=0)) == FAMILIES[family]
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *("dots1", "exaone4", "glm4_moe", "qwen3_vl", "xlnet", "cohere2", "qwen3_5"),
+        *("qwen2_moe", "deepseek_v2", "qwen3_next", "gemma3", "falcon", "t5"),
+    ],
+)
+def test_a_type_does_what_its_row_says(model_type):
+    source = resolve_tiny(model_type)
+    said = Declared(source.config, source.task).placement
+    probe = make_probe(source, num_sequences=2, sequence_length=24)
+    found = collect(source.build(0), probe.batch, consume=lambda transition: None).placement
+    assert (found.norm, found.kind.items() <= said.kind.items()) == (said.norm, True)
 
 
 @pytest.mark.parametrize("family", ["olmo2", "gpt_neox"])

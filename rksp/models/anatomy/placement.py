@@ -152,7 +152,7 @@ class _Reading:
     def _main(self, index: int) -> int | None:
         """Return what a node only renames, reshapes, scales or shifts; None for any other."""
         node, given = self.nodes[index], self._inputs(index)
-        if len(given) == 2 and node.op == "sub" and self._is_statistic(*given):
+        if len(given) == 2 and node.op == "sub" and self._is_statistic(given[0], given[1]):
             return given[0]  # centered
         if len(given) == 2 and node.op == "copy":
             return given[1]  # a view of what was written to
