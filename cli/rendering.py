@@ -205,7 +205,7 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     asked = context.params
     step = next_step(
         report,
-        target=asked["target"],
+        target=asked["target"][0],
         has_recipe_file=asked["recipe_file"] is not None,
         has_data=asked.get("data") is not None,
     )

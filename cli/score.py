@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rksp.cli.process import Report
+    from rksp.documents.files import FilesReport
     from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
@@ -47,6 +48,15 @@ Target = Annotated[
     typer.Argument(
         help="A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
         "or a trainer's run file that describes its model."
+    ),
+]
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        help="Run files, folders of them, patterns, a model type (gpt2), a config.json, a "
+        "checkpoint folder, a Hub id, or module:factory; several give one table.",
+        metavar="TARGET",
+        show_default=False,
     ),
 ]
 Seeds = Annotated[
@@ -81,7 +91,7 @@ _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 @brief(f"target {RUN} precision is_pretrained evidence output fail_on verbose")
 def score(
     context: typer.Context,
-    target: Target,
+    target: Targets,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     of: Annotated[shared.RunOptions, Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
@@ -97,11 +107,20 @@ def score(
     with loading():
         from rksp.checks.registry import select_findings
     with collector_paused():
-        files = outputs(output.output_format, output.output)
+        from rksp.question.files import are_many
+
+        is_many = are_many(target)
+        files = outputs(output.output_format, output.output, "files" if is_many else "score")
         terms = Terms(**{name: getattr(gate, name) for name in Terms.model_fields})
         baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
-        run = of.run(target, recipe)
+        if is_many:
+            several = _several(target, recipe, of, model, past, terms, apply)
+            emit(several, output.output_format, files)
+            code = conclude(several, exit_zero=gate.exit_zero)
+            is_broken = any(row.is_named and row.report is None for row in several.rows)
+            return 2 if is_broken and code != 1 else code
+        run = of.run(target[0], recipe)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
         process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
@@ -121,11 +140,37 @@ def score(
         measured = process.counted_threads(measure).at_seeds(seeds)
         if measure.evidence == "config" and seeds > 1:
             shared.say(["A configuration has no seed, so there is one answer."])
-        result = _scored(question, measured, terminal, shown, target, is_cached=not no_cache)
+        result = _scored(question, measured, terminal, shown, target[0], is_cached=not no_cache)
     with collector_paused():
         result = finish(result, baseline, is_last=True)
         emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _several(
+    targets: Sequence[str],
+    recipe: Given[Recipe],
+    of: shared.RunOptions,
+    model: shared.ModelOptions,
+    past: shared.LearnOptions,
+    terms: Terms,
+    apply: str | None,
+) -> FilesReport:
+    """Answer for several files and targets by their configurations, in one process."""
+    from rksp.question.files import answered
+    from rksp.question.run import holds_a_run
+
+    process.quiet_transformers()
+    config = [MeasureOptions(evidence="config")]
+
+    def answer(name: str, is_of_folder: bool) -> ScoreReport | None:
+        if is_of_folder and not holds_a_run(name):
+            return None
+        question = _question(of.run(name, recipe), model, past, terms, apply)
+        return question.audited()[0].answer(config)
+
+    with process.stdout_for_us_alone():
+        return answered(targets, answer, fail_on=",".join(terms.fail_on))
 
 
 def _question(

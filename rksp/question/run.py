@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
-_RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
+RUN_SUFFIXES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
 _UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
 _DEVICES = (1, 8, 64, 1024)
 _LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
@@ -360,12 +360,25 @@ def is_run_file(target: str) -> bool:
     if path.name == "training_args.bin":
         return True
     if path.suffix != ".json":
-        return path.suffix in _RUN_FILES
+        return path.suffix in RUN_SUFFIXES
     from rksp.recipe_files.parse.document import load_document
     from rksp.recipe_files.registry import matches_any
 
     document = load_document(path)
     return not document.has("model_type") and matches_any(document)
+
+
+def holds_a_run(name: str) -> bool:
+    """Tell whether a file found in a folder is a run file: it sets a learning rate or a model."""
+    from rksp.recipe_files.registry import read_recipe_file
+
+    try:
+        read = read_recipe_file(Path(name), devices=1)
+    except InputError:
+        return False
+    rate = next((one for one in read.fields if one.name == "learning_rate"), None)
+    is_set = rate is not None and rate.origin.kind in (OriginKind.FILE, OriginKind.COMPUTED)
+    return is_set and (read.target is not None or read.understood > 1)
 
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:

@@ -25,9 +25,10 @@ KINDS = {
     "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
     "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
+    "files": ("rksp.documents.files:FilesReport", "rksp.report.files:blocks"),
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }
-_LISTED = ("score", "grid")  # kinds whose issues code hosts list
+_LISTED = ("score", "grid", "files")  # kinds whose issues code hosts list
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
@@ -57,7 +58,7 @@ FORMATS = (
     Format("json", ".json", KINDS, "rksp.documents.base:Document.to_json"),
     Format("markdown", ".md", KINDS, "rksp.report.markdown:render"),
     Format("sarif", ".sarif", _LISTED, "rksp.report.machines:sarif"),
-    Format("junit", ".xml", ("score", "confirm", "grid"), "rksp.report.machines:junit"),
+    Format("junit", ".xml", ("score", "confirm", "grid", "files"), "rksp.report.machines:junit"),
     Format("github", "", _LISTED, "rksp.report.machines:github"),
     Format("gitlab", "", _LISTED, "rksp.report.machines:gitlab"),
     Format("html", ".html", KINDS, "rksp.report.html:render"),

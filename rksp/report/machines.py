@@ -16,10 +16,12 @@ from xml.etree import ElementTree
 from rksp.checks.registry import CHECKS
 from rksp.documents.answer import FromEdge
 from rksp.documents.confirm import ConfirmReport
+from rksp.documents.files import FileRow, FilesReport
 from rksp.documents.finding import Edit, Finding, Level
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.grid.table import ANSWERS
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report import words
@@ -69,10 +71,12 @@ class Listing:
         return hashlib.sha256(f"{self.identity}\n{issue.key}".encode()).hexdigest()
 
 
-def listing(report: ScoreReport | GridReport) -> Listing:
+def listing(report: ScoreReport | GridReport | FilesReport) -> Listing:
     """Return the issues of a report with their places and states."""
     if isinstance(report, GridReport):
         return _of_grid(report)
+    if isinstance(report, FilesReport):
+        return _of_files(report)
     found, risk = issues(report), deciding(report).risk
     stands = {issue.key: place(report, issue) for issue in found}
     since = {issue.key: state(issue, report.baseline) for issue in found}
@@ -84,6 +88,33 @@ def listing(report: ScoreReport | GridReport) -> Listing:
         places={key: at for key, at in stands.items() if at},
         states={key: name for key, name in since.items() if name},
         levers=tuple(words.lever(one) for one in risk.levers) if isinstance(risk, FromEdge) else (),
+    )
+
+
+def _of_files(report: FilesReport) -> Listing:
+    """Return the issues of all files; the file is the first part of the layer."""
+    found: dict[str, tuple[Finding, tuple[str, int]]] = {}
+    version = "0"
+    for row in report.rows:
+        if row.report is None:
+            broken = Finding(
+                code=_BROKEN, name="could-not-read", level=Level.ERROR, message=row.error,
+                layer=row.name,
+            )  # fmt: skip
+            found[broken.key] = (broken, (from_root(row.name), 1))
+            continue
+        one = listing(row.report)
+        version = one.version
+        for issue in one.issues:
+            layer = ":".join(filter(None, (row.name, issue.layer)))
+            moved = issue.model_copy(update={"layer": layer})
+            found[moved.key] = (moved, one.places.get(issue.key, (from_root(row.name), 1)))
+    return Listing(
+        subject=f"{len(report.rows)} files",
+        identity="files",
+        version=version,
+        issues=tuple(issue for issue, _ in found.values()),
+        places={key: at for key, (_, at) in found.items()},
     )
 
 
@@ -132,7 +163,7 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def github(report: ScoreReport | GridReport) -> str:
+def github(report: ScoreReport | GridReport | FilesReport) -> str:
     """Render one line per issue, at most nine of a kind; with a baseline, new or worse ones."""
     found = listing(report)
     shown = [issue for issue in found.issues if found.states.get(issue.key) in _SHOWN]
@@ -150,7 +181,7 @@ def github(report: ScoreReport | GridReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gitlab(report: ScoreReport | GridReport) -> str:
+def gitlab(report: ScoreReport | GridReport | FilesReport) -> str:
     """Render a list of issues; GitLab compares it with the target branch's by fingerprint."""
     found = listing(report)
     entries = []
@@ -194,7 +225,7 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def sarif(report: ScoreReport | GridReport) -> str:
+def sarif(report: ScoreReport | GridReport | FilesReport) -> str:
     """Render one run with one result per issue; a baseline sets its `baselineState`.
 
     Files inside a git repository are named from its root, whose place the reader knows.
@@ -314,7 +345,7 @@ class Case:
     kind: str = ""
 
 
-def junit(report: ScoreReport | ConfirmReport | GridReport) -> str:
+def junit(report: ScoreReport | ConfirmReport | GridReport | FilesReport) -> str:
     """Render the tests of a report; one fails where the exit code is that of a failure.
 
     A score has one test for the risk, and at least one for each check. What rksp could not tell and
@@ -327,6 +358,8 @@ def junit(report: ScoreReport | ConfirmReport | GridReport) -> str:
     if isinstance(report, GridReport):
         setting = Settings(report)
         return suite("grid", [_cell_case(report, one, setting(one)) for one in report.cells], 0.0)
+    if isinstance(report, FilesReport):
+        return suite("files", [_file_case(row) for row in report.rows], 0.0)
     cases = _of_score(report) if isinstance(report, ScoreReport) else list(_of_confirmation(report))
     return suite(report.target.name, cases, sum(report.timings.values()))
 
@@ -369,6 +402,17 @@ def _of_confirmation(report: ConfirmReport) -> Iterator[Case]:
     for arm in others:
         message = f"{arm.failed} of {arm.runs} runs failed, {arm.saved} saved"
         yield Case(name=f"arm {arm.arm}", outcome="passed", message=message)
+
+
+def _file_case(row: FileRow) -> Case:
+    """Return one test of a file: an error where it cannot be read."""
+    if row.report is None:
+        return Case(name=row.name, outcome="error", message=row.error, kind="unreadable")
+    gate, risk = row.report.gate, deciding(row.report).risk
+    is_failed = gate is not None and gate.failed
+    said = "; ".join(definite(gate).reasons) if is_failed else words.answer(row.report, risk)
+    outcome: Outcome = "failure" if is_failed else "passed" if risk.is_told else "skipped"
+    return Case(name=row.name, outcome=outcome, message=said, kind=row.verdict)
 
 
 def _cell_case(report: GridReport, cell: Record, name: str) -> Case:

@@ -174,8 +174,8 @@ def test_what_serves_authors_stands_under_its_own_heading(capsys):
     assert "│ score " in people and "│ score " not in authors
 
 
-# Options of Megatron-LM.
-FOREIGN = {"--num-layers"}
+# Options of Megatron-LM and of git.
+FOREIGN = {"--num-layers", "--exclude-standard"}
 
 
 def test_every_option_that_a_message_names_exists():

@@ -55,6 +55,10 @@ def _score(run: dict[str, str], folder: Path) -> dict:
     return _command("score", "gpt2", "--lr", "1e-3", "--optimizer", run["optimizer"])
 
 
+def _files(run: dict[str, str], folder: Path) -> dict:
+    return _command("score", "gpt2", "llama", "--lr", "1e-3", "--optimizer", run["optimizer"])
+
+
 def _grid(run: dict[str, str], folder: Path) -> dict:
     axes = ["lr=1e-4,1e-3", "warmup_steps=0,10", f"optimizer={run['optimizer']}"]
     return _command("grid", "gpt2", *axes, "-o", str(folder / "grid.db"))
@@ -84,7 +88,7 @@ def _python(run: dict[str, str], folder: Path) -> dict:
     return {name: value for name, value in fields.items() if name in NUMBERS}
 
 
-MADE = {"score": _score, "grid": _grid, "confirm": _confirm, "diff": _diff}
+MADE = {"score": _score, "files": _files, "grid": _grid, "confirm": _confirm, "diff": _diff}
 ANSWERS = MADE | {"transfer": _transfer, "python": _python}
 
 

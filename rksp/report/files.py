@@ -1,0 +1,56 @@
+"""The page of several files: one table, then what cannot be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rksp.documents.answer import CertainFailure, Estimate, Untold
+from rksp.documents.files import FileRow, FilesReport
+from rksp.ground.text import short
+from rksp.question.gate import deciding
+from rksp.question.said import odds
+from rksp.report import blocks as page
+from rksp.report import words
+
+_HEAD = ("File", "Verdict", "P(failed)", "Rate", "Do not exceed", "Fix")
+
+
+def blocks(report: FilesReport) -> list[page.Block]:
+    """Return the blocks of the page."""
+    counts = Counter(row.verdict for row in report.rows)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+    skipped = f"; {report.skipped} other files are no run files" if report.skipped else ""
+    title = page.Title(eyebrow="rksp score", name=f"{len(report.rows)} files", about="")
+    answered = [row for row in report.rows if row.report is not None]
+    broken = [f"{row.name}: {row.error}" for row in report.rows if row.report is None]
+    found: list[page.Block] = [
+        title,
+        page.Verdict(verdict=report.verdict, headline=f"{told}{skipped}"),
+    ]
+    if answered:
+        found.append(page.Table(_HEAD, [_row(row) for row in answered]))
+    if broken:
+        found.append(page.Section("Not read", [page.Notes(broken)]))
+    return found
+
+
+def _row(row: FileRow) -> list[page.Words]:
+    assert row.report is not None
+    report, risk = row.report, deciding(row.report).risk
+    chance: str = page.MISSING
+    if isinstance(risk, Estimate | CertainFailure) and risk.probability_failed is not None:
+        chance = odds(risk).removeprefix("P(failed) ")
+    rate, most = report.recipe.learning_rate, risk.number("do_not_exceed")
+    first = next(iter(words.ordered(report)), None)
+    fix = "" if first is None else f"{first.code} {first.fix}"
+    if isinstance(risk, Untold):
+        fix = risk.reasons[0]
+    shown = page.MISSING if rate is None else short(rate, 6)
+    return [
+        row.name,
+        row.verdict.upper(),
+        chance,
+        shown,
+        words.rate(most) if most is not None else page.MISSING,
+        fix,
+    ]
