@@ -7,7 +7,7 @@ import pytest
 from support.places import ROOT
 
 from lab.experiments import spectrum
-from lab.experiments.run import reproduce
+from rksp.cli.explain import shipped_file
 from rksp.report.glossary import find_word
 
 
@@ -57,9 +57,10 @@ def test_every_row_has_what_it_needs():
 
 
 def test_page_card_and_words_say_what_the_table_says():
+    shipped = shipped_file("rksp").read_text(encoding="utf-8")
     cells = {
         row[1].strip(): [cell.strip() for cell in row[2].split("|")]
-        for row in re.finditer(r"^\| ([^|]+)\|(.+)\|$", reproduce("rksp", stored=True), re.M)
+        for row in re.finditer(r"^\| ([^|]+)\|(.+)\|$", shipped, re.M)
     }
     card = (ROOT / "classifiers/README.md").read_text(encoding="utf-8")
     for name, said in (
