@@ -158,7 +158,7 @@ def _several(
 ) -> FilesReport:
     """Answer for several files and targets by their configurations, in one process."""
     from rksp.question.files import answered
-    from rksp.question.run import holds_a_run
+    from rksp.question.run import holds_a_run, is_run_file
 
     process.quiet_transformers()
     config = [MeasureOptions(evidence="config")]
@@ -166,7 +166,9 @@ def _several(
     def answer(name: str, is_of_folder: bool) -> ScoreReport | None:
         if is_of_folder and not holds_a_run(name):
             return None
-        question = _question(of.run(name, recipe), model, past, terms, apply)
+        plain = of.model_copy(update={"devices": None, "as_format": None})
+        run = (of if is_run_file(name) else plain).run(name, recipe)
+        question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 
     with process.stdout_for_us_alone():
