@@ -39,8 +39,8 @@ _SUMMARIES = {
     "rate, warm-up, steps, batch, width, depth.",
     "training:calibrate": "Train a short sweep of learning rates, on the model or its tiny twin, "
     "and answer with it.",
-    "report:runs": "Show what past runs say: their labels, their sweeps, and how well rksp "
-    "predicts them.",
+    "why": "Say what became of past runs: whether they failed, when, why, and what to change.",
+    "why:runs": "Say what became of past runs: whether they failed, when, why, and what to change.",
     "report": "Show a stored report in any format.",
     "report:diff": "Compare two runs: which settings and issues differ, "
     "and what each difference moves.",
@@ -63,6 +63,7 @@ COMMANDS = tuple(
     for where, summary in _SUMMARIES.items()
     for name in (where.rpartition(":")[2],)
 )
+OLD = ("runs",)  # names that go on to work, and that no help lists
 AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
 
 
@@ -93,7 +94,13 @@ class DeferredCommand(typer.core.TyperCommand):
     def __init__(self, name: str, where: str, summary: str) -> None:
         self._where = where
         panel = "For authors" if name in AUTHORS else None
-        super().__init__(name, help=summary, rich_markup_mode="rich", rich_help_panel=panel)
+        super().__init__(
+            name,
+            help=summary,
+            rich_markup_mode="rich",
+            rich_help_panel=panel,
+            hidden=name in OLD,
+        )
 
     @functools.cached_property
     def loaded(self) -> Any:

@@ -35,7 +35,7 @@ def transfer(
     past: Annotated[
         list[Path] | None,
         typer.Option(
-            "--runs", help="Learn from past runs: files or folders, as for rksp runs; repeatable."
+            "--runs", help="Learn from past runs: files or folders, as for rksp why; repeatable."
         ),
     ] = None,
     output_format: TextOrJson = "text",

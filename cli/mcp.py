@@ -65,8 +65,8 @@ def fix(file: str, write: bool = False, devices: int | None = None) -> str:
         devices: Number of devices of the run.
     """
     refuse_factory(file, _TARGET)
-    diff, report = fixed(file, write=write, devices=devices)
-    return diff + render(report, "brief")
+    found = fixed(file, write=write, devices=devices)
+    return found.diff + render(found.after, "brief")
 
 
 def explain(word: str) -> str:

@@ -1,4 +1,4 @@
-"""`rksp report`, `diff` and `schema`: stored reports; `rksp runs`: past runs."""
+"""`rksp report`, `diff` and `schema`: stored reports."""
 
 from __future__ import annotations
 
@@ -7,31 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.cli.options import (
-    RUN,
-    Given,
-    Panel,
-    TextOrJson,
-    brief,
-    flag_names,
-    print_json,
-    with_options,
-)
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.rendering import conclude, emit, intact, load, made_with, outputs
-from rksp.cli.shared_options import DiffOutput, ModelOptions, ReportOutput, RunOptions
-from rksp.ground.budgets import PAST_RUNS, reading
+from rksp.cli.options import Panel, print_json, with_options
+from rksp.cli.rendering import conclude, emit, intact, load, outputs
+from rksp.cli.shared_options import DiffOutput, ReportOutput
 from rksp.ground.errors import InputError
-from rksp.ground.text import one_line
-from rksp.recipe import Recipe
+from rksp.ground.files import read_head
 from rksp.report.formats import schema_of
 from rksp.report.glossary import described
 
+_STORE = b"SQLite format 3"  # how a grid's store begins
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
-    from rksp.models.source import ModelSource
 
 
 @with_options
@@ -41,6 +29,7 @@ def report(
 ) -> int:
     """Show a stored report in any format."""
     document: Document
+    _refuse_other(file)
     if file.suffix == ".jsonl":
         from rksp.confirm.watched import watched_run
 
@@ -53,9 +42,23 @@ def report(
     return 0
 
 
+def _refuse_other(file: Path) -> None:
+    """Name the command that shows a file which is no report.
+
+    Raises:
+        InputError: It is the store of a grid, or a run file.
+    """
+    from rksp.question.run import is_run_file
+
+    if file.is_file() and read_head(file, len(_STORE)) == _STORE:
+        raise InputError(f"{file} is the store of a grid; show it with rksp grid {file}.")
+    if file.suffix != ".json" and is_run_file(str(file)):
+        raise InputError(f"{file} is a run file and no report; judge it with rksp score {file}.")
+
+
 def schema(
     command: Annotated[
-        str, typer.Argument(help="score, confirm, grid, diff, runs or watch.")
+        str, typer.Argument(help="score, confirm, grid, diff, why or watch.")
     ] = "score",
 ) -> int:
     """Print the JSON Schema of the report that a command makes."""
@@ -79,68 +82,3 @@ def diff(
     document = compared(*sides, fail_on=output.fail_on)
     emit(document, output.output_format, [])
     return conclude(document, exit_zero=output.exit_zero)
-
-
-@with_options
-@brief(f"paths target metric {RUN} output_format")
-def runs(
-    context: typer.Context,
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
-            "TensorBoard, Lightning, W&B, text logs, what rksp records."
-        ),
-    ],
-    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe")],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("max_params",))],
-    target: Annotated[
-        str | None,
-        typer.Option(help="The model that the runs trained, as for rksp score, if they name none."),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="The loss, by its tracker's name; the default knows the usual names."),
-    ] = None,
-    output_format: TextOrJson = "text",
-) -> int:
-    """Show what past runs say: their labels, their sweeps, and how well rksp predicts them."""
-    from rksp.classifiers.edge_model import load_edge_model
-    from rksp.documents.own_runs import RunsReport
-    from rksp.own_runs.history import read_history
-    from rksp.own_runs.scorecard import history_report, scorecard
-
-    source, asked = _question(target, recipe, model, of)
-    shown = one_line(", ".join(map(str, paths)), 200)
-    with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
-        history = read_history(paths, source, asked, metric=metric)
-    edges = load_edge_model()
-    report = RunsReport(
-        verdict="doubtful" if history.doubt else "read",
-        target=target,
-        recipe=asked,
-        history=history_report(history, edges),
-        scorecard=scorecard(history, edges),
-        provenance=made_with(context),
-    ).finite()
-    emit(report, output_format, [])
-    return 0
-
-
-def _question(
-    target: str | None,
-    recipe: Given[Recipe],
-    model: ModelOptions,
-    of: RunOptions,
-) -> tuple[ModelSource | None, Recipe]:
-    """Return the model and the recipe that fill in what the runs do not say."""
-    quiet_transformers()
-    if target is None and of.recipe_file is None:
-        return None, Recipe.parse(recipe.values, flag_names(Recipe))
-    run = of.run(target or "", recipe)
-    if target is None:
-        return None, run.recipe
-    with stdout_for_us_alone():
-        run, source = run.with_model(model.resolve(run.target, run.overrides, counts=False))
-    return source, run.recipe

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ import typer
 from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
-from rksp.cli.options import Panel, TextOrJson, answer, as_count, with_options
+from rksp.cli.options import Panel, TextOrJson, answer, as_count, print_json, with_options
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
@@ -26,6 +27,7 @@ from rksp.documents.terms import Software
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write
+from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable
 from rksp.models.resolve import resolve, stored_settings
 from rksp.question.question import Question
@@ -55,18 +57,61 @@ def fix(
         RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
     ],
     write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
+    output_format: TextOrJson = "text",
 ) -> int:
-    """Show what would remove the findings of a run file, as a diff; --write changes the file."""
-    diff, report = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
-    if not diff:
-        print("rksp: No fix of a finding can be written into this file safely.", file=sys.stderr)
-    from rksp.report.formats import render
+    """Show what would remove the findings of a run file, as a diff; --write changes the file.
 
-    sys.stdout.write(printable(diff + render(report, "brief")))
-    return report.exit_code
+    The exit code is that of the file as it stands on the disk afterwards.
+    """
+    found = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
+    if output_format == "json":
+        print_json(found.document)
+    else:
+        sys.stdout.write(printable(found.diff))
+        print(*map(one_line, found.lines(file)), sep="\n", flush=True)
+    return (found.after if write else found.before).exit_code
 
 
-def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreReport]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """What the edits of a run file change.
+
+    Attributes:
+        diff: Of the file; empty where no edit can be written safely.
+        before, after: The answers to the file and to its changed copy.
+        is_written: The file itself was changed.
+    """
+
+    diff: str
+    before: ScoreReport
+    after: ScoreReport
+    is_written: bool
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The same for a program."""
+        told = {name: getattr(self, name).summary for name in ("before", "after")}
+        answers = {name: summary.model_dump(mode="json") for name, summary in told.items()}
+        return {"diff": self.diff, "written": self.is_written, **answers}
+
+    def lines(self, file: str) -> Iterator[str]:
+        """Yield the answer to the file, that to its changed copy, and what to do next."""
+        yield f"{file} as it {'was' if self.is_written else 'is'}: {_answer(self.before)}"
+        if not self.diff:
+            yield "No fix of a finding can be written into this file safely."
+            return
+        yield f"With these edits: {_answer(self.after)}"
+        if self.is_written:
+            yield f"They are written to {file}."
+        else:
+            yield f"Write them: rksp fix {shlex.quote(file)} --write"
+
+
+def _answer(report: ScoreReport) -> str:
+    return f"{report.verdict.upper()}. {definite(report.summary).why}"
+
+
+def fixed(file: str, *, write: bool = False, **read: Any) -> Fixed:
     """Apply all edits to a copy of a run file, until no finding has another.
 
     Args:
@@ -74,17 +119,19 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
         write: Write what became of the copy into the file.
         **read: `devices` and `trainer` of `scored`.
 
-    Returns:
-        The changes as a diff, and the last answer.
-
     Raises:
         InputError: The file cannot be scored.
     """
     from rksp.question.gate import edits_of
 
     name, mark, part = file.partition("::")
+    if not Path(name).is_file():
+        raise InputError(
+            f"{one_line(name, 200)} is no file, and rksp fix changes a trainer's run file; for a "
+            "model type: rksp score."
+        )
     with tempfile.TemporaryDirectory() as folder:
-        report = scored(file, **read)
+        first = report = scored(file, **read)
         copy = Path(folder, Path(name).name)
         shutil.copyfile(name, copy)
         before = after = copy.read_bytes().decode()
@@ -95,10 +142,11 @@ def fixed(file: str, *, write: bool = False, **read: Any) -> tuple[str, ScoreRep
             after = applied(after, edits)
             copy.write_bytes(after.encode())
             report = scored(f"{copy}{mark}{part}", called=file, **read)
-    if write and after != before:
+    is_written = write and after != before
+    if is_written:
         atomic_write(Path(name), after)
     diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)
-    return "".join(diff), report
+    return Fixed(diff="".join(diff), before=first, after=report, is_written=is_written)
 
 
 def scored(
@@ -164,7 +212,13 @@ def audit(
         read, _settings(read, model), software.env, software.gpu, here=read is None
     )
     if found is None:
-        raise InputError(said[0])
+        unknown = f"rksp knows no package of its trainer, {definite(read).trainer}"
+        raise InputError(
+            said[0]
+            if said
+            else f"{run_file} cannot be audited: {unknown}; give --env FILE, such as what pip "
+            "freeze prints where you train."
+        )
     findings = select_findings(found.findings, (), ignore or ())
     unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
     told = [finding.model_dump(mode="json") for finding in findings]
@@ -248,6 +302,8 @@ def _document(read: RecipeFile) -> dict[str, object]:
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
+        "unknown": read.unknown,
+        "reader": read.reader,
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
@@ -270,9 +326,18 @@ def _assumed(read: RecipeFile) -> str:
         return ""
 
 
+def _sure(read: RecipeFile) -> str:
+    """Say how many fields were found by name, and how many nobody can tell; mostly empty."""
+    by_name = sum(field.origin.by_name for field in read.fields)
+    said = [f"{by_name} fields found by name"] if by_name and read.reader != "by name" else []
+    said += [f"{len(read.unknown)} unknown"] if read.unknown else []
+    return "".join(f"; {one}" for one in said)
+
+
 def _lines(read: RecipeFile) -> Iterator[str]:
     """Yield the lines of the page; an empty one stands between its parts."""
-    yield f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read"
+    read_of = f"{read.understood} of {read.settings} settings read{_sure(read)}"
+    yield f"{read.path}: {read.trainer}, {read_of}"
     origins = {f.name: in_full(f.origin) for f in read.fields}
     yield from recipe_table({f.name: f.value for f in read.fields}, origins)
     if line := _assumed(read):

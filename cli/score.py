@@ -120,7 +120,7 @@ def score(
             code = conclude(several, exit_zero=gate.exit_zero)
             is_broken = any(row.is_named and row.report is None for row in several.rows)
             return 2 if is_broken and code != 1 else code
-        run = of.run(target[0], recipe)
+        run = of.run(target[0], recipe, needs_model=False)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
         process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
@@ -185,7 +185,8 @@ def _question(
     from rksp.question.question import Question
 
     with collector_paused():
-        source = model.resolve(run.target, run.overrides, counts=False, is_typed=run.is_typed)
+        more = {"counts": False, "is_typed": run.is_typed}
+        source = run.sourced(lambda: model.resolve(run.target, run.overrides, **more))
         question = Question.of(run, source, terms)
     levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
     return shared.learned(question, past.runs).applying(levers)

@@ -140,7 +140,7 @@ class LearnOptions(Finite):
         list[Path],
         Flag(
             "--runs",
-            "Learn from past runs: files or folders, as for rksp runs; repeatable.",
+            "Learn from past runs: files or folders, as for rksp why; repeatable.",
             unit="path",
         ),
     ] = []
@@ -187,6 +187,13 @@ class ReportOutput(Finite):
     output: files_of(None) = []  # type: ignore[valid-type]  # a table
 
 
+class WhyOutput(Finite):
+    """Options of the output of `rksp why`."""
+
+    output_format: format_of("why") = "text"  # type: ignore[valid-type]  # a table
+    output: files_of("why") = []  # type: ignore[valid-type]  # a table
+
+
 class DiffOutput(ExitOptions):
     """Options of the output and exit code of `rksp diff`."""
 
@@ -229,8 +236,13 @@ class RunOptions(Finite):
         bool, Flag("--strict", "Refuse a run file with a setting that rksp does not know.")
     ] = False
 
-    def run(self, target: str, given: Given[Recipe]) -> Run:
+    def run(self, target: str, given: Given[Recipe], *, needs_model: bool = True) -> Run:
         """Return the run of a target; what is to be known about its file is said on stderr.
+
+        Args:
+            target: See `rksp.question.run.Run.read`.
+            given: What was typed of the recipe.
+            needs_model: See there.
 
         Raises:
             InputError: See `rksp.question.run.Run.read`.
@@ -246,6 +258,7 @@ class RunOptions(Finite):
                 trainer=self.as_format,
                 strict=self.is_strict,
                 flags=flag_names(Recipe),
+                needs_model=needs_model,
             )
         say(run.notes)
         return run.starting(self.is_pretrained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shlex
@@ -10,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +31,11 @@ from rksp.watch.attach import STOPPED
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _OF_TERMINALS = ("SIGINT", "SIGQUIT")  # a terminal sends them to the command itself
-_LOOKS = 0.5  # seconds between two looks for the recipe that the command shows
+_LOOKS = 0.5  # seconds between two looks for what the command left
+_PAGE = 60.0  # seconds between two pages
+_PATIENCE = 30.0  # seconds that a command may take for an event
+_TAIL = 2**18  # bytes of a log in which its last step is
+_PR_SET_PDEATHSIG = 1
 
 
 class WatchOptions(Finite):
@@ -81,6 +88,14 @@ class WatchOptions(Finite):
         float,
         Flag("--status", "Seconds between two lines of status; 0 prints none.", unit="seconds"),
     ] = Field(default=60.0, ge=0)
+    notify: Annotated[
+        str | None,
+        Flag(
+            "--notify",
+            "A command that gets each event as JSON on its standard input.",
+            unit="command",
+        ),
+    ] = None
 
 
 @with_options
@@ -96,8 +111,10 @@ def watch(
             check_writable(path, name)
     with tempfile.TemporaryDirectory(prefix="rksp-watch-") as folder:
         process = _started(command, options, Path(folder))
-        with _signals_passed_on(process), _forecasting(Path(folder)):
+        with _signals_passed_on(process) as passed_on, _beside(Path(folder), options):
             code = process.wait()
+        if passed_on:
+            _end_all(Path(folder))
         return _concluded(code, Path(folder))
 
 
@@ -115,11 +132,12 @@ def _started(command: list[str], options: WatchOptions, folder: Path) -> subproc
         "memory": options.memory,
         "status": options.status,
         "command": shlex.join(command),
+        "watcher": os.getpid(),
     }
     path = [str(Path(str(start.__file__)).parent), os.environ.get("PYTHONPATH", "")]
     more = {"RKSP_WATCH": json.dumps(told), "PYTHONPATH": os.pathsep.join(filter(None, path))}
     try:
-        return subprocess.Popen(command, env={**os.environ, **more})
+        return subprocess.Popen(command, env={**os.environ, **more}, preexec_fn=_end_with_us())
     except OSError as error:
         raise InputError(
             f"{command[0]} cannot be started ({error.strerror}); give a program after --, as in "
@@ -127,49 +145,109 @@ def _started(command: list[str], options: WatchOptions, folder: Path) -> subproc
         ) from None
 
 
+def _end_with_us() -> Callable[[], None] | None:
+    """Return what lets the command end when this process is killed; None where there is no way."""
+    if not sys.platform.startswith("linux"):
+        return None
+    control = ctypes.CDLL(None).prctl
+    return lambda: control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end_all(folder: Path) -> None:
+    """End what the command started and left behind when it was ended itself."""
+    for file in folder.glob("*.python"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(int(file.stem), signal.SIGTERM)
+
+
 @contextmanager
-def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Send the command what is sent to this process, while the block runs."""
+def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Send the command what is sent to this process, while the block runs; yields what ends it."""
+    ending: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
         if number not in own or not sys.__stdin__ or not sys.__stdin__.isatty():
             process.send_signal(number)
+            if number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
+                ending.append(number)
 
     own = {getattr(signal, name) for name in _OF_TERMINALS if hasattr(signal, name)}
     others = {getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)}
     is_main = threading.current_thread() is threading.main_thread()
     before = {n: signal.signal(n, pass_on) for n in own | others} if is_main else {}
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _forecasting(folder: Path) -> Iterator[None]:
-    """Print the forecast of the run beside it, once the command has shown what it trains."""
+def _beside(folder: Path, options: WatchOptions) -> Iterator[None]:
+    """Forecast the run, pass its events on and renew its page, beside the command."""
     is_over = threading.Event()
+    asked = {"forecast": False}
 
     def look() -> None:
-        while not is_over.wait(_LOOKS):
-            for asked in folder.glob("*.forecast"):
-                try:
-                    _forecast(json.loads(asked.read_text(encoding="utf-8")), folder)
-                except Exception as error:  # the command runs on without one
-                    _say(f"no forecast: {error}")
-                return
+        for file in sorted(folder.glob("*.event")):
+            if options.notify is not None:
+                _notify(options.notify, file.read_bytes())
+            file.unlink()
+        shown = () if asked["forecast"] else sorted(folder.glob("*.forecast"))
+        if shown:
+            asked["forecast"] = True
+            _try("no forecast", partial(_forecast, shown[0], folder))
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
+    def stay() -> None:
+        since = time.monotonic()
+        while not is_over.wait(_LOOKS):
+            look()
+            if time.monotonic() - since > _PAGE and (log := _log_of(folder)) is not None:
+                _try("no page", partial(_write_page, log))
+                since = time.monotonic()
+        look()
+
+    staying = threading.Thread(target=stay, daemon=True)
+    staying.start()
     try:
         yield
     finally:
         is_over.set()
-        looking.join()
+        staying.join()
 
 
-def _forecast(asked: dict[str, Any], folder: Path) -> None:
+def _try(what: str, call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:  # the command runs on without
+        _say(f"{what}: {error}")
+
+
+def _notify(command: str, event: bytes) -> None:
+    """Give an event to a command of the user."""
+    try:
+        run = partial(subprocess.run, input=event, timeout=_PATIENCE, check=True)
+        run(shlex.split(command), stdout=sys.stderr)
+    except (OSError, subprocess.SubprocessError) as error:
+        _say(f"--notify: {error}")
+
+
+def _write_page(log: Path) -> None:
+    """Write the page of the run so far beside its log."""
+    from rksp.confirm.watched import watched_run
+    from rksp.ground.files import atomic_write
+    from rksp.report.formats import render
+
+    atomic_write(log.with_suffix(".html"), render(watched_run(log), "html").encode())
+
+
+def _log_of(folder: Path) -> Path | None:
+    """Return the log of rank 0; None before there is one."""
+    logs = [file.read_text(encoding="utf-8") for file in folder.glob("*.log")]
+    return Path(min(logs, key=len)) if logs else None
+
+
+def _forecast(file: Path, folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
@@ -178,6 +256,7 @@ def _forecast(asked: dict[str, Any], folder: Path) -> None:
     from rksp.recipe.start import decide_start
     from rksp.report.score.result import Result
 
+    asked: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     config = folder / "config.json"
     config.write_text(json.dumps(asked["config"]), encoding="utf-8")
     run = Run.typed(str(config), asked["recipe"])
@@ -202,9 +281,10 @@ def _concluded(code: int, folder: Path) -> int:
     if found["stop"]:
         _say(found["stop"][0].read_text(encoding="utf-8"))
         code = STOPPED  # also where a launcher in between gave another
-    if found["log"]:
-        logs = [file.read_text(encoding="utf-8") for file in found["log"]]
-        log = Path(min(logs, key=len))  # that of rank 0
+    log = _log_of(folder)
+    if log is not None:
+        ends = sorted(folder.glob("*.end"))
+        _say(ends[0].read_text(encoding="utf-8") if ends else _broken_off(code, log))
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
     elif found["torch"]:
@@ -217,6 +297,18 @@ def _concluded(code: int, folder: Path) -> int:
             "leaves out $PYTHONPATH turn it away)"
         )
     return code if code >= 0 else 128 - code
+
+
+def _broken_off(code: int, log: Path) -> str:
+    """Say in a line how a run ended that could not say so itself."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _TAIL))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    steps = [line for line in lines if line.startswith('{"kind": "step"') and line.endswith("}")]
+    last = json.loads(steps[-1]) if steps else {}
+    loss = f", at a loss of {last['loss']:.4g}" if "loss" in last else ""
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return f"the run {how} after step {last.get('step', '?')}{loss}"
 
 
 def _say(text: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rksp.ground.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
     from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
+    from rksp.post_mortem import why
     from rksp.recipe import Recipe
     from rksp.report.diff import diff
     from rksp.report.score.result import Result
@@ -47,6 +48,7 @@ _HOME = {
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
     "score": "rksp.scoring",
+    "why": "rksp.post_mortem",
 }
 __all__ = [
     "ArtifactError",
@@ -63,10 +65,14 @@ __all__ = [
     "profile",
     "resolve",
     "score",
+    "watch",
+    "why",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "watch":  # a package that can be called
+        return importlib.import_module("rksp.watch")
     if name not in _HOME:
         raise AttributeError(f"module 'rksp' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -73,7 +73,7 @@ def score(
         cache: Keep what is measured, and take it from there: True in the user's cache folder, or
             this folder; False measures anew and keeps nothing. A module, a factory and code that
             came with a model are always measured.
-        runs: Files and folders of past runs to learn from; see `rksp runs --help`.
+        runs: Files and folders of past runs to learn from; see `rksp why --help`.
         devices: Number of devices, where a run file gives the batch per device.
         trainer: Whose run file it is; by default the trainer is recognized.
         seeds: Number of initializations to score, beginning with the options' seed.
@@ -124,8 +124,8 @@ def score(
     elif isinstance(target, ModelSource):
         source, run = target, read(target.target)
     elif isinstance(target, str | os.PathLike):
-        run = read(str(target))
-        source = resolve(run.target, overrides=run.overrides, counts=False)
+        run = read(str(target), needs_model=False)
+        source = run.sourced(lambda: resolve(run.target, overrides=run.overrides, counts=False))
     else:
         raise InputError(
             f"rksp.score takes a torch module, a path or a model's name, not a "

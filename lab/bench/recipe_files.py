@@ -37,8 +37,21 @@ Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is 
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
 (`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), where options of the script are read at
 their defaults; a notebook as the script of its cells, or their commands; shell scripts, makefiles
-and Dockerfiles as words, with the files that they write. A value that stands elsewhere, such as
-behind `!include`, or that a loop, a branch or another call may set, is named and left out.
+and Dockerfiles as the shell runs them, with the files that they write. Base files (Hydra's
+`defaults`, `_base_`) are followed within the repository.
+
+A field is *given*, *absent* or *unknown*. What stands in the file and cannot be followed
+(`${{oc.env:LR}}`, `!include`, `auto`, a value set on a condition, two keys or two commands that
+disagree, a key that nearly names a field) is unknown; without a rate, an optimizer, an objective, a
+batch, a length that the answer uses, the answer is *cannot tell* (exit code 4 under
+`--fail-on unknown`), as it is for a model that nobody here knows.
+
+A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings of each field and
+their units, searched at any depth. The objective comes from what stands in the file (estimators,
+rewards, rollouts, pairs, tasks, the program), never from the name of a folder; signs that
+contradict each other make it unknown. A trainer's reader adds units, aliases and defaults, and is
+not believed
+where it explains less than a third of the keys and no rate.
 
 ## Readers
 
@@ -118,7 +131,8 @@ def row(name: str) -> Row:
 
 
 def _assumed(read: RecipeFile) -> list[str]:
-    return [f.name for f in read.fields if f.origin.kind is OriginKind.ASSUMED]
+    kinds = (OriginKind.ASSUMED, OriginKind.UNKNOWN)
+    return [f.name for f in read.fields if f.origin.kind in kinds]
 
 
 def _same(found: object, wanted: object) -> bool:
@@ -131,9 +145,13 @@ def _same(found: object, wanted: object) -> bool:
 
 
 def silent(read: RecipeFile) -> list[str]:
-    """Return the assumed fields that are missing from the line of assumptions."""
+    """Return the assumed fields that are missing from the line of assumptions.
+
+    What is unknown has its own line.
+    """
     line = assumed_line(read.recipe(), read.origins())
     roots = {root for f in read.fields for root in f.origin.assumes}
+    roots -= read.unknown.keys()
     return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence
@@ -187,6 +188,7 @@ def judge(
     terms: Terms | None = None,
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
+    unknown: Mapping[str, str] = MappingProxyType({}),
     with_details: bool = True,
     with_advice: bool = True,
     rates: Sequence[float] = (),
@@ -200,13 +202,15 @@ def judge(
         terms: What it is judged by.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
+            uses each alone makes it "cannot tell".
         with_details: Compute the curve of the risk too, and list the checks that could not run.
         with_advice: Say which rate would be better.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
     response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
-    answers = _Answers(evidence, response, classifier, terms or Terms())
+    answers = _Answers(evidence, response, classifier, terms or Terms(), unknown)
     configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
@@ -260,6 +264,9 @@ def judge(
     )
 
 
+_UNUSED = {"fine-tuning": ("sequence_length",)}  # fields that this model does not ask for
+
+
 @dataclass(frozen=True, slots=True)
 class _Answers:
     """The answers to recipes on one evidence.
@@ -269,12 +276,14 @@ class _Answers:
         response: The gradient, or the response to the first update.
         classifier: Default the bundled one.
         terms: What they are judged by.
+        unknown: See `judge`.
     """
 
     evidence: Evidence
     response: ResponseProfile | None
     classifier: EdgePredictor | None
     terms: Terms
+    unknown: Mapping[str, str]
 
     def of(
         self,
@@ -301,8 +310,10 @@ class _Answers:
         if broken is not None:
             return about.certain_failure(broken)
         choice = choose_model(recipe, evidence.start_of(recipe))
-        if choice.model == "none":
-            return about.cannot_tell(choice.reasons)
+        unused = _UNUSED.get(choice.model, ())
+        missing = [why for name, why in self.unknown.items() if name not in unused]
+        if choice.model == "none" or missing:
+            return about.cannot_tell([*missing, *choice.reasons])
         if choice.model == "fine-tuning":
             return self._tuned(recipe, about)
         model = self.classifier or load_edge_model()

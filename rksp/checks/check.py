@@ -5,14 +5,15 @@ from __future__ import annotations
 import string
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.flags import count
+from rksp.ground.tables import known_word
 from rksp.ground.text import short
 
 
@@ -42,6 +43,7 @@ class Observation:
 
 Reads = Literal["model", "recipe", "rate"]
 Look = Callable[[CheckEvidence], Iterator[Observation]]
+_NEEDS = tuple(need.name.lower() for need in Need)
 _FACTS = ("name", "level", "needs", "is_cause", "reads")  # fields of `Check`; the others are texts
 
 
@@ -137,9 +139,16 @@ class Check:
 
 def check(code: str) -> Callable[[Look], Check]:
     """Make a check of the function that looks; `checks.toml` has the rest."""
-    facts = {name: value for name, value in _written()[code].items() if name in _FACTS}
-    needs = tuple(Need[name.upper()] for name in facts.pop("needs", ()))
-    level = Level(facts.pop("level"))
+    where = f"checks.toml [{code}]"
+    row = _written()[known_word(code, _written(), where="checks.toml", noun="check")]
+    texts = [one.name for one in fields(Texts)]
+    for name in row:
+        known_word(name, (*_FACTS, *texts), where=where, noun="part")
+    facts = {name: value for name, value in row.items() if name in _FACTS}
+    said = [known_word(name, _NEEDS, where=where, noun="need") for name in facts.pop("needs", ())]
+    needs = tuple(Need[name.upper()] for name in said)
+    level = Level(known_word(facts.pop("level"), list(Level), where=where, noun="level"))
+    known_word(facts.get("reads", "rate"), get_args(Reads), where=where, noun="reach")
     return lambda look: Check(code=code, look=look, level=level, needs=needs, **facts)
 
 

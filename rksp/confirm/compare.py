@@ -30,16 +30,69 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
         for t in trials
         if Outcome(t.outcome).is_failure or t.final_loss is None or _gained(t, -_margin(t)) is False
     }
-    rates = {t.arm: parse_arm(t.arm).rate for t in trials}
     ended = [t for t in trials if (t.arm, t.seed) not in failed]
-    return failed | {
-        (t.arm, t.seed)
-        for t in ended
-        for other in ended
-        if other.seed == t.seed
-        and rates[other.arm] < rates[t.arm]
-        and definite(t.final_loss) > definite(other.final_loss) + _margin(t)
-    }
+    return failed | {(t.arm, t.seed) for t in ended if _better(t, ended) is not None}
+
+
+def _better(trial: TrialReport, others: Sequence[TrialReport]) -> TrialReport | None:
+    """Return the best run of its seed at a lower rate, if that is better by the margin."""
+    rate = parse_arm(trial.arm).rate
+    below = [t for t in others if t.seed == trial.seed and parse_arm(t.arm).rate < rate]
+    best = min(below, key=lambda t: definite(t.final_loss), default=None)
+    is_worse = best is not None and definite(trial.final_loss) > (
+        definite(best.final_loss) + _margin(trial)
+    )
+    return best if is_worse else None
+
+
+def limit(trials: Sequence[TrialReport]) -> tuple[float, str] | None:
+    """Return the final loss above which the baseline counts as failed, and what set it.
+
+    None where it failed by itself, or no run at a lower rate is better by the margin.
+    """
+    others = [t for t in trials if t.final_loss is not None]
+    for trial in trials:
+        alone = Outcome(trial.outcome).is_failure or trial.final_loss is None
+        better = None if trial.arm != BASELINE or alone else _better(trial, others)
+        if better is not None:
+            return definite(better.final_loss) + _margin(trial), better.arm
+    return None
+
+
+def why_failed(trials: Sequence[TrialReport]) -> str:
+    """Return the number by which the first failed run of the baseline failed, as a sentence.
+
+    Empty where none failed.
+    """
+    failed, policy = failed_trials(trials), OutcomePolicy()
+    trial = next((t for t in trials if t.arm == BASELINE and (t.arm, t.seed) in failed), None)
+    if trial is None:
+        return ""
+    at = "" if trial.onset is None else f" at step {trial.onset}"
+    if trial.outcome == Outcome.DIVERGED:
+        return (
+            f"It diverged{at}: its loss passed {policy.max_loss:g} or its gradient norm "
+            f"{policy.max_grad_norm:g}, or one was no number."
+        )
+    if trial.final_loss is None:
+        return f"It stopped after {trial.steps} steps, without a final loss."
+    others = [t for t in trials if t.final_loss is not None]
+    if (better := _better(trial, others)) is not None:
+        more = trial.final_loss - definite(better.final_loss)
+        return (
+            f"It ended at {trial.final_loss:.2f}, {more:.2f} nats above the same run with "
+            f"{better.arm}; the limit is {_margin(trial):.2g}."
+        )
+    if _gained(trial, -_margin(trial)) is False:
+        after, before = definite(trial.held_out_loss), definite(trial.untrained_loss)
+        return (
+            f"On examples held out it ended {after - before:.2f} nats worse than not training; the "
+            f"limit is {_margin(trial):.2g}."
+        )
+    return (
+        f"It ended at {trial.final_loss:.2f}, more than {policy.margin:g} nats above where it "
+        f"began, or above its own minimum after a spike{at}."
+    )
 
 
 def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
@@ -170,8 +223,7 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
         cost = f" at {arm.overhead:+.0%} time a step" if costs else ""
         harm = f" and lost {arm.lost}" if arm.lost else ""
         return (
-            f"{arm.arm} would have saved {arm.saved} of {baseline.failed} failed runs{harm}{cost} "
-            f"(Fisher p = {arm.p_value:.2g})."
+            f"{arm.arm} would have saved {arm.saved} of {baseline.failed} failed runs{harm}{cost}."
         )
     return f"{arm.arm} would not have saved the run."
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rksp.assessment.pipeline import Evaluation
 from rksp.confirm.arms import Arm, default_arms, parse_arms
-from rksp.confirm.compare import compare, conclude, prediction_held, verdict
+from rksp.confirm.compare import compare, conclude, limit, prediction_held, verdict, why_failed
 from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import (
     Trainee,
@@ -216,7 +216,8 @@ class _Runs:
         source, trained = self.trainee.source, self.trainee.recipe
         faults = self.options.faults
         reports = compare(trials)
-        found, said = verdict(reports), conclude(prediction, reports, faults)
+        found, reason = verdict(reports), why_failed(trials)
+        said = [reason] * bool(reason) + conclude(prediction, reports, faults)
         is_given = self.trainee.text is not None or self.trainee.data is not None
         if source.start.kind == "elsewhere":
             said.append(_RANDOM)
@@ -225,7 +226,7 @@ class _Runs:
         if trained.peft == "qlora":
             said.append(_UNQUANTIZED)
         is_failed, baseline = found == "failed", reports[0]
-        reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
+        counted = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
         packages = {name: version(name) for name in ("rksp", "torch", "transformers", "numpy")}
         return ConfirmReport(
             target=TargetReport.of(
@@ -241,9 +242,10 @@ class _Runs:
             prediction_held=prediction_held(prediction, reports, faults),
             verdict=found,
             gate=GateReport(
-                fail_on="failed", failed=is_failed, issues=[], reasons=[reason] * is_failed
+                fail_on="failed", failed=is_failed, issues=[], reasons=[counted] * is_failed
             ),
             conclusions=said,
+            limit=limit(trials),
             arms=reports,
             trials=list(trials),
             provenance={

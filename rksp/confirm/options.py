@@ -95,7 +95,7 @@ class TrialOptions(TrainingOptions):
         list[Path],
         Flag(
             "--runs",
-            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            "Let the prediction learn from past runs, as for rksp why; repeatable.",
             unit="path",
         ),
     ] = []

@@ -25,7 +25,7 @@ from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
 from rksp.watch.training.loop import RunRecord, judge_alone
 
-_OTHERS = ("run", "forecast", "stop", "end")
+_OTHERS = ("run", "forecast", "step", "targets", "stop", "end")
 
 
 def watched_run(path: Path) -> WatchReport:
@@ -145,14 +145,12 @@ def _conclusions(
         why = f"{cause.text[:1].upper()}{cause.text[1:]}."
         found.append(f"The cause, as step {cause.step} shows: {cause.cause}. {why}")
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
-    if troubles and (cause is None or cause.cause in ("rate", "warm-up")):
+    if troubles and cause is not None and cause.cause in ("rate", "warm-up"):
         start = (forecast.rates if forecast else {}).get("start_here")
         rate = "a lower learning rate" if start is None else f"{short(start, 2)} or less"
         found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
-    advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
-    if advice:
-        how = "--on-alarm shape" if advice == "step_clip" else f'interventions=["{advice}"]'
-        found.append(f"Against this alarm there is {advice} ({how}).")
+    if any(alarm.advice == "step_clip" for alarm in alarms):
+        found.append("Against this alarm there is step clip (--on-alarm shape).")
     return found
 
 

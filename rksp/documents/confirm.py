@@ -159,6 +159,8 @@ class ConfirmReport(Document):
         trained: What was run of it.
         prediction_held: Whether the runs ended as predicted; None where they decide nothing.
         conclusions: The sentences that the terminal prints.
+        limit: Final loss above which the baseline counts as failed, and the arm that sets it; None
+            where it failed by itself, or did not.
     """
 
     kind: Literal["confirm"] = "confirm"
@@ -170,6 +172,7 @@ class ConfirmReport(Document):
     prediction_held: bool | None
     verdict: Literal["failed", "trained", "undecided"]
     conclusions: list[str]
+    limit: tuple[float, str] | None = None
     arms: list[ArmReport]
     trials: list[TrialReport]
     provenance: dict[str, str | int | float | bool | None]
@@ -209,8 +212,9 @@ class AlarmReport(Part):
 
 
 Cause = Literal[
-    "rate", "warm-up", "precision", "attention", "data", "weight", "gradient", "product", "passing",
-    "unknown",
+    "rate", "warm-up", "decay", "clip", "setting", "precision", "initialization", "labels", "data",
+    "script", "optimizer", "unreached", "state", "written", "router", "stall", "attention",
+    "weight", "gradient", "product", "passing", "unknown",
 ]  # fmt: skip
 
 
@@ -219,11 +223,16 @@ class CauseReport(Part):
 
     Attributes:
         step: The step of the alarm.
-        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `precision` (a
-            number beyond the range of its type), `attention` (fused attention is not what its
-            inputs give), `data`, `weight` and `gradient` (one number changed by itself: a flipped
-            bit), `product` (a matrix product is wrong each time), `passing` (the step was wrong
-            once, and repeated is not) or `unknown`.
+        cause: `rate`, `warm-up` (the rate, from the first step at its full value), `decay` (of
+            weights), `clip`, `setting` (another one that the script changed), `precision` (a number
+            beyond the range or the digits of its type), `initialization`, `labels`, `data` (a
+            batch), `script` (its own arithmetic on the loss or in the model), `optimizer` (it
+            misses weights or never steps), `unreached` (no gradient comes to weights), `state` (of
+            the optimizer, lost), `written` (weights, by something else than the optimizer),
+            `router`, `stall` (no step), `attention` (fused attention is not what its inputs give),
+            `weight` and `gradient` (one number changed by itself: a flipped bit), `product` (a
+            matrix product is wrong each time), `passing` (the step was wrong once, and repeated is
+            not) or `unknown`.
         module: Path of the first module, or of the parameter, that is bad; empty where it is none.
         text: What was found and what to do.
     """

@@ -68,7 +68,7 @@ class PastLadderReport(Part):
         edge: The highest rate from the best one on that trained, and the lowest above it that
             failed; None where there is none.
         best_rate: Of the lowest loss.
-        likely_edge, best_said: What the shipped model says.
+        likely_edge, best_said, exceed_said: What the shipped model says: E, S and X.
         edge_error: Decades between the likely edge and the middle of `edge`.
         is_inside: Whether `edge` touches the 90 % range of the edge that the shipped model states.
         unused: Why nothing is learned from it, a clause; empty if it counts.
@@ -84,6 +84,7 @@ class PastLadderReport(Part):
     best_rate: float | None
     likely_edge: float | None
     best_said: float | None
+    exceed_said: float | None = None
     edge_error: float | None
     is_inside: bool | None
     unused: str
@@ -143,20 +144,94 @@ class ScorecardReport(Part):
     edge_error_with_others: float | None
 
 
-class RunsReport(Document):
-    """One run of `rksp runs`.
+class CourseReport(Part):
+    """What became of one run that was logged over steps; numbers in the log's own unit.
 
     Attributes:
-        target: The model in question; None if none was given.
-        recipe: Fills in what the runs do not say.
-        history: What was read.
-        scorecard: None where no run can be judged.
+        name, file: The run's name, and the log.
+        metric: The curve that was judged; of an overfit run that of held-out data.
+        records: Values of it.
+        outcome: See `rksp.own_runs.course.Fate`.
+        first_value, final_value, final_step, best_value, best_step: Of the judged curve; the
+            values are None where they are not finite.
+        level, ended: The lowest value of the smoothed curve (of a reward the highest), and the
+            median of the last twentieth.
+        onset_step: Where it went wrong; None where it did not.
+        first_mover: loss, grad_norm or held_out_loss; empty where nothing went wrong.
+        lead_steps: Steps by which the gradient's norm left its range before the loss.
+        learning_rate: The highest that was logged or set; None if nobody says.
+        rate_at_onset: The rate logged at the onset.
+        told: What happened, a sentence each.
+        loss, held_out, grad_norm: The curves, thinned to what a page shows.
     """
 
-    kind: Literal["runs"] = "runs"
-    verdict: Literal["read", "doubtful"]
+    name: str
+    file: str
+    metric: str
+    records: int
+    outcome: str
+    first_value: float | None
+    final_value: float | None
+    final_step: float | None
+    best_value: float | None
+    best_step: float | None
+    level: float | None
+    ended: float | None
+    onset_step: float | None
+    first_mover: str
+    lead_steps: float | None
+    learning_rate: float | None
+    rate_at_onset: float | None
+    told: list[str]
+    loss: list[tuple[float, float | None]] = Field(default_factory=list)
+    held_out: list[tuple[float, float | None]] = Field(default_factory=list)
+    grad_norm: list[tuple[float, float | None]] = Field(default_factory=list)
+
+
+class RateReport(Part):
+    """What rksp says of a run's learning rate.
+
+    Attributes:
+        recipe_from: The file, or what else said the recipe.
+        learning_rate: The run's.
+        start_here, do_not_exceed, likely_edge, probability_failed: As `rksp score` has them; None
+            where it cannot tell.
+        findings: What its checks found, a sentence each, the worst first.
+    """
+
+    recipe_from: str
+    learning_rate: float | None
+    start_here: float | None
+    do_not_exceed: float | None
+    likely_edge: float | None
+    probability_failed: float | None
+    findings: list[str]
+
+
+class RunsReport(Document):
+    """One run of `rksp why`.
+
+    Attributes:
+        verdict: Of one run whether it failed; of many, whether their history can be trusted.
+        target: The model in question; None if none was given.
+        recipe: Fills in what the runs do not say.
+        history: Sweeps of runs whose rates are known; None for a single run.
+        scorecard: None where no run can be judged.
+        courses: Of the runs that were logged over steps.
+        rate: What rksp says of the rate; None where it does not know the model.
+        advice: What to do, a sentence each.
+        differences: Settings in which a failed run differs from the nearest one that trained:
+            the failed run, the other, the setting, and the two values.
+    """
+
+    kind: Literal["why", "runs"] = "why"
+    verdict: Literal["failed", "fine", "cannot tell", "read", "doubtful"]
     target: str | None
     recipe: Recipe
-    history: HistoryReport
+    history: HistoryReport | None
     scorecard: ScorecardReport | None
+    courses: list[CourseReport] = Field(default_factory=list)
+    rate: RateReport | None = None
+    advice: list[str] = Field(default_factory=list)
+    differences: list[tuple[str, str, str, str, str]] = Field(default_factory=list)
     provenance: dict[str, str | int | float | bool | None] = Field(default_factory=dict)

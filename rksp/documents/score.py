@@ -263,7 +263,7 @@ class OriginReport(Part):
     """Where one field of the recipe comes from.
 
     Attributes:
-        kind: file, flag, computed, trainer, unasked or assumed.
+        kind: file, flag, computed, trainer, unasked, assumed or unknown.
         text: One phrase: the keys, the flag, or whose default it is.
         file, line: Position in a file, if the file sets it.
     """
@@ -282,6 +282,7 @@ class UnreadReport(Part):
         file, line: Its place; the line where the format has lines.
         nearest: The known key that may have been meant; empty if none is near.
         why: How it changes the run, where rksp knows the key but does not model it.
+        value: What stands there and could not be followed; empty where the key is not known.
         text: All of it in one clause.
     """
 
@@ -290,6 +291,7 @@ class UnreadReport(Part):
     line: int | None = None
     nearest: str = ""
     why: str = ""
+    value: str = ""
     text: str
 
 

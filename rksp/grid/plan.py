@@ -205,7 +205,7 @@ def _file(
     Returns:
         The base, the blocks of axes, the notes, and the W&B sweep if it is one.
     """
-    from rksp.recipe_files.registry import matches_any, recognize
+    from rksp.recipe_files.registry import matches_any, reader_for, recognize
 
     document = load_grid_file(path)
     if document.has("parameters"):
@@ -231,7 +231,7 @@ def _file(
             recognize(document)
         except InputError:
             return Base(), _blocks(document.data, path), [], {}
-    recognize(document)
+    reader_for(document)
     return Base(document=document), [{}], [], {}
 
 

@@ -37,6 +37,10 @@ class InputError(RkspError):
     exit_code = 2
 
 
+class UnknownModel(InputError):
+    """Nobody here knows the model that a name stands for."""
+
+
 class NotCovered(InputError):
     """The model is valid but has no residual stream that rksp can read."""
 

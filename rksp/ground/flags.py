@@ -15,6 +15,9 @@ from rksp.ground.errors import InputError, nearest
 _POWERS = {"k": "e3", "K": "e3", "M": "e6", "B": "e9"}  # the letters of `count`
 
 
+_LARGEST = 10**15  # of a count
+
+
 def whole(value: Any) -> Any:
     """Read a count from `10000`, `10_000`, `1e4`, `10k`, `1.5M` or `1.3B`.
 
@@ -26,6 +29,8 @@ def whole(value: Any) -> Any:
     """
     if isinstance(value, str):
         value = _number(value.strip())
+    if isinstance(value, int | float) and abs(value) > _LARGEST:
+        raise ValueError(f"it should be at most {_LARGEST:g}, which no run reaches")
     if not isinstance(value, float):
         return value
     if not value.is_integer():

@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any
 
+from rksp.ground.tables import known_word, row_of
+
 # Decoders and encoders are of text; those of images are fine-tuned at higher rates, and encoders of
 # text on few examples.
 KINDS = ("decoder", "encoder", "encoder_decoder", "speech", "vision")
@@ -62,19 +64,22 @@ class Family:
     unit_head: bool = False
 
 
-def _row(words: str) -> Family:
+def _row(model_type: str, words: str) -> Family:
     said: dict[str, Any] = {}
+    where = f"families.toml {model_type}"
     for word in words.split():
         name, is_of, lineage = word.partition("=")
         if word in KINDS:
             said["kind"] = word
         else:
+            names = ("of=",) if is_of else (*KINDS, *Family.__slots__)
+            known_word(f"{name}=" if is_of else name, names, where=where, noun="word")
             said[name] = lineage if is_of else True
-    return Family(**said)
+    return row_of(Family, said, where=where)
 
 
 _WORDS = tomllib.loads(files("rksp.models").joinpath("families.toml").read_text("utf-8"))
-FAMILIES: dict[str, Family] = {name: _row(words) for name, words in _WORDS.items()}
+FAMILIES: dict[str, Family] = {name: _row(name, words) for name, words in _WORDS.items()}
 _FACTS = tuple(field.name for field in fields(Family) if field.type == "bool")
 
 

@@ -154,8 +154,8 @@ def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
     """Return the file or folder that a target means; None if it means none, or none is there.
 
     A folder of a stranger's repository may have the name of something else. So the name of a model
-    type or of a factory is never a path, and a Hub model that is at hand, may be fetched, or has a
-    published configuration is not replaced by a folder.
+    type or of a factory is never a path, and a folder does not replace a Hub model that is at hand
+    or may be fetched, nor what the table of published configurations knows by such a name.
 
     Args:
         target: What was typed.
@@ -169,14 +169,16 @@ def path_of(target: str, *, allow_hub: bool = False) -> Path | None:
         return None
     if is_explicit(target) or not (is_hub_id(target) or path.name == target):
         return path
-    if is_hub_id(target):
-        if allow_hub or published(target) or is_cached(target):
-            raise InputError(
-                f"{target} is a folder here and may be a model of the Hub; write ./{target} for "
-                "the folder, or remove it."
-            )
-        return path
-    return None if is_type(target) else path
+    if is_type(target):
+        return None
+    is_of_hub = is_hub_id(target) and (allow_hub or is_cached(target))
+    if is_of_hub or published(target) or published_like(target):
+        kind = "folder" if path.is_dir() else "file"
+        raise InputError(
+            f"{target} is a {kind} here and may be a model of the Hub; write ./{target} for "
+            f"the {kind}, or remove it."
+        )
+    return path
 
 
 def said_of_namesake(target: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rksp.ground.errors import InputError, check_kind, nearest
+from rksp.ground.errors import InputError, UnknownModel, check_kind, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.files import with_home
 from rksp.ground.model import definite
@@ -139,7 +139,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
             "folder of the model that they were made from."
         )
     if is_explicit(target):
-        raise InputError(f"There is no file or folder {target}.")
+        raise UnknownModel(f"There is no file or folder {target}.")
     if is_pickle(path):
         raise InputError(_PICKLE.format(target))
     if is_hub_id(target):
@@ -148,7 +148,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
             return _from_published(found_here, request)
         return _from_hub(_from_path(found_here, request))
     hint = nearest(target, types_for(target)) or "."
-    raise InputError(
+    raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."
     )
@@ -172,7 +172,7 @@ def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -
     except InputError as error:
         known = known or published_like(target)
         if known is None:
-            raise InputError(
+            raise UnknownModel(
                 f"{str(error).removesuffix('.')}{nearest_published(target) or '.'}"
             ) from None
         return known

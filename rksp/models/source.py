@@ -14,7 +14,7 @@ from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.models.configuration import refusals, refused
 from rksp.models.heads import Task as Task
-from rksp.recipe.start import Start
+from rksp.recipe.start import SCRATCH, Start
 
 if TYPE_CHECKING:  # a configuration is described without torch
     from torch import nn
@@ -71,6 +71,7 @@ class ModelSource:
         asked: What a store knows the model by; None where foreign code has a part in it.
         shown: Fields of the recipe that a model in memory and its batch show, or a configuration;
             None for a field that the model has no use for.
+        missing: Why nothing is known of the model, a sentence; empty where something is.
     """
 
     target: str
@@ -97,6 +98,7 @@ class ModelSource:
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
     asked: Request | None = field(default=None, repr=False)
     shown: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = ""
 
     @property
     def shown_by(self) -> str:
@@ -183,6 +185,32 @@ class ModelSource:
                 f"--max-params {self.max_params:.3g}; shrink it (--set num_hidden_layers=4, for "
                 "example) or raise the limit."
             )
+
+
+def unfound(target: str, missing: str) -> ModelSource:
+    """Return the source of a model that a run file names, or does not, and nobody here knows.
+
+    Args:
+        target: Its name, or that of the file.
+        missing: Why nothing is known of it, a sentence.
+    """
+
+    def construct() -> nn.Module:
+        raise InputError(missing)
+
+    return ModelSource(
+        target=target,
+        kind="config",
+        config={},
+        task="causal-lm",
+        num_parameters=None,
+        max_params=MAX_PARAMS,
+        config_hash=None,
+        model_class="",
+        start=SCRATCH,
+        construct=construct,
+        missing=missing,
+    )
 
 
 def hash_config(config: Any) -> str:

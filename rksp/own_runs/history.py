@@ -28,6 +28,7 @@ from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.own_runs.outcome import Judged, Trained, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.run import RawRun
 from rksp.recipe import Recipe
 from rksp.recipe.start import SCRATCH, Start, decide_start
 
@@ -99,19 +100,30 @@ class History:
 def read_history(
     paths: Sequence[Path], source: ModelSource | None, recipe: Recipe, *, metric: str | None = None
 ) -> History:
-    """Read and label every run under these paths.
+    """Read and label every run under these paths; see `history_of`."""
+    return history_of(read_raw_runs(paths), source, recipe, metric=metric)
+
+
+def history_of(
+    raws: Sequence[RawRun],
+    source: ModelSource | None,
+    recipe: Recipe,
+    *,
+    metric: str | None = None,
+) -> History:
+    """Label runs.
 
     Args:
-        paths: Files and folders; see `rksp.own_runs.registry`.
+        raws: As their trackers have them.
         source: The model of the runs that name none; None where only labels are wanted.
         recipe: Fills in what a run does not say.
         metric: The loss, by the name of its tracker; by default the usual names decide.
 
     Raises:
-        InputError: A path holds no run that can be read, or a file is damaged.
+        InputError: No run can be used.
     """
     words = Words(None if source is None else source.target, metric)
-    runs, unusable = words.read(read_raw_runs(paths))
+    runs, unusable = words.read(raws)
     groups: dict[object, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(_alike(run), []).append(run)

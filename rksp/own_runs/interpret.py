@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.text import words
 from rksp.models.resolve import settings_of
 from rksp.own_runs.outcome import Trained, ended, final_loss
-from rksp.own_runs.record import PREFIX, Shape
+from rksp.own_runs.record import PREFIX, UNSEEN, Shape, is_of_old_watch
 from rksp.own_runs.run import Curve, RawRun, number_of
 from rksp.recipe_files.columns import canonical, in_our_words, without_unit
 from rksp.recipe_files.parse.document import Document
@@ -142,7 +142,7 @@ class Words:
             raise InputError(f"it has no loss among its columns ({names}); name it with --metric")
         if name not in raw.curves and name not in raw.finals:
             raise InputError(f"it has no metric {name!r}")
-        fields, target, overrides = self._setup(raw, texts)
+        fields, target, overrides = self.settings(raw, texts)
         rate = _rate_of(raw, fields)
         if rate is None or not 0 < rate < math.inf:
             raise InputError("it has no learning rate")
@@ -173,8 +173,8 @@ class Words:
             last_step=_last_step(raw, loss),
         )
 
-    def _setup(
-        self, raw: RawRun, texts: frozenset[str]
+    def settings(
+        self, raw: RawRun, texts: frozenset[str] = frozenset()
     ) -> tuple[Mapping[str, object], str | None, Mapping[str, object]]:
         """Return the recipe's fields, the model and its settings; alike runs share the reading."""
         said = {
@@ -183,11 +183,12 @@ class Words:
             if not (
                 is_loss(name)
                 or name == self.metric
-                or _is_bookkeeping(name)
+                or is_bookkeeping(name)
                 or name in texts
                 or name in _STEPS
             )
             and isinstance(value, int | float | str | bool | list)
+            and not (name in UNSEEN and is_of_old_watch(raw.said))
         }
         rates = {name for name in said if canonical(name) == ("recipe", "learning_rate")}
         kept = {n: v for n, v in said.items() if n not in rates and self._counts(n, said)}
@@ -271,12 +272,13 @@ def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _may_tell_apart(name: str) -> bool:
-    is_own = name.startswith(PREFIX) or _is_bookkeeping(name) or _is_argument(name)
+    is_own = name.startswith(PREFIX) or is_bookkeeping(name) or _is_argument(name)
     return canonical(name)[0] == "set" and not is_own
 
 
 @lru_cache(maxsize=4096)
-def _is_bookkeeping(name: str) -> bool:
+def is_bookkeeping(name: str) -> bool:
+    """Tell whether a column says nothing of how a run was trained: a name, a path, a date."""
     plain = name.lower().replace("/", "_").replace("-", "_").replace(" ", "_").lstrip("_")
     is_named = plain.endswith(("_dir", "run_name", "_id")) or plain.startswith("tags.mlflow")
     return plain in _BOOKKEEPING or is_named

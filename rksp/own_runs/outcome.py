@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from rksp.ground.text import words
+from rksp.own_runs.course import Fate, course
 from rksp.own_runs.run import Curve
 
 
@@ -238,11 +239,22 @@ def ended(state: str, final: float, loss: Curve | None, planned: int | None) -> 
     if loss is not None and len(loss.values):
         if not np.isfinite(loss.values).all() or (loss.values > policy.max_loss).any():
             return "diverged"
+        if _has_risen(loss):
+            return "diverged"
         if planned and loss.steps[-1] + 1 < _NEAR_END * planned:
             return "unfinished"
     if math.isnan(final) and (loss is None or not len(loss.values)):
         return "unfinished"
     return "finished" if not word or word in _FINISHED else "unfinished"
+
+
+def _has_risen(loss: Curve) -> bool:
+    """Tell whether a dense curve rose for good, by more than the margin, wherever it stopped."""
+    if len(loss.values) < _DENSE:
+        return False
+    found = course(loss.steps, loss.values)
+    is_high = found.ended - found.level > OutcomePolicy().margin
+    return is_high and found.fate in (Fate.DIVERGED, Fate.SPIKE_UNRECOVERED)
 
 
 def judge(

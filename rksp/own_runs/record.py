@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +19,7 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import check_link, read_text, write_failure
+from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
 from rksp.recipe import Recipe
@@ -139,6 +140,17 @@ def shape_of(
 
 
 Row = dict[str, object]
+VERSION = f"{PREFIX}version"  # of the rksp that wrote a row, from 0.12 on
+# What the watch of 0.11 wrote of every run without having seen it: the defaults of a recipe.
+UNSEEN = frozenset(
+    ("schedule", "warmup_steps", "min_lr_ratio", "max_grad_norm", "decay_steps", "decay_shape")
+)
+
+
+def is_of_old_watch(row: Mapping[str, object]) -> bool:
+    """Tell whether the watch of rksp 0.11 wrote a row: it knew no seed, and named no version."""
+    own = {"name", "state", "final_loss", "min_lr_ratio"}
+    return own <= row.keys() and "seed" not in row and VERSION not in row
 
 
 def row_of(
@@ -149,6 +161,7 @@ def row_of(
     final_loss: float,
     state: Literal["finished", "unfinished", "diverged"],
     seed: int | None,
+    seen: Collection[str] | None = None,
     **more: object,
 ) -> Row:
     """Return the record of one run.
@@ -160,11 +173,15 @@ def row_of(
         final_loss: Mean over its last tenth, in nats; not finite where it has none.
         state: How it ended.
         seed: Of its initialization and data; None where nobody knows it.
+        seen: Names of the fields of the recipe that are known to be so; None for all.
         **more: Further columns.
     """
     fields = recipe.model_dump(mode="json", exclude={"rows"})
+    if seen is not None:
+        fields = {name: value for name, value in fields.items() if name in seen}
     return {
         "name": name,
+        VERSION: version("rksp"),
         "state": state,
         "final_loss": final_loss if math.isfinite(final_loss) else "nan",
         **({} if seed is None else {"seed": seed}),

@@ -14,11 +14,10 @@ from rksp.own_runs.run import RawRun, RunReader
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
     *(logs.WANDB, logs.TENSORBOARD, logs.TRAINER_STATE),
-    *(logs.LIGHTNING, logs.TABLES, logs.TEXT_LOGS),
+    *(logs.JSON, logs.TABLES, logs.TEXT_LOGS),
 )
 _TITLES = (
-    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, W&B, text logs, and "
-    "what rksp records"
+    "text logs, CSV, JSON Lines, JSON, Parquet, TensorBoard, W&B, what trainers and rksp record"
 )
 
 
@@ -36,7 +35,9 @@ def read_raw_runs(paths: Sequence[Path]) -> list[RawRun]:
             found.append(run)
             RUNS.check(len(found), path)
         if len(found) == before:
-            raise InputError(f"{path} holds no run in a format that rksp reads: {_TITLES}.")
+            raise InputError(
+                f"{path} holds nothing in a format of runs that rksp reads: {_TITLES}."
+            )
     return found
 
 
@@ -51,8 +52,6 @@ def _runs_of(path: Path) -> Iterator[RawRun]:
         reader = next((reader for reader in READERS if reader.matches(file)), None)
         if reader is not None:
             yield from reader.read(file)
-        elif not is_folder:
-            raise InputError(f"{path} is in no format of runs that rksp reads: {_TITLES}.")
 
 
 def _walk(top: Path) -> Iterator[Path]:

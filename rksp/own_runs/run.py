@@ -10,46 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from rksp.ground.budgets import LOGGED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Logged values of one metric: `steps` ascending, `values` float64, both `[points]`."""
+    """Logged values of one metric: `steps` ascending, `values`, both float64 `[points]`."""
 
     steps: np.ndarray
     values: np.ndarray
 
     @classmethod
-    def of(cls, points: Mapping[int, float]) -> Curve:
+    def of(cls, points: Mapping[float, float]) -> Curve:
         """Return the curve of values by step."""
         steps = sorted(points)
         return cls(
-            steps=np.array(steps, dtype=np.int64),
+            steps=np.array(steps, dtype=np.float64),
             values=np.array([points[step] for step in steps], dtype=np.float64),
         )
-
-
-class Points:
-    """What was logged, by metric and step, while a reader collects it."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, dict[int, float]] = {}
-        self._count = 0
-
-    def add(self, step: object, values: Mapping[str, object]) -> None:
-        """Keep the numbers among the values of one step; nothing where that is no step."""
-        at = step_of(step)
-        for name, value in values.items():
-            known = number_of(value)
-            if at is not None and known is not None:
-                self._found.setdefault(name, {})[at] = known
-                self._count += 1
-        LOGGED.check(self._count, "A run")
-
-    def curves(self) -> dict[str, Curve]:
-        """Return the curve of each metric."""
-        return {name: Curve.of(points) for name, points in self._found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +62,6 @@ class RunReader:
 
     matches: Callable[[Path], bool]
     read: Callable[[Path], Iterator[RawRun]]
-
-
-def step_of(value: object) -> int | None:
-    """Return the number of a step; None for what is none."""
-    found = number_of(value)
-    return int(found) if found is not None and 0 <= found < 2**53 else None
 
 
 def number_of(value: Any) -> float | None:

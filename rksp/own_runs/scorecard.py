@@ -178,6 +178,7 @@ def _ladder_report(
         best_rate=None if seen is None else _rate(seen.log_best),
         likely_edge=None if say is None else say.likely_edge,
         best_said=None if say is None else 10**say.log_best,
+        exceed_said=None if say is None else say.do_not_exceed(),
         edge_error=error,
         is_inside=is_inside,
         unused=ladder.unused,

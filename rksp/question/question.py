@@ -178,6 +178,8 @@ class Question:
         """Return the evidence and the answer at one seed; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import gather
 
+        if self.source.missing:  # there is nothing to measure
+            options = options.model_copy(update={"evidence": "config"})
         evidence = gather(self.source, options, store=self.store, progress=progress)
         return self.judged(evidence, progress=progress)
 
@@ -185,8 +187,11 @@ class Question:
         """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import judge
 
-        others = self.run.alternatives()
-        more |= {"classifier": self.classifier, "alternatives": others, "terms": self.terms}
+        unknown = self.run.unknown
+        if self.source.missing:
+            unknown["model"] = f"the model is not known: {self.source.missing.rstrip('.')}"
+        more |= {"classifier": self.classifier, "terms": self.terms, "unknown": unknown}
+        more["alternatives"] = [] if unknown else self.run.alternatives()
         return judge(evidence, self.run.recipe, **more)
 
     def known(self, seeds: Sequence[MeasureOptions]) -> ScoreReport | None:
@@ -194,6 +199,8 @@ class Question:
         from rksp.assessment.pipeline import known
 
         recipe = self.run.recipe
+        if self.source.missing:
+            return self.reported([self.evaluated(options) for options in seeds[:1]])
         found = [known(self.source, options, recipe, self.store) for options in seeds]
         evidence = [one for one in found if one is not None]
         if len(evidence) < len(found):

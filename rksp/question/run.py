@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, UnknownModel
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start, decide_start
-from rksp.recipe_files.said.origin import Origin, OriginKind, assumptions, left_out, line_of, phrase
+from rksp.recipe_files.said.origin import (
+    DECISIVE,
+    Origin,
+    OriginKind,
+    assumptions,
+    left_out,
+    line_of,
+    phrase,
+)
 
 if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.documents.finding import Edit, Finding
@@ -47,6 +55,7 @@ class Run:
         said: How it starts, as a person typed or else the file says; None leaves it to the target.
         read_file: All that was read of the file.
         notes: What is to be known about the file, a sentence each.
+        missing: Why the file describes no model, a sentence; empty where it does.
     """
 
     target: str
@@ -62,6 +71,7 @@ class Run:
     said: Start | None = None
     read_file: RecipeFile | None = None
     notes: tuple[str, ...] = ()
+    missing: str = ""
 
     @classmethod
     def typed(
@@ -93,6 +103,7 @@ class Run:
         trainer: str | None = None,
         strict: bool = False,
         flags: Mapping[str, str] | None = None,
+        needs_model: bool = True,
     ) -> Run:
         """Return the run of a file, if the target is one or comes with one; else as `typed`.
 
@@ -106,6 +117,7 @@ class Run:
             trainer: Whose file it is; by default the trainer is recognized.
             strict: Refuse a file with a setting that is not known.
             flags: See `typed`.
+            needs_model: Refuse a file that describes no model, which else has no answer.
 
         Raises:
             InputError: The file cannot be read, describes no model where one is needed, or a value
@@ -146,9 +158,10 @@ class Run:
         if file is not None:
             return run
         if read.target is None:
-            raise InputError(
-                f"{target}: {read.target_missing} For example: rksp score gpt2 --recipe {target}"
-            )
+            missing = f"{read.target_missing} For example: rksp score gpt2 --recipe {target}"
+            if needs_model:
+                raise InputError(f"{target}: {missing}")
+            return replace(run, target=read.path.name, is_typed=False, missing=missing)
         refuse_factory(read.target.name, target)
         return replace(
             run,
@@ -158,10 +171,32 @@ class Run:
             notes=(*read.notes, *read.target.notes),
         )
 
+    def sourced(self, resolve: Callable[[], ModelSource]) -> ModelSource:
+        """Return the source of the target; one without an answer for what only a file names."""
+        from rksp.models.source import unfound
+
+        if self.missing:
+            return unfound(self.target, self.missing)
+        try:
+            return resolve()
+        except UnknownModel as error:
+            if self.is_typed:
+                raise
+            return unfound(self.target, str(error))
+
     @property
     def assumed(self) -> str:
         """All assumptions in one line."""
         return line_of(assumptions(dict(self.recipe), self.origins))
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Field without which there is no answer, and that the file gives → why it is not known."""
+        return {
+            name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
+            for name, origin in self.origins.items()
+            if origin.kind is OriginKind.UNKNOWN and name in DECISIVE
+        }
 
     def alternatives(self) -> list[tuple[str, Recipe]]:
         """Return other recipes that the same input could mean, each with its assumption.
@@ -254,7 +289,8 @@ class Run:
         if not self.named:
             return RunText(path="", **known)
         more = {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
-        return RunText.of(self.named, **known, **more)
+        document = None if self.read_file is None else self.read_file.document
+        return RunText.of(self.named, "" if document is None else document.text, **known, **more)
 
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
@@ -323,7 +359,7 @@ def refuse_unknown(read: RecipeFile) -> None:
     Raises:
         InputError: There is one.
     """
-    unknown = [str(one) for one in read.unread if not one.why]
+    unknown = [str(one) for one in read.unread if not (one.why or one.value)]
     if unknown:
         raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
 
@@ -362,10 +398,10 @@ def is_run_file(target: str) -> bool:
     if path.suffix != ".json":
         return path.suffix in RUN_SUFFIXES
     from rksp.recipe_files.parse.document import load_document
-    from rksp.recipe_files.registry import matches_any
+    from rksp.recipe_files.registry import is_run
 
     document = load_document(path)
-    return not document.has("model_type") and matches_any(document)
+    return not document.has("model_type") and is_run(document)
 
 
 def holds_a_run(name: str) -> bool:

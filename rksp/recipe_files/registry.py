@@ -11,8 +11,10 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.option_lines import known_name
+from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import (
     Document,
+    Found,
     is_logged,
     lines_below,
     load_document,
@@ -20,6 +22,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped,
     unwrapped_lines,
 )
+from rksp.recipe_files.parse.following import composed
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -33,6 +36,7 @@ from rksp.recipe_files.readers import (
     scripts,
 )
 from rksp.recipe_files.said.origin import RecipeFile
+from rksp.recipe_files.table import by_name
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
 
@@ -63,6 +67,11 @@ _HOMES = (
 READERS: tuple[Reader, ...] = tuple(
     reader_of(name, vars(home)) for home, names in _HOMES for name in names.split()
 )
+# Reads what no trainer's reader knows, by the names of the settings alone.
+BY_NAME = Reader(
+    name="by name", title="settings found by name", version="", source="", marks=(),
+    steps=(by_name.fill,),
+)  # fmt: skip
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -114,29 +123,71 @@ def read_document(
             divisor of zero, or of another type.
     """
     document, notes = unwrap(document, part)
-    reader = _named(trainer) if trainer is not None else recognize(document)
-    title = f"{reader.title} {reader.version}"
-    draft = Draft(document, title, devices=devices, given=given)
-    for note in notes:
-        draft.note(note)
-    try:
+    reader = _named(trainer) if trainer is not None else reader_for(document)
+
+    def read_by(reader: Reader) -> Draft:
+        title = f"{reader.title} {reader.version}".strip()
+        draft = Draft(document, title, devices=devices, given=given)
+        draft.by_name = reader is BY_NAME
+        for note in notes:
+            draft.note(note)
         _launched(draft)
         reader.read(draft)
+        return draft
+
+    try:
+        draft = read_by(reader)
+        if reader is not BY_NAME:
+            knows_objective = draft.knows("objective")
+            is_believed = draft.explains_a_third or draft.has_rate or reader.matches(document)
+            by_name.complete(draft)
+            is_foreign = not knows_objective and draft.value("objective") in REINFORCED
+            if trainer is not None and not is_believed:
+                raise InputError(
+                    f"{document.path} has {draft.explained} of its {len(document.leaves())} "
+                    f"settings read as {reader.title}'s and no learning rate; "
+                    f"leave out --as {trainer}."
+                )
+            if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
+                reader = BY_NAME
+                draft = read_by(reader)
+        left = tuple(unread(draft, reader.name, reader.known))
+        for one in left:
+            field = "" if one.value or one.why else by_name.misspelt(one.key)
+            if field and not draft.is_read(field):
+                said = f"{one.key} is not read, and may mean it"
+                draft.unknown(field, Found(key=one.key, value="", line=one.line), said)
         read = dataclasses.replace(
-            draft.finish(),
-            keys=reader.keys,
-            reader=reader.name,
-            unread=unread(draft, reader.name, reader.known),
+            draft.finish(), keys=reader.keys, reader=reader.name, unread=left
         )
-    except (ArithmeticError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except (ArithmeticError, ValueError) as error:  # an infinite number, a divisor of zero
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error
     return read
 
 
+def reader_for(document: Document) -> Reader:
+    """Return the reader whose marks a document has, else the one that reads by name.
+
+    Raises:
+        InputError: It is no run file: it has no learning rate either, or is of a known other kind.
+    """
+    try:
+        return recognize(document)
+    except InputError:
+        document, _ = unwrap(document)
+        known = foreign_format(document)
+        if by_name.gives_rate(document) and (known is None or known[2] == "parts"):
+            return BY_NAME
+        raise
+
+
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
     """Unwrap what W&B logged, a registry's choice, a script, a subcommand, Megatron's arguments."""
+    document, notes = composed(document)
+    if notes:
+        return document, notes
     if meta.is_registry(document):
         return meta.choose(document, part), ()
     if part is not None:
@@ -209,7 +260,7 @@ def recognize(document: Document) -> Reader:
             return reader
     known = foreign_format(document)
     if known is not None:
-        title, advice = known
+        title, advice, _ = known
         raise InputError(f"{document.path} is {title}. {advice}")
     if document.syntax == "shell":
         raise InputError(
@@ -233,6 +284,15 @@ def matches_any(document: Document) -> bool:
     """Return True if some reader matches a document."""
     try:
         recognize(document)
+    except InputError:
+        return False
+    return True
+
+
+def is_run(document: Document) -> bool:
+    """Return True if a document is a run file, of a known trainer or not."""
+    try:
+        reader_for(document)
     except InputError:
         return False
     return True

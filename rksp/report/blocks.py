@@ -25,7 +25,7 @@ Words = Sequence[str]  # a string is one too
 Rows = list[list[Words]]
 MISSING = "–"  # in place of a number that is None
 PERCENT = "percent"  # the form of a probability
-_TONES = dict.fromkeys(("ok", "trained", "quiet", "read"), "ok")
+_TONES = dict.fromkeys(("ok", "trained", "quiet", "read", "fine"), "ok")
 _TONES |= dict.fromkeys(("risk", "failed"), "risk")
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
 LIKELIHOOD = (

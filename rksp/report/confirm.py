@@ -25,7 +25,8 @@ _HEADLINES = {
 }
 _LOSS = (
     "The loss of every run. Dashed lines mark the first alarm of each monitor in the runs of {}. "
-    "Rings mark the step at which the loss begins to show a failure."
+    "Rings mark the step at which the loss begins to show a failure; a dotted line the final loss "
+    "above which the recipe has failed."
 )
 _PROFILES = (
     "The whole model over the steps at which the monitors read it: the mean over blocks of "
@@ -98,9 +99,9 @@ def _curves(report: ConfirmReport) -> Iterator[page.Block]:
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
     key = Markup('<span><i class="arm{}"></i>{}</span>')
     legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
-    drawn = figures.panel(partial(loss_curves, report.trials, hues), 340, 290)
+    drawn = figures.panel(partial(loss_curves, report.trials, hues, bar=report.limit), 340, 290)
     ceiling = _ceiling(report.trials)
-    cut = "" if ceiling is None else f" Losses above {ceiling:.3g} are drawn at the top."
+    cut = "" if ceiling is None else f" Triangles mark losses above {ceiling:.3g}."
     yield page.Figure(
         title="Loss",
         hint=_LOSS.format(first) + cut,
@@ -168,12 +169,18 @@ def _trained(report: ConfirmReport) -> page.Section:
 
 
 def loss_curves(
-    trials: Sequence[TrialReport], hues: dict[str, int], *, width: float, height: float
+    trials: Sequence[TrialReport],
+    hues: dict[str, int],
+    *,
+    width: float,
+    height: float,
+    bar: tuple[float, str] | None = None,
 ) -> Markup:
     """Draw the loss of every run by arm, and the first alarms of the first arm's runs.
 
     A curve ends where the run did. A step without a finite loss leaves a gap. A ring marks where
-    the loss begins to show a failure. `height` is that of the plot without the marks above it.
+    the loss begins to show a failure. `height` is that of the plot without the marks above it;
+    `bar` is the final loss that fails, and the arm that sets it.
     """
     known = [loss for trial in trials for _, loss in trial.loss if loss is not None]
     if not known:
@@ -190,11 +197,18 @@ def loss_curves(
     flags = [(f"{monitor}, step {step}", "alarm", across(step)) for monitor, step in alarms]
     lines = svg.flags(flags, across.end, bottom)
     parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4), *lines]
+    if bar is not None:
+        y = up(bar[0])
+        parts.append(svg.line(across.start, y, across.end, y, "bar"))
+        said = f"fails above {bar[0]:.3g}, by {bar[1]}"
+        parts.append(svg.text(across.start + 6, y + 14, said, "tick clear"))
     for trial in reversed(trials):  # the first arm on top
         css = f"arm{hues[trial.arm]}"
-        for run in _unbroken(trial.loss):
+        for run in svg.unbroken(trial.loss):
             points = [(across(step), up(loss)) for step, loss in run]
             parts.append(svg.polyline(points, f"run {css}"))
+        over = [across(step) for step, loss in trial.loss if loss is None or loss > high]
+        parts.append(svg.off_scale(over, top, f"off {css}"))
         shown = [loss for step, loss in trial.loss if step <= (trial.onset or -1) and loss]
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
@@ -252,13 +266,3 @@ def _first_alarms(trials: Sequence[TrialReport]) -> list[tuple[str, int]]:
         for monitor, step in trial.first_alarms.items():
             first[monitor] = min(step, first.get(monitor, step))
     return sorted(first.items(), key=lambda item: (item[1], item[0]))[:_MOST_ALARMS]
-
-
-def _unbroken(curve: Sequence[tuple[int, float | None]]) -> list[list[tuple[int, float]]]:
-    runs: list[list[tuple[int, float]]] = [[]]
-    for step, value in curve:
-        if value is not None:
-            runs[-1].append((step, value))
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]

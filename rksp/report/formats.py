@@ -24,8 +24,9 @@ KINDS = {
     "confirm": ("rksp.documents.confirm:ConfirmReport", "rksp.report.confirm:blocks"),
     "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
-    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
     "files": ("rksp.documents.files:FilesReport", "rksp.report.files:blocks"),
+    "why": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
+    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),  # its old name
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }
 _LISTED = ("score", "grid", "files")  # kinds whose issues code hosts list

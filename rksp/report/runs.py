@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import (
+    CourseReport,
     HistoryReport,
     PastLadderReport,
+    RateReport,
     RunsReport,
     ScorecardReport,
 )
 from rksp.ground.flags import count
 from rksp.ground.text import one_line, short
 from rksp.report import blocks as page
+from rksp.report import courses
 from rksp.report.confirm import loss_curves, profile, side_by_side
 from rksp.report.score import figures
 
@@ -26,6 +29,7 @@ _HEADLINES = {
     "failed": "The run failed",
     "alarmed": "The run raised alarms",
     "quiet": "The run raised no alarm",
+    "crashed": "The script crashed",
 }
 _LOSS = (
     "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
@@ -34,20 +38,97 @@ _LOSS = (
 
 
 def past(report: RunsReport) -> list[page.Block]:
-    """Return the blocks of the page of past runs."""
-    history = report.history
-    doubt = (
-        [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")] if history.doubt else []
-    )
-    found: list[page.Block] = [
-        page.Title(eyebrow="rksp runs", name=report.target or "past runs", about=""),
-        page.Verdict(verdict=report.verdict, headline=summary(history), blocks=doubt),
-        page.Section("Runs", history_blocks(history, page.Numbers(report, "history/"))),
-    ]
+    """Return the blocks of the page of past runs: the course of one, or the sweeps of many."""
+    number = page.Numbers(report)
+    found = [*_head(report, number)]
+    if len(report.courses) == 1:
+        found += courses.of_run(report.courses[0])
+    elif report.courses:
+        rows = [_course_row(report, i, number) for i in range(len(report.courses))]
+        head = ("Run", "Became", "Went wrong at", "Best", "Ended at")
+        found.append(page.Section("Courses", [page.Table(head, rows[:_MOST_ROWS])]))
+    if report.rate is not None:
+        found += _rate(report.rate, number)
+    if report.differences:
+        head = ("Failed run", "Run that trained", "Setting", "Failed", "Trained")
+        rows = [list(map(one_line, row)) for row in report.differences]
+        found.append(page.Section("What differs", [page.Table(head, rows)]))
+    if report.history is not None:
+        found += courses.of_sweeps(report.history.ladders)
+        blocks = history_blocks(report.history, page.Numbers(report, "history/"))
+        found.append(page.Section("Runs", blocks))
     if report.scorecard is not None:
         title = "How well rksp, which saw none of these runs, would have predicted them"
         found.append(page.Section(title, [page.Sentence(line) for line in _card(report.scorecard)]))
+    if command := report.provenance.get("command"):
+        found.append(page.Section("Provenance", [page.Command(str(command))], is_record=True))
     return found
+
+
+def _head(report: RunsReport, number: page.Numbers) -> Iterator[page.Block]:
+    """Yield the title and the answer."""
+    history = report.history
+    if len(report.courses) == 1 and history is None:
+        one = report.courses[0]
+        about = (f"{one.metric}, ", number("courses/0/records", ",d"), f" values of {one.file}")
+        yield page.Title(eyebrow="rksp why", name=one.name or one.file, about=about)
+        said: list[page.Block] = [page.Sentence(line) for line in one.told]
+        said += [page.Sentence(line, "advice") for line in report.advice]
+        headline = _BECAME[one.outcome]
+        yield page.Verdict(verdict=report.verdict, headline=headline, blocks=said)
+        return
+    yield page.Title(eyebrow="rksp why", name=report.target or "past runs", about="")
+    doubt = []
+    if history is not None and history.doubt:
+        doubt = [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")]
+    headline = summary(history) if history is not None else ""
+    if report.courses:
+        headline = _fates(report.courses)
+    yield page.Verdict(verdict=report.verdict, headline=headline, blocks=doubt)
+
+
+_BECAME = {
+    "fine": "Nothing went wrong",
+    "spike_recovered": "It spiked and recovered",
+    "diverged": "It diverged",
+    "nan": "Its loss is no number any more",
+    "spike_unrecovered": "It blew up and did not recover",
+    "never_learned": "It never learned",
+    "collapsed": "Its reward collapsed",
+    "overfit": "It overfitted",
+    "cannot_tell": "Too few values to tell",
+}
+
+
+def _fates(found: Sequence[CourseReport]) -> str:
+    """Say what became of many runs whose rates nobody knows: `3 runs: 2 fine, 1 diverged`."""
+    counted = Counter(one.outcome.replace("_", " ") for one in found)
+    ends = ", ".join(f"{count} {fate}" for fate, count in counted.most_common())
+    return f"{_many(len(found), 'run')}: {ends}"
+
+
+def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.Words]:
+    one, at = report.courses[i], f"courses/{i}"
+    return [
+        *(one_line(one.name, 60), one.outcome.replace("_", " ")),
+        *(number(f"{at}/onset_step", ",g"), number(f"{at}/best_value", digits=4)),
+        number(f"{at}/ended", digits=4),
+    ]
+
+
+def _rate(rate: RateReport, number: page.Numbers) -> Iterator[page.Block]:
+    """Yield the rate of a run beside what rksp says of it, and what its checks found."""
+    names = (
+        ("Its learning rate", "learning_rate", "", f"recipe: {one_line(rate.recipe_from, 100)}"),
+        ("Start here", "start_here", "", "S"),
+        ("Do not exceed", "do_not_exceed", "", "X"),
+        ("Likely edge", "likely_edge", "", "E"),
+        ("P(failed)", "probability_failed", page.PERCENT, "at its rate, before it ran"),
+    )
+    rows = [[title, number(f"rate/{n}", form, digits=2), note] for title, n, form, note in names]
+    blocks: list[page.Block] = [page.Table(("", "Value", "Meaning"), rows, look="figures")]
+    blocks += [page.Notes([one_line(said, 300) for said in rate.findings])] * bool(rate.findings)
+    yield page.Section("The rate against its recipe", blocks)
 
 
 def summary(history: HistoryReport) -> str:
@@ -93,7 +174,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
         yield f"{hidden:,} more runs: --format json lists all"
     assumed = sorted({name for ladder in history.ladders for name in ladder.assumed})
     if assumed:
-        yield f"missing from some runs, taken from your recipe: {', '.join(assumed)}"
+        yield f"missing from some runs, so assumed: {', '.join(assumed)}"
     if history.ignored:
         columns = one_line(", ".join(history.ignored), 300)
         yield f"ignored columns (neither recipe nor settings of the model): {columns}"
@@ -166,7 +247,7 @@ def watched(report: WatchReport) -> list[page.Block]:
         page.Title(eyebrow="rksp watch", name=report.model, about=about),
         page.Verdict(
             verdict=report.verdict,
-            headline=_HEADLINES[report.verdict],
+            headline=_HEADLINES["crashed" if "raised" in report.ended else report.verdict],
             blocks=[page.Sentence(said) for said in report.conclusions],
         ),
         *_alarms(report, number),

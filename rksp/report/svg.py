@@ -17,6 +17,7 @@ from rksp.ground.text import short
 
 Point = tuple[float, float]
 FLAG = 18  # pixels from one row of labels to the next
+_TRIANGLE = 8  # pixels a mark of what is off the scale is wide
 _LETTER = 7.6  # pixels a letter of a label is wide, about
 
 
@@ -109,6 +110,37 @@ def dots(points: Iterable[Point], css: str) -> str:
     return f'<path d="{marks}" class="{css}"/>' if marks else ""
 
 
+def off_scale(places: Iterable[float], top: float, css: str) -> str:
+    """Draw triangles under the upper end of a plot: what lies above is not drawn where it is.
+
+    One stands for all that it would cover.
+    """
+    kept: list[float] = []
+    for x in sorted(places):
+        if not kept or x - kept[-1] >= _TRIANGLE:
+            kept.append(x)
+    half, base = _TRIANGLE / 2, top + _TRIANGLE
+    tips = (
+        "M" + "L".join((at(x, top), at(x - half, base), at(x + half, base))) + "Z" for x in kept
+    )
+    return (
+        f'<path d="{"".join(tips)}" class="{css}"><title>off the scale</title></path>'
+        if kept
+        else ""
+    )
+
+
+def unbroken(curve: Sequence[tuple[float, float | None]]) -> list[list[Point]]:
+    """Return the stretches of a curve between values that are missing."""
+    runs: list[list[Point]] = [[]]
+    for step, value in curve:
+        if value is not None:
+            runs[-1].append((step, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
 def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) -> list[str]:
     """Draw vertical lines with labels next to their tops, one row per label.
 
@@ -163,4 +195,9 @@ def number(value: float) -> str:
 
 
 def _through(points: Iterable[Point]) -> str:
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return "M" + "L".join(at(x, y) for x, y in points)
+
+
+def at(x: float, y: float) -> str:
+    """Write a position in a path."""
+    return f"{number(x)} {number(y)}"

@@ -145,3 +145,19 @@ def test_an_advisory_is_explained(capsys):
     out = capsys.readouterr().out
     assert "torch >=2.11.0,<=2.13.0" in out and "ADV4-036" in out and "gpu H100 or H200" in out
     assert left_with(["explain", "RKSA-2026-9999"]) == 2
+
+
+def test_a_trainer_without_a_package_is_one_sentence(tmp_path, capsys):
+    file = tmp_path / "grpo.sh"
+    file.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 "
+        "actor_rollout_ref.model.path=Qwen/Qwen2-7B actor_rollout_ref.actor.optim.lr=1e-6\n"
+    )
+    assert left_with(["audit", str(file)]) == 2
+    assert "rksp knows no package of its trainer, verl" in capsys.readouterr().err
+    assert left_with(["report", str(file)]) == 2
+    assert f"judge it with rksp score {file}" in capsys.readouterr().err
+    store = tmp_path / "g.db"
+    store.write_bytes(b"SQLite format 3\0" + bytes(100))
+    assert left_with(["report", str(store)]) == 2
+    assert f"show it with rksp grid {store}" in capsys.readouterr().err

@@ -21,7 +21,7 @@ MISTAKES = {
     "score gpt2 --lr 6e-4.5": "--lr is '6e-4.5', which is no number",
     f"score gpt2 --lr {'9' * 5000} --lr 3d": "is no number",
     "score gpt2 --lr 1e-4,1e-3": "rksp grid TARGET lr=1e-4,1e-3",
-    "score gpt2 --batch-size 99999999999999999999": "--batch-size is 99999999999999999999",
+    "score gpt2 --batch-size 99999999999999999999": "which no run reaches",
     "score llama --lr 1e-3 --set hidden_size=100": "The hidden size (100) is not a multiple",
     "gpt2": "did you mean rksp score gpt2?",
 }

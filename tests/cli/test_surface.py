@@ -21,9 +21,13 @@ from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
-    "diff evaluate profile resolve score"
+    "diff evaluate profile resolve score why"
 )
 
+WHY = (
+    "--allow-hub --format --metric --offline --output --recipe --set --strict --target --task "
+    "--trust-remote-code --help-all"
+)
 RECIPE = (
     "--batch --bs --dtype --eps --optim --warmup --wd "  # of one word, by `Flag.names`
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --clip-range "
@@ -55,7 +59,7 @@ OPTIONS = {
     "diff": "--exit-zero --fail-on --format",
     "explain": "--format",
     "explain-config": "--as --devices --format --rows --strict",
-    "fix": "--as --devices --write",
+    "fix": "--as --devices --format --write",
     "grid": RECIPE.replace("--pretrained ", "")
     + "--steps "
     + MEASURE
@@ -69,10 +73,8 @@ OPTIONS = {
     + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
     "report": "--format --output",
     "reproduce": "--stored",
-    "runs": RECIPE
-    + "--steps "
-    + "--allow-hub --format --metric --offline --recipe --set --strict --target --task "
-    "--trust-remote-code --help-all",
+    "why": RECIPE + "--steps " + WHY,
+    "runs": RECIPE + "--steps " + WHY,
     "schema": "",
     "score": RECIPE
     + "--steps "
@@ -81,7 +83,7 @@ OPTIONS = {
     + "--task --help-all --apply --baseline --data --exit-zero --fail-on --format "
     "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
     "--select --set --strict --verbose",
-    "watch": "--log --memory --monitor --on-alarm --record --status --to",
+    "watch": "--log --memory --monitor --notify --on-alarm --record --status --to",
     "transfer": RECIPE.replace("--as ", "")
     + "--steps "
     + "--task --allow-hub --format --max-params --offline --recipe --runs --set "

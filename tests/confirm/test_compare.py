@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
+from rksp.confirm.compare import (
+    compare,
+    conclude,
+    failed_trials,
+    limit,
+    prediction_held,
+    verdict,
+    why_failed,
+)
 from rksp.documents.confirm import PredictionReport, TrialReport
 
 
@@ -152,3 +160,19 @@ def test_ending_worse_than_not_training_is_no_success() -> None:
     assert "not training" not in " ".join(
         conclude(_prediction(), compare([_trial("baseline", 0)]), [])
     )
+
+
+def test_a_failure_has_its_number() -> None:
+    """Each way to fail is said with what was measured and the limit; no failure says nothing."""
+    trials = [_trial("baseline", 0, final=3.13), _trial("rate=0.1", 0, final=2.62)]
+    assert why_failed(trials) == (
+        "It ended at 3.13, 0.51 nats above the same run with rate=0.1; the limit is 0.25."
+    )
+    bar = limit(trials)
+    assert bar is not None and bar == (pytest.approx(2.87), "rate=0.1")
+    near = [_trial("baseline", 0, final=2.8), _trial("rate=0.1", 0, final=2.62)]
+    assert why_failed(near) == "" and limit(near) is None
+    lost = [_trial("baseline", 0, "diverged", onset=21), _trial("rate=0.1", 0)]
+    assert why_failed(lost).startswith("It diverged at step 21: its loss passed 50")
+    assert limit(lost) is None
+    assert "above where it began" in why_failed([_trial("baseline", 0, "failed", final=5.0)])

@@ -133,8 +133,8 @@ def test_a_typed_id_is_looked_up_and_one_in_a_file_is_not(tmp_path, monkeypatch,
     assert left_with([*typed, "--offline"]) == 2
     run = tmp_path / "run.yaml"
     run.write_text(RUN)
-    assert left_with(["score", str(run), "--evidence", "config"]) == 2
-    assert len(asked) == 2 and "--allow-hub" in capsys.readouterr().err
+    assert left_with(["score", str(run), "--evidence", "config", "--fail-on", "unknown"]) == 4
+    assert len(asked) == 2 and "--allow-hub" in " ".join(capsys.readouterr().out.split())
 
 
 class _Refusal(Exception):

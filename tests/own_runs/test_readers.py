@@ -209,8 +209,8 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", b'{"kind": "confirm"}', "no format of runs"),
-        ("a.json", b"[" * 100_000, "no format of runs"),
+        ("a.json", b'{"kind": "confirm"}', "nothing in a format of runs"),
+        ("a.json", b"[" * 100_000, "nothing in a format of runs"),
         ("trainer_state.json", b"[" * 100_000, "not valid JSON"),
         ("trainer_state.json", b'{"log_history": 3}', "no log_history"),
         ("trainer_state.json", b'{"log_history": [3, {"step": "x"}, {"step": NaN}]}', ""),
@@ -218,8 +218,8 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
         ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
         ("a.jsonl", b"3\n", "must be a JSON object"),
         ("a.parquet", b"PAR1 and nothing", "not valid Parquet"),
-        ("a.log", b"nothing of the kind", "no format of runs"),
-        ("runs.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
+        ("a.log", b"nothing of the kind", "nothing in a format of runs"),
+        ("runs.db", b"SQLite format 3\x00" + b"\x07" * 500, "nothing in a format of runs"),
         ("events.out.tfevents.9", b"\x07" * 500, "holds no scalar"),
     ],
 )
@@ -241,5 +241,5 @@ def test_hostile_files_get_one_sentence(name, content, said, tmp_path):
 def test_what_is_no_run_is_said(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "nothing")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="holds nothing in a format of runs"):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""`rksp runs` and `--runs`: what was learned stands on every page."""
+"""`rksp why` of many runs, and `--runs`: what was learned stands on every page."""
 
 from __future__ import annotations
 
@@ -53,26 +53,24 @@ def risk(report: dict) -> dict:
 
 def test_runs_prints_labels_ladders_and_the_scorecard(tmp_path):
     path = write_table(tmp_path / "runs.csv")
-    done = run_rksp("runs", str(path), "--target", "gpt2")
+    done = run_rksp("why", str(path), "--target", "gpt2")
     assert done.returncode == 0
     for said in (
         "5 runs (1 sweep): 3 healthy, 1 undertrained, 1 failed",
         "edge between 0.01 and 0.03, best rate 3e-3; rksp predicted edge",
-        "missing from some runs, taken from your recipe: batch_size, optimizer",
+        "missing from some runs, so assumed: batch_size, optimizer",
         "How well rksp, which saw none of these runs, would have predicted them",
     ):
         assert said in " ".join(done.stdout.split())
-    document = json.loads(
-        run_rksp("runs", str(path), "--target", "gpt2", "--format", "json").stdout
-    )
-    assert document["kind"] == "runs" and document["verdict"] == "read"
+    document = json.loads(run_rksp("why", str(path), "--target", "gpt2", "--format", "json").stdout)
+    assert document["kind"] == "why" and document["verdict"] == "read"
     assert document["scorecard"]["runs"] == 5 and document["scorecard"]["failed"] == 1
     (ladder,) = document["history"]["ladders"]
     assert ladder["edge"] == pytest.approx([0.01, 0.03])
 
 
 def test_runs_without_a_target_are_labelled_and_not_judged(tmp_path):
-    done = run_rksp("runs", str(write_table(tmp_path / "runs.csv")))
+    done = run_rksp("why", str(write_table(tmp_path / "runs.csv")))
     assert "5 runs (1 sweep)" in done.stdout and "give --target" in done.stdout
     assert "would have predicted" not in done.stdout
 
@@ -80,7 +78,7 @@ def test_runs_without_a_target_are_labelled_and_not_judged(tmp_path):
 def test_a_stored_report_of_runs_is_shown_again(tmp_path):
     path = write_table(tmp_path / "runs.csv")
     stored = tmp_path / "runs.json"
-    made = run_rksp("runs", str(path), "--target", "gpt2", "--format", "json")
+    made = run_rksp("why", str(path), "--target", "gpt2", "--format", "json")
     stored.write_text(made.stdout)
     assert "5 runs (1 sweep)" in run_rksp("report", str(stored)).stdout
 
@@ -154,9 +152,9 @@ def test_python_learns_from_runs(tmp_path):
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path):
     missing = "there is no such file or folder"
-    assert missing in refused(run_rksp("runs", str(tmp_path / "nothing")))
+    assert missing in refused(run_rksp("why", str(tmp_path / "nothing")))
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    assert "The run cannot be used" in refused(run_rksp("runs", str(tmp_path / "a.csv")))
+    assert "The run cannot be used" in refused(run_rksp("why", str(tmp_path / "a.csv")))
     done = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--runs", str(tmp_path / "no.csv"))
     assert missing in refused(done)
 
@@ -216,14 +214,14 @@ def test_runs_from_random_weights_say_nothing_of_trained_ones(tmp_path):
 
 def test_no_rate_is_said_where_a_score_cannot_tell(tmp_path):
     path = early_edge(tmp_path / "runs.csv")
-    told = json.loads(run_rksp("runs", str(path), "--target", "gpt2", "--format", "json").stdout)
+    told = json.loads(run_rksp("why", str(path), "--target", "gpt2", "--format", "json").stdout)
     more = ["--target", "gpt2", "--optimizer", "lamb"]
-    untold = json.loads(run_rksp("runs", str(path), *more, "--format", "json").stdout)
+    untold = json.loads(run_rksp("why", str(path), *more, "--format", "json").stdout)
     assert told["history"]["ladders"][0]["likely_edge"] and told["scorecard"]
     (ladder,) = untold["history"]["ladders"]
     assert "lamb" in ladder["untold"] and ladder["likely_edge"] is None
     assert all(run["said"] is None for run in ladder["runs"]) and untold["scorecard"] is None
-    assert "rksp cannot tell" in run_rksp("runs", str(path), *more).stdout.replace("\n", " ")
+    assert "rksp cannot tell" in run_rksp("why", str(path), *more).stdout.replace("\n", " ")
 
 
 def test_the_summary_counts():

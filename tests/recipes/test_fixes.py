@@ -60,8 +60,7 @@ def test_a_rate_is_lowered_in_its_place_and_nothing_else_moves(name, tmp_path, c
     file.write_bytes(FORMS[name].encode())
     assert scored(str(file)).summary.launch == "no"
     assert left_with(["fix", str(file), "--write"]) == 0
-    answer = json.loads("{" + capsys.readouterr().out.partition("\n{")[2])
-    assert answer["launch"] == "yes" and str(file) in answer["next_command"]
+    assert f"They are written to {file}." in capsys.readouterr().out
     [(old, new)] = changed_lines(FORMS[name], file.read_bytes().decode())
     value = "3e-1" if "3e-1" in old else "3.0e-1" if "3.0e-1" in old else "0.3"
     before, _, after = old.partition(value)
@@ -74,10 +73,27 @@ def test_a_rate_is_lowered_in_its_place_and_nothing_else_moves(name, tmp_path, c
 def test_without_write_the_file_stays_and_the_diff_is_shown(tmp_path, capsys):
     file = tmp_path / "run.yaml"
     file.write_text(TRAINER)
-    assert left_with(["fix", str(file)]) == 0
+    assert left_with(["fix", str(file)]) == 1  # the file on the disk still fails
     assert file.read_text() == TRAINER
     said = capsys.readouterr().out
     assert "-learning_rate: 3.0e-1   # too high" in said and "\n+learning_rate: 0.00" in said
+    was, becomes, write = said.splitlines()[-3:]
+    assert f"{file} as it is: RISK. " in was and becomes.startswith("With these edits: OK. ")
+    assert write == f"Write them: rksp fix {file} --write"
+
+
+def test_a_program_gets_the_diff_and_both_answers(tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text(TRAINER)
+    assert left_with(["fix", str(file), "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["before"]["launch"], found["after"]["launch"]) == ("no", "yes")
+    assert "+learning_rate: 0.00" in found["diff"] and found["written"] is False
+
+
+def test_what_is_no_file_is_not_fixed(capsys):
+    assert left_with(["fix", "llama"]) == 2
+    assert "llama is no file" in capsys.readouterr().err
 
 
 def test_ends_of_lines_stay(tmp_path):

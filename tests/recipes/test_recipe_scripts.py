@@ -69,7 +69,7 @@ def test_what_a_script_computes_elsewhere_is_assumed(tmp_path):
     found = read(tmp_path, CLASSIFIER)
     recipe = found.recipe()
     assert recipe.learning_rate is None
-    assert found.field("learning_rate").origin.kind == "assumed"
+    assert found.field("learning_rate").origin.kind == "unknown"
     assert (recipe.batch_size, recipe.objective) == (16, "classification")
     assert (recipe.peft, recipe.lora_rank, recipe.lora_alpha) == ("rslora", 4, 8)
     assert found.target.name == "bert-base-cased"
@@ -134,7 +134,7 @@ def test_settings_that_an_object_holds_count_with_their_defaults(start, tmp_path
     assert (recipe.learning_rate, recipe.max_steps, recipe.precision) == (1e-4, 70, "bf16")
     assert recipe.batch_size == 4
     assert found.field("warmup_steps").origin.kind == "assumed"  # it has no default
-    assert any("opts.warmup" in note for note in found.notes)
+    assert any("opts.warmup" in one.value for one in found.unread)
 
 
 def test_a_name_counts_with_what_it_was_assigned_last_before_the_call(tmp_path):
@@ -143,7 +143,7 @@ def test_a_name_counts_with_what_it_was_assigned_last_before_the_call(tmp_path):
     found = read(tmp_path, f"{text}lr = 5\npath = 'out'\n{load}")
     assert (found.target.name, found.recipe().learning_rate) == ("gpt2", 2e-4)
     unsure = read(tmp_path, f"if big:\n    lr = 1e-3\n{text}")  # also assigned on a condition
-    assert unsure.field("learning_rate").origin.kind == "assumed"
+    assert unsure.field("learning_rate").origin.kind == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,10 @@ def test_a_notebook_is_the_script_of_its_cells(tmp_path):
     assert found.field("learning_rate").origin.line is None
 
 
-def test_a_loop_of_ones_own_is_refused(tmp_path):
-    with pytest.raises(InputError, match="matches no trainer"):
-        read(tmp_path, "opt = torch.optim.AdamW(model.parameters(), lr=3e-4)\n")
+def test_a_loop_of_ones_own_is_read_by_name(tmp_path):
+    found = read(tmp_path, "opt = torch.optim.AdamW(model.parameters(), lr=3e-4)\n")
+    assert (found.reader, found.target) == ("by name", None)
+    assert (found.recipe().optimizer, found.recipe().learning_rate) == ("adamw", 3e-4)
 
 
 def test_names_of_parts_do_not_double_at_every_step():

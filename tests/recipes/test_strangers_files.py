@@ -78,7 +78,7 @@ def test_poured_settings_are_read_and_unknown_ones_hide_the_defaults(tmp_path):
     recipe = read(tmp_path, text).recipe()
     assert (recipe.learning_rate, recipe.max_steps) == (3e-4, 50)
     found = read(tmp_path, 'TrainingArguments("out", **settings())\n')
-    assert found.field("learning_rate").origin.kind == "assumed"
+    assert found.field("learning_rate").origin.kind == "unknown"
     assert found.recipe().learning_rate is None
 
 
@@ -173,7 +173,7 @@ def test_a_default_does_not_stand_in_for_a_setting_from_elsewhere(tmp_path):
     rollout = "python3 -m verl.trainer.main_ppo trainer.total_training_steps=9"
     assert read(tmp_path, rollout, "a.sh").recipe().max_steps == 36
     found = read(tmp_path, f"{rollout} data.train_batch_size=$B", "a.sh")
-    assert found.field("max_steps").origin.kind == "assumed"
+    assert found.field("max_steps").origin.kind == "unknown"
     auto = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": "auto"}},
             "zero_optimization": {"stage": 2}}  # fmt: skip
     found = read(tmp_path, json.dumps(auto), "ds.json")

@@ -97,6 +97,7 @@ def silent(document: Document, keys: list[str]) -> list[str]:
             moved = [name for name in was if was[name].value != now[name].value]
             told = [one for one in read.unread if one.key == new]
             told += set(read.notes) - set(plain.notes)
+            told += [one for one in read.unread if one.value]
             if not new:  # then the page gives another origin
                 told += [name for name in was if was[name].origin != now[name].origin]
             if moved and not told:

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rksp.ground.model import definite
 from rksp.watch.attach.audit import audited
-from rksp.watch.attach.cause import diagnose
-from rksp.watch.attach.kept import Kept, _targets
+from rksp.watch.attach.cause import Evidence, diagnose
+from rksp.watch.attach.checks import Checks
+from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.settings import Settings
+from rksp.watch.attach.targets import Targets, cross_entropy_of
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -55,7 +59,7 @@ class Run:
         self.optimizer.zero_grad()
         self.kept.add((rows[:, :-1],), {})
         loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        self.kept.add_targets(loss)
+        self.kept.add_targets(definite(cross_entropy_of(loss)))
         loss.backward()
         self.kept.steps[-1].loss = loss.item() * (rows[:, 1:].numel() if is_sum else 1)
         self.step += 1
@@ -66,8 +70,19 @@ class Run:
             self.optimizer.step()
 
     def cause(self, **more: object) -> tuple[str, str]:
-        asked = {"scale": 1.0, "has_moved": False, "is_critical": False, "has_warmed_up": True}
-        found = diagnose(self.kept, self.model, **(asked | more))
+        targets, optimizers = Targets(), [self.optimizer]
+        evidence = Evidence(
+            kept=self.kept,
+            called=self.model,
+            optimizers=optimizers,
+            checks=Checks(self.model, lambda: optimizers, targets),
+            settings=Settings(self.model),
+            targets=targets,
+            is_faithful=True,
+        )
+        for name, value in more.items():
+            setattr(evidence, name, value)
+        found = diagnose(evidence)
         return found.cause, found.module
 
 
@@ -129,7 +144,7 @@ def test_a_loss_may_be_the_sum_over_its_words(run):
 def test_of_two_cross_entropies_none_is_taken(run):
     logits = torch.zeros(2, WORDS, requires_grad=True)
     one, two = (F.cross_entropy(logits, torch.full((2,), target)) for target in (1, 2))
-    assert [_targets(loss) is None for loss in (one, one + two)] == [False, True]
+    assert [cross_entropy_of(loss) is None for loss in (one, one + two)] == [False, True]
 
 
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):

@@ -358,5 +358,8 @@ class _Blocks(nn.Module):
 
 def test_a_model_without_attention_says_so() -> None:
     for monitor in (AttentionLogits(), AttentionEntropy(), MultiMaximum(), KeyNullSum()):
-        assert monitor.bind(_Blocks()) == "no attention layer was found"
+        model = _Blocks()
+        assert monitor.bind(model) is None  # a class of any name may attend: its pass tells
+        with pytest.raises(NotCovered, match="no attention call was seen"):
+            monitor.read(Moment(step=0, model=model))
     assert first_tensor(_Blocks()(torch.ones(1, 1, 4, dtype=torch.float64))) is not None

@@ -1,10 +1,10 @@
 """What trainers and trackers log, and tables of runs.
 
-- Tables, one run a row: CSV, JSON Lines and Parquet, as trackers export them.
-- `metrics.csv` of Lightning's CSVLogger (lightning 2), with `hparams.yaml` beside it.
-- `trainer_state.json` of Hugging Face's Trainer (transformers 5).
-- Text logs with a line a step: Megatron-LM (`training_log`, core 0.16), GPT-NeoX, DeepSpeed
-  (`print_rank_0` of its timers, `report_progress` of its engine, 0.18), or any `loss … lr …`.
+- Tables: CSV, JSON Lines and Parquet. A row is a run, as trackers export them; or, under a counter
+  that rises, a record of one run, as Lightning's `metrics.csv` and others write it.
+- JSON: `trainer_state.json` of Hugging Face's Trainer (transformers 5), lists of records and
+  records of lists.
+- What a console showed: see `rksp.own_runs.readers.records`.
 - Weights & Biases (wandb 0.18 to 0.31): `run-*.wandb` of an offline run. The file is a log in the
   format of LevelDB, of messages that wandb's own protobuf reads. Since its core is written in Go,
   wandb itself has no reader of it in Python.
@@ -16,15 +16,16 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.budgets import LOG_LINE, PAST_RUN
+from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_limited, read_text
-from rksp.own_runs.run import Curve, Points, RawRun, RunReader, number_of
-from rksp.recipe_files.columns import ROWS, read_rows
+from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
+from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
 
 _HEAD = 2**16
@@ -46,7 +47,7 @@ def flat(settings: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> dict[
     """Return nested settings by dotted names; beyond six levels they are left out."""
     found: dict[str, object] = {}
     for name, value in settings.items():
-        key = f"{prefix}{name}"
+        key = f"{prefix}{name}".strip()
         if isinstance(value, Mapping):
             if depth < _DEEPEST:
                 found |= flat(value, f"{key}.", depth + 1)
@@ -78,7 +79,12 @@ def settings_beside(folder: Path) -> dict[str, object]:
 
 
 def _read_table(path: Path) -> Iterator[RawRun]:
-    for number, row in enumerate(read_rows(path), start=1):
+    rows = read_rows(path)
+    records = [_pivoted(flat(row)) for row in rows]
+    if _are_records(records):
+        yield _course(path, records)
+        return
+    for number, row in enumerate(rows, start=1):
         named = next((str(row[name]) for name in _NAME_COLUMNS if name in row), "")
         state = next((str(row[name]) for name in _STATE_COLUMNS if name in row), "")
         outcome = row.get("outcome", "")
@@ -92,30 +98,54 @@ def _read_table(path: Path) -> Iterator[RawRun]:
         )
 
 
-TABLES = RunReader(
-    matches=lambda path: path.suffix.lower() in ROWS and path.is_file(), read=_read_table
-)
+_LONG = ("quantity", "metric", "variable", "key", "tag")  # columns that name what a row measures
 
 
-_PLACES = ("step", "epoch")  # columns that say when the others were logged
+def _pivoted(row: dict[str, object]) -> dict[str, object]:
+    """Return a row that names its metric beside `value`, as rksp watch writes it, under that name.
+
+    What is of one layer is no metric of the run.
+    """
+    name = next((row[column] for column in _LONG if isinstance(row.get(column), str)), None)
+    if name is None or "value" not in row:
+        return row
+    counters = {key: row[key] for key in ("step", "epoch") if key in row}
+    return counters if row.get("layer") else counters | {str(name): row["value"]}
 
 
-def _is_lightning(path: Path) -> bool:
-    if path.name != "metrics.csv":
+def _are_records(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Tell whether rows are records of one run: no names or states, and a counter that rises.
+
+    Without a counter they are where no row says a rate: a sweep would.
+    """
+    columns = {name for row in rows for name in row}
+    named = [name for name in (*_NAME_COLUMNS, *_STATE_COLUMNS, "outcome") if name in columns]
+    if any(len({str(row.get(name)) for row in rows}) > 1 for name in named):
         return False
-    columns = head_of(path).split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
-    return "step" in columns and "epoch" in columns
+    if not any(is_metric(name) for name in columns):
+        return False
+    return Records.of(rows).counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
 
 
-def _read_lightning(path: Path) -> Iterator[RawRun]:
-    points = Points()
-    for row in read_rows(path):
-        logged = {_plain(name): value for name, value in row.items() if name not in _PLACES}
-        points.add(row.get("step"), logged)
+def _course(
+    path: Path,
+    rows: Iterable[Mapping[str, object]],
+    *,
+    name: str = "",
+    said: Mapping[str, object] | None = None,
+    state: str = "",
+) -> RawRun:
+    """Return the run whose records these are; settings beside the file are its own."""
     folder = path.parent
-    is_version = folder.name.startswith("version_")
-    name = f"{folder.parent.name}/{folder.name}" if is_version else folder.name
-    yield RawRun(name=name, file=path, said=settings_beside(folder), curves=points.curves())
+    is_version = folder.name.startswith("version_")  # of Lightning
+    usual = f"{folder.parent.name}/{folder.name}" if is_version else folder.name
+    return RawRun(
+        name=name or usual,
+        file=path,
+        said=settings_beside(folder) if said is None else said,
+        curves={_plain(n): curve for n, curve in Records.of(rows).curves().items()},
+        state=state,
+    )
 
 
 def _plain(name: str) -> str:
@@ -123,12 +153,13 @@ def _plain(name: str) -> str:
     return "learning_rate" if name == "lr" or name.startswith("lr-") else name
 
 
-LIGHTNING = RunReader(matches=_is_lightning, read=_read_lightning)
+TABLES = RunReader(
+    matches=lambda path: path.suffix.lower() in ROWS and path.is_file(), read=_read_table
+)
 
 
 _STATE_FILE = "trainer_state.json"
 _CHECKPOINT = "checkpoint-"
-_LOGGED_NAMES = ("loss", "eval_loss", "learning_rate", "grad_norm")
 
 
 def _is_trainer_state(path: Path) -> bool:
@@ -150,17 +181,10 @@ def _step_of(path: Path) -> int:
 
 
 def _read_trainer_state(path: Path) -> Iterator[RawRun]:
-    try:
-        state = json.loads(read_text(path, PAST_RUN))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
+    state = _json(path)
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{path} holds no log_history, so it is no state of a Trainer.")
-    points = Points()
-    for entry in history:
-        if isinstance(entry, dict):
-            points.add(entry.get("step"), {name: entry.get(name) for name in _LOGGED_NAMES})
     planned, done = (number_of(state.get(name)) for name in ("max_steps", "global_step"))
     folder = path.parent
     run = folder.parent if folder.name.startswith(_CHECKPOINT) else folder
@@ -168,82 +192,99 @@ def _read_trainer_state(path: Path) -> Iterator[RawRun]:
     if planned is not None and planned >= 1:
         said["max_steps"] = int(planned)
     is_over = planned is not None and done is not None and done >= planned
-    yield RawRun(
-        name=run.name,
-        file=path,
-        said=said,
-        curves=points.curves(),
-        state="finished" if is_over else "unfinished",
+    rows = [row for row in history if isinstance(row, dict) and row.get("step") is not None]
+    yield _course(
+        path, rows, name=run.name, said=said, state="finished" if is_over else "unfinished"
     )
 
 
 TRAINER_STATE = RunReader(matches=_is_trainer_state, read=_read_trainer_state)
 
 
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-_COUNT = r"(\d{1,15})(?!\d)"
-_STEP = re.compile(
-    rf"\b(?:iteration|step|iter|global_step)[ \t]*[:= ][ \t]*{_COUNT}"
-    rf"(?:[ \t]*/[ \t]*{_COUNT})?",
-    re.I,
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path, PAST_RUN))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
+
+
+def _read_json(path: Path) -> Iterator[RawRun]:
+    """Yield the run whose records a file of JSON holds; none where it holds something else."""
+    try:
+        rows = _rows_of(_json(path), _DEEPEST)
+    except InputError:
+        return  # a folder holds other files that end so
+    if any(is_metric(name) for row in rows[:_PROBED] for name in row):
+        yield _course(path, rows, name=path.stem)
+
+
+_PROBED = 100  # records of which one has a metric, if any has
+
+
+def _rows_of(data: object, depth: int) -> list[dict[str, object]]:
+    """Return the longest list of records in a document, or of lists that stand side by side."""
+    if isinstance(data, list):
+        return [flat(row) for row in data if isinstance(row, dict)]
+    if not isinstance(data, dict) or depth == 0:
+        return []
+    lists = {str(n): x for n, x in data.items() if isinstance(x, list) and x and _is_series(x)}
+    rows = _side_by_side(lists)
+    numbered = {n: row for n, row in data.items() if str(n).isdigit() and isinstance(row, dict)}
+    inner = [_rows_of(part, depth - 1) for part in data.values()]
+    return max(rows, [{"step": int(n)} | flat(row) for n, row in numbered.items()], *inner, key=len)
+
+
+def _side_by_side(lists: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
+    """Return lists as rows; a shorter one, such as of evaluations, is spread over the longest."""
+    size = max(map(len, lists.values()), default=0)
+    rows: list[dict[str, object]] = [{} for _ in range(size)]
+    for name, values in lists.items():
+        for n, value in enumerate(values, start=1):
+            rows[n * size // len(values) - 1][name] = value
+    return rows
+
+
+def _is_series(values: Sequence[object]) -> bool:
+    return all(value is None or isinstance(value, int | float | str) for value in values)
+
+
+_NO_RUNS = (*_BESIDE, "config.json", _STATE_FILE)
+JSON = RunReader(
+    matches=lambda path: path.suffix.lower() == ".json" and path.name not in _NO_RUNS,
+    read=_read_json,
 )
-_METRICS = {
-    "loss": re.compile(
-        rf"\b(?:lm loss|train_loss|training loss|loss)[ \t]*[:= ][ \t]*\[?{_NUMBER}", re.I
-    ),
-    "learning_rate": re.compile(
-        rf"\b(?:learning[ _]rate|lr)[ \t]*[:= ][ \t]*\[?\(?{_NUMBER}", re.I
-    ),
-    "grad_norm": re.compile(rf"\b(?:grad[ _]norm)[ \t]*[:= ][ \t]*{_NUMBER}", re.I),
-}
+
+
+_COUNT = r"(\d{1,15})(?!\d)"
 _BATCH = re.compile(rf"global[ _]batch[ _]size[ \t]*[:= ][ \t]*{_COUNT}", re.I)
 # Megatron prints its arguments as `  name ...... value`.
 _ARGUMENT = re.compile(r"(?:\[[^\]]*\]:?)?[ \t]*(\w+) \.{3,} (\S.*)")
-_LINE = re.compile(r"[^\r\n]++")
-_SUFFIXES = (".log", ".txt", ".out")
+_SUFFIXES = (".log", ".txt", ".out", ".err", "")
 
 
 def _is_text_log(path: Path) -> bool:
-    if path.suffix.lower() not in _SUFFIXES or not path.is_file():
-        return False
-    head = head_of(path).decode("utf-8", "replace")
-    is_megatron = "megatron" in head.lower()
-    return any(
-        (_STEP.search(line) and _METRICS["loss"].search(line))
-        or (is_megatron and _ARGUMENT.match(line))
-        for line in _lines(head)
-    )
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield the lines that are not empty, each cut where no logger writes on."""
-    return (found[0][:LOG_LINE].strip() for found in _LINE.finditer(text))
+    """Match the text of a console: all but what holds bytes that no console writes."""
+    is_named = path.suffix.lower() in _SUFFIXES or path.suffix[1:].isdigit()
+    return is_named and path.is_file() and b"\0" not in head_of(path)
 
 
 def _read_text_log(path: Path) -> Iterator[RawRun]:
-    text = read_text(path, PAST_RUN)
-    points = Points()
+    lines = list(lines_of(read_text(path, PAST_RUN)))
+    found = read_lines(lines)
     said: dict[str, object] = {}
-    planned = 0
-    for line in _lines(text):
+    for line in lines:
         argument = _ARGUMENT.match(line)
         if argument is not None and argument[2] != "None":
             said[argument[1]] = argument[2]
-        step = _STEP.search(line)
-        if step is None:
-            continue
-        planned = max(planned, int(step[2] or 0))
-        found = {name: pattern.search(line) for name, pattern in _METRICS.items()}
-        points.add(int(step[1]), {name: float(m[1]) for name, m in found.items() if m is not None})
-        batch = _BATCH.search(line)
-        if batch is not None:
+        if batch := _BATCH.search(line):
             said["batch_size"] = int(batch[1])
+    curves, planned = {_plain(n): c for n, c in found.curves().items()}, found.planned
     if planned:
         said["max_steps"] = planned
-    curves = points.curves()
     done = max((curve.steps[-1] for curve in curves.values()), default=0)
     state = "" if not planned else "finished" if done >= 0.99 * planned else "unfinished"
-    yield RawRun(name=path.stem, file=path, said=said, curves=curves, state=state)
+    if curves or said:
+        yield RawRun(name=path.stem, file=path, said=said, curves=curves, state=state)
 
 
 TEXT_LOGS = RunReader(matches=_is_text_log, read=_read_text_log)
@@ -263,7 +304,7 @@ def _read_wandb(path: Path) -> Iterator[RawRun]:
         ) from error
     messages: Any = wandb_internal_pb2  # generated code, of which some releases declare nothing
     said: dict[str, object] = {}
-    points = Points()
+    points = Records()
     finals: dict[str, object] = {}
     name, code = path.stem.removeprefix("run-"), None
     for data in _messages(path):
@@ -281,7 +322,7 @@ def _read_wandb(path: Path) -> Iterator[RawRun]:
         elif kind == "history":
             row = _items(record.history.item)
             step = row.get("_step", record.history.step.num)
-            points.add(step, {key: value for key, value in row.items() if key[:1] != "_"})
+            points.add({key: x for key, x in row.items() if key[:1] != "_"} | {"_step": step})
         elif kind == "summary":
             finals |= _items(record.summary.update)
         elif kind == "exit":

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
+from rksp.ground.tables import check_arguments, known_word, row_of
 from rksp.recipe.optimizers import makers
 from rksp.recipe.optimizers.makers import RowRule, Settings
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Labelled = Literal["lab", "public", "none"]
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
+Followed = Literal["all", "some", "none"]
 Maker = Callable[["nn.Module", Settings], "Optimizer"]
 
 
@@ -77,7 +79,7 @@ class OptimizerSpec:
     aliases: tuple[tuple[str, str], ...]
     first_step: tuple[str, ...] = ("max_grad_norm", "weight_decay")
     make: Maker | None = None
-    follow_adam: Literal["all", "some", "none"] = "none"
+    follow_adam: Followed = "none"
     stepped_by: str = ""
     by_rows: RowRule | None = None
     rates: RateRange = RateRange()
@@ -94,16 +96,23 @@ class OptimizerSpec:
 
 def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
     """Read a row; each of its facts is true."""
+    where = f"optimizers.toml [{name}]"
     row = row | dict.fromkeys(row.pop("facts", ()), True)
-    row |= {key: _function(row[key]) for key in ("make", "by_rows") if key in row}
+    row |= {key: _function(row[key], where) for key in ("make", "by_rows") if key in row}
     row |= {"first_step": tuple(row["first_step"])} if "first_step" in row else {}
-    rates, aliases = RateRange(**row.pop("rates", {})), tuple(row.pop("aliases", {}).items())
-    return OptimizerSpec(name=name, rates=rates, aliases=aliases, **row)
+    rates = row_of(RateRange, row.pop("rates", {}), where=f"{where} rates")
+    aliases = tuple(row.pop("aliases", {}).items())
+    row |= {"name": name, "rates": rates, "aliases": aliases}
+    return row_of(OptimizerSpec, row, where=where)
 
 
-def _function(said: str | dict[str, Any]) -> Any:
+def _function(said: str | dict[str, Any], where: str) -> Any:
     """Return the function of `makers` of this name, or `made` with these options."""
-    return getattr(makers, said) if isinstance(said, str) else partial(makers.made, **said)
+    if isinstance(said, str):
+        known_word(said, vars(makers), where=where, noun="function")
+        return getattr(makers, said)
+    check_arguments(makers.made, said, where=where)
+    return partial(makers.made, **said)
 
 
 _ROWS = tomllib.loads((files(__package__) / "optimizers.toml").read_text("utf-8"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import json
 import re
 import shlex
@@ -33,7 +34,7 @@ _LONGEST = 4096  # characters of a value that references are filled into
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
-_COMMAND = re.compile(r"^#!.*sh\b|^\s*[^#\s:][^:\n]*\s--?[A-Za-z]|\.py\s+\w+=", re.M)
+_COMMAND = re.compile(r"^#!.*sh\b|^[ \t]*[^#\s:][^:\n]*\s--?[A-Za-z]|\.py\s+\w+=", re.M)
 _CODE = re.compile(r"^(from\s+[\w.]+\s+)?import\s+\w", re.M)
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -42,13 +43,13 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 class Found:
     """One value with its dotted key, and its line if the format has lines.
 
-    It `is_open` if it stands in for a value that the file leaves to another place.
+    It is `open` if it stands in for what the file leaves to another place, in the file's words.
     """
 
     key: str
     value: Any
     line: int | None = None
-    is_open: bool = False
+    open: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Document:
         launcher: The flags of the launcher, such as torchrun.
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
+        text: What standard input held; empty for a file.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class Document:
     launcher: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -172,6 +175,11 @@ def load_document(path: Path) -> Document:
         InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
     text, suffix = _text(path)
+    loaded = _loaded(path, text, suffix)
+    return dataclasses.replace(loaded, text=text) if str(path) == "-" else loaded
+
+
+def _loaded(path: Path, text: str, suffix: str) -> Document:
     if suffix in _SHELL:
         CODE.check(len(text), path)
         command = read_shell(text)
@@ -212,8 +220,17 @@ def beside(path: Path, name: str) -> Path | None:
     """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    folders = (path.parent, *list(path.resolve().parents)[1:5])
-    return next((there for folder in folders if _is_file(there := folder / name)), None)
+    return next((there for one in folders_above(path) if _is_file(there := one / name)), None)
+
+
+def folders_above(path: Path) -> list[Path]:
+    """Return the folder of a file and those above it in its repository, four at most."""
+    found = [path.parent]
+    for folder in list(path.resolve().parents)[1:5]:
+        if (found[-1] / ".git").exists():
+            break
+        found.append(folder)
+    return found
 
 
 def _is_file(path: Path) -> bool:
@@ -297,17 +314,23 @@ def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int
         )
     try:
         syntax, data, lines = parse(path, text)
-        _check_keys(path, data)
+        check_tree(path, data)
         return syntax, data, lines
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
-def _check_keys(path: Path, data: Any) -> None:
-    """Refuse settings whose dotted keys, written out, would fill the memory."""
-    size, waiting = 0, [(0, data)]
+def check_tree(path: Path, data: Any) -> None:
+    """Refuse settings that would fill the memory written out: each as often as it stands there.
+
+    Raises:
+        InputError: They are too many, or their dotted keys too long.
+    """
+    size, count, waiting = 0, 0, [(0, data)]
     while waiting:
         above, value = waiting.pop()
+        count += 1
+        SETTINGS.check(count, path)
         if isinstance(value, Mapping):
             size += sum(above + len(str(name)) for name in value)
             KEY_CHARACTERS.check(size, path)
@@ -366,6 +389,12 @@ def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
     return Unresolved(f"!{suffix} {value}".strip())
 
 
+def _twice(loader: _Loader, node: yaml.ScalarNode) -> Unresolved:
+    return Unresolved(str(node.value))
+
+
+_TWICE = "rksp:twice"
+_Loader.add_constructor(_TWICE, _twice)
 _START = list("-+.0123456789")
 for _kind, _pattern, _first in (
     ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),
@@ -415,6 +444,7 @@ def _number_lines(
         for part in node.value:
             _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
     if isinstance(node, yaml.MappingNode):
+        _mark_twins(node)
         for name, value in node.value:
             key = f"{prefix}.{name.value}" if prefix else str(name.value)
             seen[1] += len(key)
@@ -423,9 +453,33 @@ def _number_lines(
             _number_lines(path, value, key, lines, seen, depth + 1)
 
 
+def _mark_twins(node: yaml.MappingNode) -> None:
+    """Make values unknown that two keys of one name give, and that differ."""
+    first: dict[str, yaml.Node] = {}
+    for name, value in node.value:
+        other = first.setdefault(_plain(name.value), value)
+        both = [one.value for one in (other, value) if isinstance(one, yaml.ScalarNode)]
+        if other is not value and len(both) == 2 and both[0] != both[1]:
+            for one in (other, value):
+                one.tag, one.value = _TWICE, f"given twice, as {both[0]} and as {both[1]}"
+
+
+def _untwinned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a JSON object, unknown where two keys of one name differ."""
+    found: dict[str, Any] = {}
+    first: dict[str, str] = {}
+    for name, value in pairs:
+        other = first.setdefault(_plain(name), name)
+        if other in found and found[other] != value:
+            value = Unresolved(f"given twice, as {found[other]!s:.80} and as {value!s:.80}")
+            found[other] = value
+        found[name] = value
+    return found
+
+
 def _json(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
-        return "json", json.loads(text), _lines_of_json(text)
+        return "json", json.loads(text, object_pairs_hook=_untwinned), _lines_of_json(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -200,9 +200,17 @@ class _Variables(dict[str, list[Word]]):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
+        self.fixed: set[str] = set()  # names that cannot be set again
 
     spent: int = 0
     in_function: bool = False  # whose arguments are not the script's
+    is_open: bool = False  # a file that is not read may have set any of them
+
+    def forget(self, line: int) -> None:
+        """Make all variables unknown: another file may set them."""
+        self.is_open = True
+        for name in self:
+            self[name] = [Word(_ELSEWHERE, line)]
 
     def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
         """Set a variable, or add to it; what grows beyond any script is not known."""
@@ -215,40 +223,189 @@ class _Variables(dict[str, list[Word]]):
             self.setdefault(name, []).extend(words)
 
 
+_Statement = tuple[list[Word], str]  # and what stands behind it: a line's end, ;, |, && or ||
+_SAYING = ("echo", "printf", ":", "cat", "true", "false")  # they run nothing that they name
+_SETTING = ("read", "let", "mapfile", "readarray", "getopts")  # variables, to what is not known
+_ENVIRONMENT = re.compile(
+    r"(^|[/.])(activate|(ba|z)sh_?rc|profile|conda\.sh|bash_profile|setvars\.sh)$"
+)
+_CALLS = 200  # of functions, in all
+_RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
+
+
 def read_shell(text: str) -> CommandLine:
-    """Return the command of a script that has the most settings."""
-    variables = _Variables()
-    variables["HOME"] = [Word("~", 1)]
+    """Return the command of a script that has the most settings, as the shell would start it.
+
+    A number that another command gives otherwise, where both give a learning rate, is not known.
+    """
     text, documents = _without_documents(text)
-    best = CommandLine(program="", data={}, lines={}, launcher={})
-    written: dict[str, str] = {}
-    depth, braces, chained = 0, 0, False
     reader = _Reader(text)
-    for statement in reader.statements():
-        words = statement
-        if words[0].text == "function" or any(word.text.endswith("()") for word in words[:2]):
-            variables.in_function = True
-            start = next((i for i, word in enumerate(words) if word.text == "{"), len(words))
-            words = words[start:]
-        while words and words[0].text in _KEYWORDS:
-            first = words.pop(0).text
-            depth += (first in _OPENS) - (first in _CLOSES)
-            braces += (first == "{") - (first == "}")
-            variables.in_function = variables.in_function and (first != "}" or braces > 0)
-            if first in ("for", "select") and words:
-                variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
-            if first in _OPENS - {"if"}:
-                words = []
-        is_test = bool(words) and words[0].text in ("[", "[[", "test")
-        words = _assign(words, variables, is_conditional=depth > 0 or chained)
-        chained = reader.ended_by == "||" or (reader.ended_by == "&&" and (is_test or chained))
-        _keep_document(words, documents, variables, written)
-        if words:
-            found = _command(_expand(words, variables))
-            if _weight(found) > _weight(best):
-                launcher = _counts(found, variables) | dict(found.launcher)
-                best = found._replace(launcher=launcher)
-    return best._replace(written=written)
+    statements = [(words, reader.ended_by) for words in reader.statements()]
+    script = _Script(documents)
+    script.run(statements)
+    if not any(command.program for command in script.commands):
+        for name in list(script.bodies):  # perhaps called in a way that is not followed
+            script.call(name)
+    if not script.commands:
+        return CommandLine(program="", data={}, lines={}, launcher={}, written=script.written)
+    best = max(script.commands, key=_weight)
+    return _agreed(best, script.commands)._replace(written=script.written)
+
+
+def _agreed(best: CommandLine, commands: Sequence[CommandLine]) -> CommandLine:
+    """Return a command without the numbers in which another one that trains differs."""
+    rates = {key for key in best.data if _RATE.search(key)}
+    if not rates:
+        return best
+    data = dict(best.data)
+    for other in commands:
+        if not any(_RATE.search(key) for key in other.data):
+            continue
+        theirs = [value for key, value in other.data.items() if _RATE.search(key)]
+        for key, value in best.data.items():
+            same = (
+                theirs[0] if key in rates and key not in other.data else other.data.get(key, value)
+            )
+            is_number = isinstance(value, int | float) or isinstance(same, int | float)
+            if is_number and same != value:
+                data[key] = Unresolved(
+                    f"{_word(value)} in one command and {_word(same)} in another"
+                )
+    return best._replace(data=data)
+
+
+def _word(value: object) -> str:
+    return "unknown" if isinstance(value, Unresolved) else str(value)
+
+
+class _Script:
+    """A script as it would run: what its statements set, and the commands that they start."""
+
+    def __init__(self, documents: Mapping[int, tuple[bool, int, str]]) -> None:
+        self.variables = _Variables()
+        self.variables["HOME"] = [Word("~", 1)]
+        self.commands: list[CommandLine] = []
+        self.written: dict[str, str] = {}
+        self.bodies: dict[str, list[_Statement]] = {}
+        self._documents = documents
+        self._has_ended, self._calls = False, 0
+        self._outer: dict[str, list[Word]] = {}  # what local variables stand before
+
+    def run(self, statements: Sequence[_Statement]) -> None:
+        """Follow statements in their order; the bodies of functions where they are called."""
+        depth = dead = at = 0
+        chained = is_skipped = False
+        while at < len(statements) and not self._has_ended:
+            words, ended_by = list(statements[at][0]), statements[at][1]
+            at += 1
+            if name := _defined(words):
+                self.bodies[name], at = _body(statements, at - 1)
+                continue
+            while words and words[0].text in _KEYWORDS:
+                first = words.pop(0).text
+                depth += (first in _OPENS) - (first in _CLOSES)
+                if (first in ("else", "elif") and depth == dead) or depth < dead:
+                    dead = 0
+                if first == "if" and [word.text for word in words[:2]] in (
+                    ["false"],
+                    ["!", "true"],
+                ):
+                    dead = dead or depth
+                if first in ("for", "select") and words:
+                    self.variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
+                if first == "case":
+                    words = words[2:] if words[1:] and words[1].text == "in" else []
+                elif first in _OPENS - {"if"}:
+                    words = []
+            while depth and words and re.fullmatch(r"[^()]*\)", words[0].text):
+                words.pop(0)  # a pattern of a case
+            if not words or dead or is_skipped:
+                is_skipped = is_skipped and ended_by in ("&&", "|")
+                continue
+            is_test = words[0].text in ("[", "[[", "test")
+            self._statement(words, is_conditional=depth > 0 or chained)
+            said = words[0].text if len(words) == 1 else ""
+            is_skipped = (said, ended_by) in (("false", "&&"), ("true", "||"), (":", "||"))
+            chained = ended_by == "||" or (ended_by == "&&" and (is_test or chained))
+
+    def call(self, name: str) -> None:
+        """Follow the body of a function, whose local variables end with it."""
+        self._calls += 1
+        variables = self.variables
+        before, variables.in_function = variables.in_function, True
+        body, self.bodies[name] = self.bodies[name], []  # it does not call itself
+        outer, self._outer = self._outer, {}
+        self.run(body)
+        for local, words in self._outer.items():
+            variables[local] = words
+        self._outer = outer
+        self.bodies[name], variables.in_function = body, before
+
+    def _statement(self, words: list[Word], *, is_conditional: bool) -> None:
+        """Follow one statement: what it sets, calls or starts."""
+        variables = self.variables
+        if words[0].text == "local":
+            for word in words[1:]:
+                name, _, _ = word.text.partition("=")
+                self._outer.setdefault(name, variables.get(name, [Word(_ELSEWHERE, word.line)]))
+        words, own = _assign(words, variables, is_conditional=is_conditional)
+        _keep_document(words, self._documents, variables, self.written)
+        first = words[0].text if words else ""
+        if first in ("exit", "exec") and not is_conditional:
+            self._has_ended = first == "exit" or any(not _is_end(word) for word in words[1:])
+            words = words[1:] if first == "exec" else []
+        if first in ("source", "."):
+            if len(words) > 1 and not _ENVIRONMENT.search(words[1].text):
+                variables.forget(words[0].line)
+            return
+        if first in _SETTING or (first == "printf" and any(w.text == "-v" for w in words[1:3])):
+            for word in words[1:]:
+                if named := re.match(r"[A-Za-z_]\w*", word.text):
+                    variables[named[0]] = [Word(_ELSEWHERE, word.line)]
+        if first == "unset":
+            for word in words[1:]:
+                variables.pop(word.text, None)
+        if first in self.bodies and self._calls < _CALLS:
+            self.call(first)
+            return
+        if not words or first in _SAYING:
+            return
+        found = _command(_expand(words, variables))
+        if _weight(found) > (0, False):
+            launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
+            self.commands.append(found._replace(launcher=launcher))
+
+
+def _defined(words: Sequence[Word]) -> str:
+    """Return the function that a statement begins to define; empty if it defines none."""
+    if words[0].text == "function" and len(words) > 1:
+        return words[1].text.removesuffix("()")
+    named = words[0].text.endswith("()") and not words[0].whole
+    is_apart = len(words) > 1 and words[1].text == "()"
+    return words[0].text.removesuffix("()") if named or is_apart else ""
+
+
+def _body(statements: Sequence[_Statement], at: int) -> tuple[list[_Statement], int]:
+    """Return the statements of a function's body, and where the script goes on behind it."""
+    found: list[_Statement] = []
+    depth, has_begun = 0, False
+    while at < len(statements):
+        words, ended_by = statements[at]
+        at += 1
+        start = 0 if has_begun else next((i for i, w in enumerate(words) if w.text == "{"), -1)
+        if start < 0:
+            if found or len(words) > 3:  # a body of one command, without braces
+                return found, at
+            continue
+        rest = list(words[start:])
+        while rest and rest[0].text in ("{", "}") and not rest[0].whole:
+            depth += 1 if rest.pop(0).text == "{" else -1
+            has_begun = True
+            if depth <= 0:
+                return found, at
+        if rest:
+            found.append((rest, ended_by))
+    return found, at
 
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)")
@@ -311,7 +468,7 @@ def _weight(command: CommandLine) -> tuple[int, bool]:
     return size if size > 2 or command.program else 0, bool(command.file)
 
 
-def _counts(command: CommandLine, variables: _Variables) -> dict[str, object]:
+def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
     """Return the processes that ms-swift and LLaMA-Factory start, from their variables."""
     if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
         return {}
@@ -319,10 +476,20 @@ def _counts(command: CommandLine, variables: _Variables) -> dict[str, object]:
     return {_PROCESSES[name]: int(text) for name, text in texts.items() if text.isdecimal()}
 
 
-def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
-    """Record the assignments at the start of a statement and return the words of its command."""
+def _assign(
+    words: list[Word], variables: _Variables, *, is_conditional: bool
+) -> tuple[list[Word], dict[str, list[Word]]]:
+    """Record the assignments of a statement; return the words of its command and what is its own.
+
+    Assignments before a command are that command's alone.
+    """
+    own: dict[str, list[Word]] = {}
+    is_fixed = bool(words) and words[0].text == "readonly"
+    is_kept = all(_ASSIGNMENT.match(word.text) for word in words) or any(
+        word.text.endswith("=(") for word in words
+    )
     if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
-        is_eval = words[0].text == "eval"
+        is_eval, is_kept = words[0].text == "eval", True
         words = [word for word in words[1:] if is_eval or not word.text.startswith("-")]
     while words and (match := _ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
@@ -342,8 +509,12 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
             value = _perhaps(value)
         elif is_conditional and (known := variables.get(name)) and value[: len(known)] != known:
             value = [Word(_ELSEWHERE, first.line)]
-        variables.keep(name, value, first.line, is_added=is_added)
-    return words
+        if not is_kept:
+            own[name] = value
+        elif name not in variables.fixed:
+            variables.keep(name, value, first.line, is_added=is_added)
+            variables.fixed |= {name} if is_fixed else set()
+    return words, own
 
 
 def _perhaps(words: list[Word]) -> list[Word]:
@@ -403,7 +574,8 @@ def _filled(text: str, variables: _Variables) -> str:
             known = " ".join(part.text for part in variables[name])
             variables.spent += len(known)
             return known
-        return match[2].strip("\"'") if match[2] is not None else _ELSEWHERE
+        has_default = match[2] is not None and not variables.is_open
+        return match[2].strip("\"'") if has_default else _ELSEWHERE
 
     for _ in range(_NESTED):  # the default of a variable may be another variable
         text, before = _VARIABLE.sub(value, text), text
@@ -419,8 +591,11 @@ def _without_commands(text: str) -> str:
     """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
-        parts += [text[i:j], _ELSEWHERE]
-        i = _balanced(text, j + 1) + 1
+        end = _balanced(text, j + 1)
+        sum_ = re.fullmatch(r"\s*expr\s+([\d\s()*/+%\\-]+)", text[j + 2 : end])
+        value = _arithmetic(sum_[1].replace("\\", ""), {}) if sum_ else _ELSEWHERE
+        parts += [text[i:j], value]
+        i = end + 1
     return "".join((*parts, text[i:]))
 
 
@@ -443,7 +618,7 @@ def _split(word: Word) -> Iterator[Word]:
         line += part.count("\n")
 
 
-def _arithmetic(text: str, variables: _Variables) -> str:
+def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
     """Evaluate `$((a * b))`, where names are variables and a quotient is whole."""
     try:
         tree = ast.parse(re.sub("/+", "//", text.strip()), mode="eval")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
-_LONGEST = 400  # characters of a whole number; Python refuses to read one of 4,300 digits
+_LONGEST = 300  # characters of a whole number; Python refuses to read one of 4,300 digits
 
 
 @dataclass(frozen=True, slots=True)

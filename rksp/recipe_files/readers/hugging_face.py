@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rksp.ground.errors import InputError
@@ -17,9 +16,9 @@ from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
-from rksp.recipe_files.table import convert
+from rksp.recipe_files.table import by_name, convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import DECAY_SHAPES, OBJECTIVES, precision_of
+from rksp.recipe_files.table.names import DECAY_SHAPES, precision_of
 from rksp.recipe_files.table.reader import reader_of
 
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
@@ -31,6 +30,7 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
     TRL cuts nothing where `max_length` is null.
     """
+    draft.asked.update(keys)
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
     convert.positive(draft, name, keys)
@@ -149,51 +149,11 @@ def _precision(draft: Draft) -> None:
         draft.put("precision", f"{precision_of(weights.value)}{end}", weights)
 
 
-_SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "classification",
-            "run_classification": "classification", "run_ner": "classification", "run_qa": "other",
-            "run_xnli": "classification", "run_summarization": "seq2seq", "run_asr": "other",
-            "run_translation": "seq2seq", "run_speech": "other", "run_image": "classification",
-            "run_seq2seq": "seq2seq", "run_swag": "classification"}  # fmt: skip
-# Keys that only runs of one objective have.
-_OF_OBJECTIVES = {"num_generations max_completion_length": "grpo",
-                  "max_prompt_length rpo_alpha precompute_ref_log_probs": "dpo",
-                  "center_rewards_coefficient": "reward", "desirable_weight": "kto",
-                  "task_name": "classification", "num_labels": "classification",
-                  "mlm_probability": "mlm", "problem_type": "classification"}  # fmt: skip
-
-
 def objective(draft: Draft) -> None:
-    """Set the objective from the stage, the subcommand, the script's name or typical keys."""
+    """Set the objective from the stage, or from all that stands in the file and in its command."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
         convert.stated_objective(draft, key)
-    names = [draft.text(key) for key in ("output_dir", "hub_model_id", "run_name")]
-    if not draft.knows("objective"):
-        for meaning, found, text in _signs(draft, [name for name in names if name is not None]):
-            draft.put("objective", meaning, found, text=text)
-            return
-
-
-def _signs(draft: Draft, names: Sequence[Found]) -> Iterator[tuple[str, Found, str]]:
-    """Yield objectives, where each is seen, and how it is read; the surest come first.
-
-    The run's name distinguishes losses with the same settings.
-    """
-    program = draft.document.program
-    for word, meaning in OBJECTIVES.items():
-        if re.search(rf"^{word}_|{word}(\.py|_)$|[ _]{word}$", program.lower()):
-            yield meaning, Found(key=program, value=word), ""
-    for start, meaning in _SCRIPTS.items():
-        if program.startswith(start):
-            yield meaning, Found(key=program, value=meaning), ""
-    for found in names:
-        parts = re.split(r"[^a-z]+", found.value.lower())
-        for word in ("orpo", "kto", "dpo", "grpo", "ppo", "reward"):
-            if word in parts:
-                yield OBJECTIVES[word], found, f"named {word}"
-    for keys, meaning in _OF_OBJECTIVES.items():
-        sign = draft.get(*keys.split())
-        if sign is not None:
-            yield meaning, sign, ""
+    by_name.objective(draft)
 
 
 def _peft_config(draft: Draft) -> None:

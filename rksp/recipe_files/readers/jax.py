@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from rksp.ground.model import definite
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of, shape_of
@@ -39,8 +38,7 @@ def _batch(draft: Draft) -> None:
     """Set the batch: a number, or a list of `{start, value}` (src/levanter/schedule.py)."""
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
-        if found is not None:
-            draft.put("batch_size", definite(draft.number(found.key)).value, found)
+        convert.number(draft, "batch_size", ["trainer.train_batch_size"])
         draft.default("batch_size", 512)
         return
     phases = [part for part in found.value if isinstance(part, dict) and "value" in part]

@@ -92,7 +92,8 @@ def _olmo_model(draft: Draft) -> None:
     else:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
         return
-    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * width
+    ratio = draft.amount("model.mlp_ratio", default=4)
+    inner = draft.amount("model.mlp_hidden_size", default=ratio * width)
     notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
     std = draft.amount("model.init_std", default=0.02)
     if settings.get("init_fn") not in (None, "normal"):
@@ -338,7 +339,7 @@ def _nanotron_model(draft: Draft) -> None:
     if resumed is not None and draft.false("checkpoints.load_optimizer") is not None:
         draft.names_weights = True
     if settings.get("is_mamba_config"):
-        state = settings.get("ssm_cfg") or {}
+        state = draft.mapping("model.model_config.ssm_cfg")
         sizes = {ours: settings.get(key) for ours, key in _MAMBA.items()}
         states = {ours: state.get(key) for ours, key in _MAMBA_STATE.items()}
         draft.describe("mamba", sizes | states | {"initializer_range": deviation})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.said.origin import flag_of
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 
@@ -31,9 +30,10 @@ def _rollouts(draft: Draft) -> None:
     whole = int(prompts.value)
     updates = max(1, whole // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
-    if (prompts.is_open or mini.is_open) and draft.knows("max_steps"):
-        for name in ("max_steps", "warmup_steps"):
-            draft.assume(name, f"the updates a rollout are not known; give {flag_of(name)}")
+    for part in (prompts, mini):
+        if part.open and draft.knows("max_steps"):
+            draft.unknown("max_steps", part)
+            draft.unknown("warmup_steps", part)
     parts = [draft.number_or(512, f"data.max_{part}_length") for part in ("prompt", "response")]
     length = sum(int(part.value) for part in parts)
     draft.put("sequence_length", length, *parts, text="prompt and answer")
@@ -65,6 +65,18 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
 def _sft_length(draft: Draft) -> None:
     """Set the steps of supervised training, whose batch is the whole rollout."""
     _length(draft, 1, int(draft.value("batch_size")), 4, "")
+
+
+def _first_sft(draft: Draft) -> None:
+    """Set the defaults of verl's first program (config/sft_trainer.yaml), where it is that one."""
+    is_first = "fsdp_sft_trainer" in draft.document.program
+    if not is_first and not draft.document.has("model.partial_pretrain"):
+        return
+    draft.default("learning_rate", 1e-5)
+    draft.default("adam_beta1", 0.9)
+    draft.default("adam_beta2", 0.95)
+    draft.default("schedule", "cosine")
+    convert.warmup_share(draft, 0.1)
 
 
 def _estimator(draft: Draft) -> None:

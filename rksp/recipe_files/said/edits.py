@@ -133,9 +133,9 @@ class RunText:
                 return None
 
     @classmethod
-    def of(cls, path: str, **known: Any) -> RunText:
-        """Read the file; `known` holds the other fields."""
-        text = read_text(Path(path.partition("::")[0]), RUN_FILE)
+    def of(cls, path: str, text: str = "", **known: Any) -> RunText:
+        """Read the file, unless its text is known; `known` holds the other fields."""
+        text = text or read_text(Path(path.partition("::")[0]), RUN_FILE)
         return cls(path=path, text=text, **known)
 
 

@@ -33,6 +33,13 @@ class OriginKind(StrEnum):
     TRAINER = "trainer"  # the file is silent, and this is what the trainer then does
     UNASKED = "unasked"  # something that a run has only if somebody asks for it, and nobody did
     ASSUMED = "assumed"  # nobody said, or it was computed from something that nobody said
+    UNKNOWN = "unknown"  # it stands in the file, and what it comes to does not
+
+
+# Without these there is no answer, where a file gives them and rksp cannot tell what they are.
+DECISIVE = (
+    *("learning_rate", "optimizer", "objective", "batch_size", "sequence_length", "max_steps"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,7 @@ class Origin:
         line: Line of the first key, counted from one.
         keys: Dotted keys of the file that were read.
         assumes: Assumptions behind the value: fields of the recipe, or `devices`.
+        by_name: The keys were understood by their names, and not by a trainer's reader.
     """
 
     kind: OriginKind
@@ -54,6 +62,7 @@ class Origin:
     line: int | None = None
     keys: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
+    by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +83,19 @@ class Unread:
         line: Its line, if the format has lines.
         nearest: The known key that may have been meant; empty if none is near.
         why: How it changes the run, where rksp knows the key but does not model it.
+        value: What stands there and could not be followed; empty where the key is not known.
     """
 
     key: str
     line: int | None = None
     nearest: str = ""
     why: str = ""
+    value: str = ""
 
     def __str__(self) -> str:
         place = self.key if self.line is None else f"{self.key}, line {self.line},"
+        if self.value:
+            return f"{place} is not known: it is {self.value}"
         if self.why:
             return f"{place} is not modelled: {self.why}"
         hint = f": did you mean {self.nearest}?" if self.nearest else ""
@@ -145,6 +158,12 @@ class RecipeFile:
     def field(self, name: str) -> RecipeField:
         """Return the field of this name."""
         return next(f for f in self.fields if f.name == name)
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Field without which there is no answer → why it is not known, a clause."""
+        fields = [f for f in self.fields if f.name in DECISIVE]
+        return {f.name: f.origin.text for f in fields if f.origin.kind is OriginKind.UNKNOWN}
 
     def origins(self) -> dict[str, Origin]:
         """Return field → origin, for every field of the recipe."""
@@ -412,7 +431,8 @@ def in_full(origin: Origin) -> Origin:
         text = f"{keys}{place}{origin.text[len(keys) :]}"
     else:
         text = f"{origin.text}{place}"
-    text = f"assumed: {text}" if origin.kind is OriginKind.ASSUMED else text
+    prefix = {OriginKind.ASSUMED: "assumed: ", OriginKind.UNKNOWN: "unknown: "}.get(origin.kind, "")
+    text = f"{prefix}{text}{', found by name' if origin.by_name else ''}"
     return replace(origin, text=text)
 
 

@@ -14,6 +14,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import (
+    DECISIVE,
     FileTarget,
     Origin,
     OriginKind,
@@ -27,6 +28,10 @@ from rksp.recipe_files.said.origin import (
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
+
+
+_LARGEST = 10**15  # of a whole number: no run has as many steps, rows or tokens a batch
+_NO_TARGET = "the file does not describe a model; name one as TARGET."
 
 
 class _Watched(dict[Any, Any]):
@@ -89,10 +94,11 @@ class Draft:
         self._notes: list[str] = []
         self.seen: set[str] = set()  # every key of the file that was read
         self.asked: set[str] = set()  # every key that was looked for
+        self.by_name = False  # what is set now was found by its name, and by no trainer's reader
         self._target: FileTarget | None = None
         self.names_weights = False  # from trained weights, not from a random initialization
         self.deepspeed: Document | None = None
-        self._target_missing = "the file does not describe a model; name one as TARGET."
+        self._target_missing = _NO_TARGET
 
     def get(self, *keys: str) -> Found | None:
         """Return the first of these keys with a value; note and skip a reference elsewhere."""
@@ -101,10 +107,7 @@ class Draft:
         if found is None:
             return None
         self.seen.add(found.key)
-        if isinstance(found.value, Unresolved):
-            self.note(f"{found.key} is not known from this file: it is {found.value.text}.")
-            return None
-        return found
+        return None if isinstance(found.value, Unresolved) else found
 
     def number(self, *keys: str) -> Found | None:
         """Return a number as `get` does; `auto` counts as absent.
@@ -122,6 +125,10 @@ class Draft:
             value = read_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise InputError(
+                f"{self.where(found)}: {found.key} is larger than any run's, {_LARGEST:g}."
+            )
         return dataclasses.replace(found, value=value)
 
     def number_or(self, default: float, *keys: str) -> Found:
@@ -130,8 +137,9 @@ class Draft:
         A default that only stands in for what is decided elsewhere is open.
         """
         stated = self.document.find(*keys)
-        is_open = stated is not None and isinstance(stated.value, Unresolved)
-        return self.number(*keys) or Found(key="", value=default, is_open=is_open)
+        if stated is not None and isinstance(stated.value, Unresolved):
+            return dataclasses.replace(stated, value=default, open=stated.value.text)
+        return self.number(*keys) or Found(key="", value=default)
 
     def amount(self, *keys: str, default: float | None = None) -> Any:
         """Return a number's value as `number` finds it; `default` if there is none."""
@@ -205,9 +213,10 @@ class Draft:
             text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
-        if any(f is not None and f.is_open for f in found):
-            self.assume(name, f"it follows from what the file does not hold; give {flag_of(name)}")
-            return
+        for f in found:
+            if f is not None and f.open:
+                self.unknown(name, f)
+                return
         seen = [f for f in found if f is not None and f.key]
         keys = " × ".join(f.key for f in seen)
         roots = self._roots(*after)
@@ -247,15 +256,26 @@ class Draft:
             )
         self._set(name, Recipe.model_fields[name].default, origin)
 
+    def unknown(self, name: str, found: Found, why: str = "") -> None:
+        """Leave a field unknown: the file gives it, and what it comes to cannot be read there.
+
+        What decides no answer is assumed.
+        """
+        said = why or f"{found.key} is {found.open or _said(found.value)}"
+        self.assume(name, f"{said}; give {flag_of(name)}", found)
+        if name in DECISIVE and name not in self._given:
+            field = self._fields[name]
+            origin = dataclasses.replace(field.origin, kind=OriginKind.UNKNOWN)
+            self._fields[name] = dataclasses.replace(field, origin=origin)
+
     def stands_elsewhere(self, name: str, keys: Sequence[str]) -> bool:
-        """Leave a field assumed if its value is in another file, so that no default hides it."""
+        """Leave a field unknown if its value is in another place, so that no default hides it."""
         found = self.document.find(*keys) if keys else None
         if name in self._fields or found is None:
             return False
         is_open = isinstance(found.value, Unresolved) or found.value == "auto"
         if is_open:
-            why = f"{found.key} is decided outside this file; give {flag_of(name)}"
-            self.assume(name, why, found)
+            self.unknown(name, found)
         return is_open
 
     def value(self, name: str) -> Any:
@@ -263,6 +283,37 @@ class Draft:
         if name in self._fields:
             return self._fields[name].value
         return Recipe.model_fields[name].default
+
+    @property
+    def explained(self) -> int:
+        """Number of the file's settings that were read."""
+        return len(self.seen & set(self.document.leaves()))
+
+    @property
+    def explains_a_third(self) -> bool:
+        """Whether a third of the file's settings, or more, were read."""
+        return 3 * self.explained >= len(self.document.leaves())
+
+    def is_read(self, name: str) -> bool:
+        """Return True if the file, or the user, gives a field, and what it is is known."""
+        kind = self._fields[name].origin.kind if self.knows(name) else None
+        return kind in (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.FLAG)
+
+    def is_unknown(self, name: str) -> bool:
+        """Return True if the file gives a field, and what it comes to is not known."""
+        return self.knows(name) and self._fields[name].origin.kind is OriginKind.UNKNOWN
+
+    @property
+    def unknown_keys(self) -> set[str]:
+        """Keys of the file that give a field, and what it comes to is not known."""
+        origins = [field.origin for field in self._fields.values()]
+        return {key for one in origins if one.kind is OriginKind.UNKNOWN for key in one.keys}
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether the file, or the user, gives a learning rate, known or not."""
+        origin = self._fields["learning_rate"].origin if self.knows("learning_rate") else None
+        return origin is not None and origin.kind is not OriginKind.TRAINER
 
     def knows(self, name: str) -> bool:
         """Return True if a field was decided already."""
@@ -298,6 +349,16 @@ class Draft:
             name = stem
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
+    @property
+    def lacks_target(self) -> bool:
+        """Whether no model was found, and nothing yet that says why there can be none."""
+        return self._target is None and self._target_missing == _NO_TARGET
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the model is described by sizes that stand in the file."""
+        return self._target is not None and "num_hidden_layers" in self._target.overrides
+
     def no_target(self, sentence: str) -> None:
         """Record why the file's model cannot become the target."""
         self._target, self._target_missing = None, sentence
@@ -315,7 +376,7 @@ class Draft:
             target=self._target,
             target_missing=self._target_missing,
             notes=tuple(self._notes),
-            understood=len(self.seen & set(self.document.leaves())),
+            understood=self.explained,
             settings=len(self.document.leaves()),
             names_weights=self.names_weights,
             devices=self.devices,
@@ -328,8 +389,15 @@ class Draft:
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
     def _set(self, name: str, value: Any, origin: Origin) -> None:
-        if name not in self._given:
-            self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
+        if name in self._given:
+            return
+        if self.by_name and origin.keys:
+            origin = dataclasses.replace(origin, by_name=True)
+        self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
+
+
+def _said(value: object) -> str:
+    return value.text if isinstance(value, Unresolved) else str(value)
 
 
 _CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)(?:/|$)")

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from rksp.ground.tables import check_arguments, known_word, row_of
 from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.convert import Converter, number, positive
@@ -161,12 +163,13 @@ def _trainers() -> dict[str, dict[str, Any]]:
         return tomllib.load(file)
 
 
-def foreign_format(document: Document) -> tuple[str, str] | None:
-    """Return what a document is that no reader reads, and what to give; None if it is unclear."""
+def foreign_format(document: Document) -> tuple[str, str, str] | None:
+    """Return what a document is that no reader reads, what to give, and which advice this is."""
     about = _trainers()["foreign"]
     for keys, title, *advice in (line.split(": ") for line in about["formats"].split("\n") if line):
         if document.has(*keys.split()):
-            return title, about["advice"][advice[0]] if advice else about["usual"]
+            kind = advice[0] if advice else "usual"
+            return title, about["advice"].get(kind, about["usual"]), kind
     return None
 
 
@@ -178,23 +181,38 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
         functions: What the table may name beside the functions of `convert`: those of a module.
     """
     about, known = _trainers()[name], {**vars(convert), **functions}
+    where = f"keys.toml [{name}]"
+    for key in about:
+        known_word(key, _PARTS, where=where, noun="part")
+    for field_name in about.get("written", {}):
+        known_word(field_name, Recipe.model_fields, where=f"{where} written", noun="field")
+    steps = enumerate(_rows(about["steps"], where), start=1)
     return Reader(
         name=name,
-        marks=tuple(Marks(**marks) for marks in about["marks"]),
-        steps=tuple(_step(row, known) for row in _rows(about["steps"])),
+        marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
+        steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
         **{key: about[key] for key in ("title", "version", "source")},
         **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
     )
 
 
-def _rows(steps: Iterable[Any]) -> Iterator[Any]:
+_PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps",
+          "extends", "idle", "changes")  # fmt: skip
+
+
+def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
     """Yield the rows of a table, those of another that it takes over with its own defaults."""
     for row in steps:
         if not isinstance(row, dict) or "like" not in row:
             yield row
             continue
         defaults = row.get("defaults", {})
-        for other in _trainers()[row["like"]]["steps"]:
+        known_word(row["like"], _trainers(), where=where, noun="table")
+        others = _trainers()[row["like"]]["steps"]
+        fields = [next(iter(other)) for other in others if isinstance(other, dict)]
+        for name in defaults:
+            known_word(name, fields, where=f"{where} defaults of {row['like']}", noun="field")
+        for other in others:
             if isinstance(other, dict):
                 name, keys = next(iter(other.items()))
                 other = other | {name: keys.replace("{at}", row.get("at", ""))}
@@ -202,27 +220,50 @@ def _rows(steps: Iterable[Any]) -> Iterator[Any]:
             yield other
 
 
-def _step(row: Any, known: Mapping[str, Any]) -> Step:
-    """Return the step that a row stands for: a function, alone or with settings, or a field."""
+def _step(row: Any, known: Mapping[str, Any], where: str) -> Step:
+    """Return the step that a row stands for: a function, alone or with settings, or a field.
+
+    Raises:
+        TableError: It has a word that nothing knows.
+    """
+
+    def named(word: str, noun: str) -> Any:
+        return known[known_word(word, known, where=where, noun=noun)]
+
     if isinstance(row, str):
-        step: Step = known[row]
+        step: Step = named(row, "function")
         return step
     (name, keys), *rest = row.items()
     settings = dict(rest)
     if name not in Recipe.model_fields:
+        known_word(name, (*known, *Recipe.model_fields), where=where, noun="field or function")
         function = known[name]
+        check_arguments(function, settings, where=where)
         return lambda draft: function(draft, keys, **settings)
     kind, default = settings.pop("as", ""), settings.pop("default", NOTHING)
     if isinstance(default, str):
-        default = known[default[:-2]] if default.endswith("()") else default
+        default = named(default[:-2], "function") if default.endswith("()") else default
         default = None if default == "off" else default
+    if isinstance(default, str) and (words := _closed(name)):
+        known_word(default, words, where=f"{where} {name}", noun="word")
     if "by" in settings:
-        default = partial(_default_by, settings.pop("by"), settings.pop("where"), default)
+        by = known_word(settings.pop("by"), Recipe.model_fields, where=where, noun="field")
+        default = partial(_default_by, by, settings.pop("where"), default)
     if isinstance(kind, dict):
+        for word in kind.values() if _closed(name) else ():
+            known_word(word, _closed(name), where=f"{where} {name}", noun="word")
         converter = convert.meaning(kind)
     else:
-        converter = known[kind] if kind else _CONVERTERS.get(name, number)
-    return Row(name, keys, converter, default, **settings)
+        converter = named(kind, "converter") if kind else _CONVERTERS.get(name, number)
+    known_row = {"field": name, "keys": keys, "convert": converter, "default": default, **settings}
+    return row_of(Row, known_row, where=where)
+
+
+@cache
+def _closed(name: str) -> tuple[str, ...]:
+    """Return the words that a field may have; none where it is a number or free text."""
+    hint = Recipe.model_fields[name].annotation
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
@@ -230,8 +271,8 @@ def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft
     return where.get(str(draft.value(field)), rest)
 
 
-def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ...]:
-    """Return the settings that were not read and are not known to be irrelevant.
+def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]:
+    """Yield the settings that could not be followed, or were not read and may matter.
 
     A key that the reader asked for, and that another one overruled, is not among them.
 
@@ -243,10 +284,14 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
     asked = {_plain(key) for key in (*draft.asked, *known)}
     absent = asked - {_plain(key) for key in draft.document.leaves()}
     idle, changing = _tables(trainer)
-    found = []
     for key in draft.document.leaves():
         plain = _plain(key)
         if key in draft.seen or plain in asked:
+            found = draft.document.find(key)
+            if found is not None and isinstance(found.value, Unresolved):
+                yield Unread(key=key, line=found.line, value=found.value.text)
+            elif found is not None and found.value == "auto" and key in draft.unknown_keys:
+                yield Unread(key=key, line=found.line, value="auto")
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
@@ -257,14 +302,13 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> tuple[Unread, ..
             why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
         if why:
             if setting is not None and _is_on(setting.value):
-                found.append(Unread(key=key, line=line, why=why))
+                yield Unread(key=key, line=line, why=why)
             continue
         if not nearest and idle[1].match(plain):
             continue
         nearest = nearest or _elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
-            found.append(Unread(key=key, line=line, nearest=nearest))
-    return tuple(found)
+            yield Unread(key=key, line=line, nearest=nearest)
 
 
 def _plain(key: str) -> str:

@@ -158,8 +158,12 @@ class _Audit:
                 return None
             if factors and is_linear(module):
                 bias = getattr(module, "bias", None)
-                product = at_least_float(y.detach()) - (0 if bias is None else bias.detach())
-                self._compare(path, "output", product, factors[0], matrix_of(module).mT, y.dtype)
+                # The bias too is rounded: it counts as one more pair of factors.
+                left, right = factors[0], matrix_of(module).mT
+                if bias is not None:
+                    left = torch.cat([left, left.new_ones((*left.shape[:-1], 1))], -1)
+                    right = torch.cat([right, bias.detach()[None].to(right)])
+                self._compare(path, "output", at_least_float(y.detach()), left, right, y.dtype)
             elif not bool(y.detach().isfinite().all()):
                 is_half, limit = y.dtype == torch.float16, torch.finfo(y.dtype).max
                 limit = limit if is_half else math.sqrt(limit)  # norms square

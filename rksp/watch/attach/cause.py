@@ -1,17 +1,24 @@
-"""What broke: the cause of an alarm, told from a repetition of the step."""
+"""What broke: the cause of an alarm, from what is known of the run and from a repetition."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from rksp.documents.confirm import CauseReport
+from rksp.documents.confirm import Cause, CauseReport
+from rksp.watch.attach.arithmetic import Operation, first_bad
 from rksp.watch.attach.audit import Defect, audited
+from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
+from rksp.watch.attach.settings import Change, Settings
+from rksp.watch.attach.targets import Targets
+from rksp.watch.expected import UNTOLD
 from rksp.watch.groups import local
 
 _LONE = 30.0  # times the second largest change: no optimizer moves one number of a tensor alone
@@ -19,41 +26,316 @@ _FEWEST = 16  # numbers of a tensor of which one can be alone
 _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its neighbors
 _MATTERS = 0.05  # of the loss
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
+_RECENT = 20  # steps that a usual ratio is of: that with label smoothing drifts
+_FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
+_STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
+_UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
+_DROPS = 0.6  # of what passes; papers use 0.5 at most
+_FURTHER = (8.0, 64.0, 512.0, 4096.0)  # times the way of the last steps
+_SLOW = frozenset({"not_begun", "worse_than_frequencies", "plateau", "behind"})
+# What a change of a setting is the cause of a worse loss by, and which word stands for it.
+_HARMFUL: dict[str, Cause] = {
+    "learning rate": "rate",
+    "weight decay": "decay",
+    "dropout": "setting",
+    "momentum": "setting",
+    "betas": "setting",
+    "eps": "setting",
+    "maximize": "setting",
+    "types of weights": "precision",
+    "autocast": "precision",
+    "tied tensors": "setting",
+    "trained tensors": "setting",
+    "modules with dropout in training": "setting",
+}
 
 
-def diagnose(
-    kept: Kept,
-    called: nn.Module | None,
-    *,
-    scale: float,
-    has_moved: bool,
-    is_critical: bool,
-    has_warmed_up: bool,
-) -> CauseReport:
-    """Return the cause of an alarm in the newest of the kept steps.
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """What is known of a run by the time of an alarm.
 
-    What needs no repetition comes first: numbers that changed by themselves. Then the products of
-    the repeated step are compared with exact ones, its loss with the script's, the losses of the
-    newest batches with each other under the same, older weights, and these losses with those under
-    the present weights.
-
-    Args:
-        kept: What is kept of the run.
+    Attributes:
+        kept: What is kept of it.
         called: What the script calls, without wrappers; None where it cannot be repeated.
+        optimizers: Those of the model.
+        checks, settings, targets: As they follow the run.
+        words: Names of the alarms (`not_begun`, `loss`).
+        loss: What backward was called on in this step; None if unknown.
+        ratios: That over the model's own loss, of earlier steps.
         scale: The loss scale of the backward passes.
         has_moved: Whether the weights have moved since the step's passes.
-        is_critical: Whether the alarm is critical.
-        has_warmed_up: Whether the rate rose at the start.
+        has_warmed_up: Whether the rate rose at the start, or the run goes on with another.
+        is_faithful: Whether a repeated step once gave the loss that the script had.
+        has_loaded: Whether the script loaded weights or a state.
+        before: Why this run may not continue the one before it; empty if it does not go on.
     """
-    steps = [one for one in kept.steps if one.passes]
-    number = kept.steps[-1].number
-    found = _weight(number, kept) or _gradient(number, kept)
-    if found is not None:
+
+    kept: Kept
+    called: nn.Module | None
+    optimizers: Sequence[Optimizer]
+    checks: Checks
+    settings: Settings
+    targets: Targets
+    words: frozenset[str] = frozenset()
+    loss: float | None = None
+    ratios: Sequence[float] = ()
+    scale: float = 1.0
+    has_moved: bool = False
+    has_warmed_up: bool = True
+    is_faithful: bool = False
+    has_loaded: bool = False
+    before: str = ""
+    ruled_out: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """The newest step."""
+        return self.kept.steps[-1].number
+
+    def report(self, cause: Cause, text: str, module: str = "") -> CauseReport:
+        """Return a cause of the newest step."""
+        return CauseReport(step=self.step, cause=cause, module=module, text=text)
+
+
+def diagnose(of: Evidence) -> CauseReport:
+    """Return the cause of an alarm in the newest of the kept steps.
+
+    A number that is not finite is traced first: to a weight, to the script's arithmetic, to an
+    operation. Then comes what is known without a repetition, then numbers that changed by
+    themselves, products of the repeated step, batches, and the length of the steps. A cause is
+    named by a number alone; what was ruled out is said where none is found.
+    """
+    for look in (
+        _not_finite,
+        _script,
+        _resumed,
+        _start,
+        _changed,
+        _alone_changed,
+        _repeated,
+        _slow,
+    ):
+        found = look(of)
+        if found is not None:
+            return found
+    ruled = ", ".join(of.ruled_out) or "the step cannot be repeated here"
+    return of.report("unknown", f"no cause was found: {ruled}")
+
+
+def _not_finite(of: Evidence) -> CauseReport | None:
+    """Trace a number that is not finite: to a weight, to the script, to an operation."""
+    is_bad = of.loss is not None and not math.isfinite(of.loss)
+    if not is_bad and not any("finite" in word or "overflow" in word for word in of.words):
+        return None
+    if of.targets.masked:
+        return of.report("labels", "no target of the step counts: all are masked")
+    if (found := _bad_weight(of)) is not None:
         return found
+    own, steps = of.targets.own, [one for one in of.kept.steps if one.passes]
+    if is_bad and own is not None and math.isfinite(own):
+        text = (
+            f"the loss of the model is {own:.4g}, and what backward was called on is {of.loss}: "
+            "look at what the script does to the loss"
+        )
+        return of.report("script", text)
+    if of.called is None or not steps or not steps[-1].passes[-1].is_whole:
+        return None
+    called, last = of.called, steps[-1].passes[-1]
+    with of.kept.repeating():
+        bad = first_bad(of.kept.model, lambda: _scaled(last, called, of.scale))
+        if bad is None and of.scale > 1:
+            return None
+    return None if bad is None else _of_operation(of, bad)
+
+
+def _scaled(one: Pass, called: nn.Module, factor: float) -> Tensor | None:
+    loss, output = one.run(called)
+    if loss is None:  # any number shows whether the products are right
+        return None if output is None else output.float().square().mean() / 2
+    return loss * factor
+
+
+def _of_operation(of: Evidence, bad: Operation) -> CauseReport | None:
+    where = f" in {bad.module}" if bad.module else ""
+    kind = str(bad.kind).removeprefix("torch.")
+    limit = torch.finfo(bad.kind).max
+    if bad.kind == torch.float16:
+        if bad.is_cast:
+            text = (
+                f"a cast to {kind}{where} exceeds what it holds ({bad.largest:.3g} > {limit:.3g})"
+            )
+        else:
+            text = f"{bad.name}{where} exceeds what {kind} holds ({limit:.3g})"
+            if of.scale > 1 and bad.module == "":
+                text += f" at a loss scale of {of.scale:g}; lower the scale"
+        return of.report("precision", f"{text}; compute it in float32 or bfloat16", bad.module)
+    if bad.largest > math.sqrt(limit):
+        return None  # it is large because of what came before
+    text = (
+        f"{bad.name}{where} returns {'nan' if bad.is_nan else 'inf'} in {kind}, and is given "
+        f"finite numbers of at most {bad.largest:.3g}: look at its arguments (0 / 0, log of 0, "
+        "a root of 0)"
+    )
+    return of.report("script", text, bad.module)
+
+
+def _bad_weight(of: Evidence) -> CauseReport | None:
+    """Find a weight that is not finite, and what made it so."""
+    states = {p: state for one in of.optimizers for p, state in one.state.items()}
+    groups = {p: g for one in of.optimizers for g in one.param_groups for p in g["params"]}
+    bad = [(n, p) for n, p in of.kept.parameters.items() if not bool(local(p).isfinite().all())]
+    if not bad:
+        return None
+    name, p = bad[0]
+    count = int((~local(p).isfinite()).sum())
+    eps = float(groups.get(p, {}).get("eps", 1.0) or 0.0)
+    if p.dtype == torch.float16 and 0 < eps < torch.finfo(torch.float16).smallest_normal / 2**10:
+        text = (
+            f"{name} is not finite: the optimizer's ε {eps:g} is 0 in float16, so that it divides "
+            "0 by 0; keep the weights in float32"
+        )
+        return of.report("precision", text, name)
+    state = [
+        v for v in states.get(p, {}).values() if isinstance(v, Tensor) and v.is_floating_point()
+    ]
+    is_alone = bool(state) and all(bool(local(one).isfinite().all()) for one in state)
+    if is_alone and len(bad) == 1:
+        text = (
+            f"{count} numbers of {name} are not finite, and the optimizer's state of them is: "
+            "something other than the optimizer wrote them; go back to a state from before"
+        )
+        return of.report("weight", text, name)
+    if of.step and (change := _newest(of)) is not None:
+        text = f"{change}, and the weights are not finite since; go back to a state from before"
+        return of.report(_HARMFUL[change.name], text)
+    text = f"no cause was found: the update before this step left {name} not finite"
+    return of.report("unknown", text, name)
+
+
+def _script(of: Evidence) -> CauseReport | None:
+    """Compare what backward was called on with the model's own loss."""
+    own, loss = of.targets.own, of.loss
+    if not own or loss is None or not math.isfinite(loss / own) or len(of.ratios) < 3:
+        return None
+    usual, now = statistics.median(list(of.ratios)[-_RECENT:]), loss / own
+    if not usual or (1 / _FACTOR < now / usual < _FACTOR):
+        return None
+    changed = [one for one in of.settings.recent(of.step) if one.name in ("passes", "targets")]
+    passes = next((one for one in changed if one.name == "passes"), None)
+    text = (
+        f"what backward was called on is {loss:.4g}, and the loss of the model {own:.4g}: their "
+        f"ratio was {usual:.3g} and is {now:.3g}"
+    )
+    if passes is not None:
+        return of.report("script", f"{text}, with {passes}: divide by the number of passes")
+    return of.report("script", f"{text}; look at what the script does to the loss")
+
+
+def _resumed(of: Evidence) -> CauseReport | None:
+    if not of.before or of.step >= _EARLY:
+        return None
+    return of.report("rate" if of.before.startswith("the learning rate") else "state", of.before)
+
+
+def _start(of: Evidence) -> CauseReport | None:
+    """Name the weights whose initialization makes the first loss too high."""
+    if "start_high" not in of.words:
+        return None
+    if of.has_loaded or not of.checks.was_fresh_now():
+        text = "weights or a state were loaded, and they do not fit these data"
+        return of.report("state", f"{text}: was the right checkpoint loaded?")
+    sizes = {
+        n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))
+        for n, p in of.kept.parameters.items()
+        if p.dim() > 1 and p.numel() > _FEWEST
+    }
+    if not sizes:
+        return None
+    name = max(sizes, key=sizes.__getitem__)
+    std = float(local(of.kept.parameters[name]).float().std())
+    text = (
+        f"the first loss is far above that of a model that knows nothing; look at the "
+        f"initialization (or the scale of the inputs): {name} has a standard deviation of "
+        f"{std:.3g}; 0.02 or 1/√inputs is usual"
+    )
+    return of.report("initialization", text, name)
+
+
+def _is_table(of: Evidence, p: nn.Parameter) -> bool:
+    return any(isinstance(m, nn.Embedding) and m.weight is p for m in of.kept.model.modules())
+
+
+def _newest(of: Evidence) -> Change | None:
+    """Return the change of a setting that can have done it, the largest rate first."""
+    changes = [one for one in of.settings.recent(of.step) if _worsens(one)]
+    return next(iter(sorted(changes, key=lambda one: list(_HARMFUL).index(one.name))), None)
+
+
+def _worsens(one: Change) -> bool:
+    is_number = all(isinstance(x, int | float) for x in (one.before, one.now))
+    rises = ("learning rate", "weight decay", "dropout")
+    return one.name in _HARMFUL and (one.name not in rises or (is_number and one.now > one.before))
+
+
+def _changed(of: Evidence) -> CauseReport | None:
+    """Find what the script changed shortly before."""
+    checks, step = of.checks, of.step
+    if checks.written_at is not None and step - checks.written_at <= _EARLY:
+        text = (
+            f"before step {checks.written_at} the weights were changed without the optimizer, by "
+            f"{checks.written:.3g} times its usual step; look for what writes to them"
+        )
+        return of.report("written", text)
+    if checks.lost_state_at is not None and step - checks.lost_state_at <= _EARLY:
+        text = (
+            f"the optimizer lost its state at step {checks.lost_state_at} (made anew, or not "
+            "loaded); keep it, or warm up again"
+        )
+        return of.report("state", text)
+    change = _newest(of)
+    if change is None:
+        return None
+    text = f"{change}"
+    if change.name == "learning rate":
+        text += _shorter(of)
+    return of.report(
+        _HARMFUL[change.name], f"{text}; go back to a state from before it, and undo it"
+    )
+
+
+def _shorter(of: Evidence) -> str:
+    """Say what a quarter of the last steps would give, where it can be told."""
+    steps = [one for one in of.kept.steps if one.passes]
+    if of.called is None or not steps or not of.kept.earlier:
+        return ""
+    with of.kept.repeating():
+        present = losses_of(steps, of.called)
+        with of.kept.between(0.25):
+            quarter = losses_of(steps, of.called)
+    pair = [(a, b) for a, b in zip(present, quarter, strict=True) if math.isfinite(b)]
+    if not pair:
+        return ""
+    now, short = (statistics.median(side) for side in zip(*pair, strict=True))
+    return (
+        f": a quarter of the last steps gives {short:.4g} instead of {now:.4g}"
+        if short < now
+        else ""
+    )
+
+
+def _alone_changed(of: Evidence) -> CauseReport | None:
+    return _weight(of.step, of.kept) or _gradient(of.step, of.kept)
+
+
+def _repeated(of: Evidence) -> CauseReport | None:
+    """Repeat the newest steps, under the present and under older weights."""
+    steps = [one for one in of.kept.steps if one.passes]
+    called, kept, number = of.called, of.kept, of.step
     if called is None or not steps:
-        return _unknown(number, "the step cannot be repeated here")
+        of.ruled_out.append("the step cannot be repeated here")
+        return None
     with kept.repeating():
-        found = _by_products(number, steps[-1].passes[-1], kept.model, called, scale)
+        found = _by_products(number, steps[-1].passes[-1], kept.model, called, of.scale)
         if found is not None:
             return found
         older = quarter = present = losses_of(steps, called)
@@ -62,24 +344,96 @@ def diagnose(
                 older = losses_of(steps, called)
             with kept.between(0.25):
                 quarter = losses_of(steps, called)
-    if not has_moved and (found := _passing(number, steps[-1].loss, present[-1])):
-        return found
+        if not of.has_moved and (found := _passing(of, steps[-1], called, present[-1])):
+            return found
     if found := _data(steps, older):
         return found
+    of.ruled_out += ["products are exact", "no batch stands out"]
     before = older if kept.earlier else [one.loss or math.nan for one in steps]
     why = _too_far(before, present, quarter)
-    exact = "products are exact and no batch stands out"
-    if why is None and not is_critical:
-        return _unknown(number, f"{exact}, and the weights are no worse")
-    why = why or f"{exact}, which leaves the length of the steps"
-    if not has_warmed_up and number < _EARLY:
+    if why is None:
+        of.ruled_out.append("a shorter step is no better")
+        return None
+    if not of.has_warmed_up and number < _EARLY:
         text = f"{why}; the rate was at its full value from the first step: warm it up"
-        return CauseReport(step=number, cause="warm-up", text=text)
-    return CauseReport(step=number, cause="rate", text=f"{why}; lower the learning rate")
+        return of.report("warm-up", text)
+    return of.report("rate", f"{why}; lower the learning rate")
 
 
-def _unknown(step: int, why: str) -> CauseReport:
-    return CauseReport(step=step, cause="unknown", text=f"no cause was found: {why}")
+def _slow(of: Evidence) -> CauseReport | None:
+    """Find why a run does not learn."""
+    if not of.words & (_SLOW | {"above_best"}):
+        return None
+    checks, told = of.checks, of.targets.information
+    if told is not None and told < UNTOLD:
+        text = (
+            f"a token tells {max(told, 0.0):.2g} nats of its label: the labels have nothing to do "
+            "with the inputs; look at how both are paired"
+        )
+        return of.report("labels", text)
+    if checks.unmoved and _UNMOVED <= statistics.median(checks.unmoved) < 1 and any(checks.rates):
+        return of.report("precision", checks.unmoved_text)
+    starved = _starved(of)
+    if checks.clip <= _CLIPPED and (starved is None or starved >= _STARVED):
+        text = (
+            f"the clip leaves {100 * checks.clip:.2g} % of the gradients in the median step, so "
+            "that steps are that much shorter; raise it, or mind the scale of the loss"
+        )
+        return of.report("clip", text)
+    if starved is not None and starved >= _STARVED:
+        text = f"the optimizer's ε is above {100 * starved:.3g} % of its second moments; lower ε"
+        return of.report("precision", text)
+    if checks.decays >= _DECAYS:
+        return of.report("decay", checks.decay_text)
+    drops = [m.p for m in of.kept.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    if drops and max(drops) >= _DROPS:
+        text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
+        return of.report("setting", text)
+    return _longer(of)
+
+
+def _starved(of: Evidence) -> float | None:
+    """Return the share of second moments that ε swallows; None of an optimizer that has none."""
+    shares = []
+    for one in of.optimizers:
+        for group in one.param_groups:
+            eps = float(group.get("eps", 0.0) or 0.0)
+            for p in group["params"]:
+                second = one.state.get(p, {}).get("exp_avg_sq")
+                if isinstance(second, Tensor) and second.numel():
+                    flat = local(second).reshape(-1)
+                    part = flat[:: -(-len(flat) // 256)].float()
+                    seen = part[part > 0]
+                    if len(seen):
+                        shares.append(float((seen.sqrt() < 10 * eps).float().mean()))
+    return statistics.median(shares) if shares else None
+
+
+def _longer(of: Evidence) -> CauseReport | None:
+    """Tell whether longer steps in the same direction would be better."""
+    steps = [one for one in of.kept.steps if one.passes]
+    if of.called is None or not steps or not of.kept.earlier:
+        return None
+    steps = steps[-4:]
+    with of.kept.repeating():
+        present = losses_of(steps, of.called)
+        for factor in _FURTHER:
+            with of.kept.between(factor):
+                further = losses_of(steps, of.called)
+            known = [i for i, loss in enumerate(further) if math.isfinite(loss)]
+            if len(known) < 3 or not _rises(further, present, known):
+                break
+            now, then = (
+                statistics.median(losses[i] for i in known) for losses in (present, further)
+            )
+            if now - then > _MATTERS / 2 * abs(now):
+                text = (
+                    f"{factor:g} times the way of the last steps gives a loss of {then:.4g} on the "
+                    f"same batches, now {now:.4g}: the steps are too short; raise the learning rate"
+                )
+                return of.report("rate", text)
+    of.ruled_out.append("a longer step is no better")
+    return None
 
 
 def _weight(step: int, kept: Kept) -> CauseReport | None:
@@ -137,24 +491,29 @@ def _by_products(
     if not one.is_whole:
         return None
 
-    def scaled(factor: float) -> Tensor | None:
-        loss, output = one.run(called)
-        if loss is None:  # any number shows whether the products are right
-            return None if output is None else output.float().square().mean() / 2
-        return loss * factor
-
-    found = audited(model, lambda: scaled(scale))
-    if not found or not found[0].overflows:
-        return _wrong(step, found[0]) if found else None
+    found = audited(model, lambda: _scaled(one, called, scale))
+    if not found:
+        return None
     first = found[0]
+    if not first.overflows:
+        again = audited(model, lambda: _scaled(one, called, scale))
+        is_same = bool(again) and (again[0].module, again[0].what) == (first.module, first.what)
+        return _wrong(step, first, model) if is_same else None
     remedy = "in float32 it is finite; train in bfloat16"
-    if first.what != "output" and scale > 1 and not audited(model, lambda: scaled(1.0)):
+    if (
+        first.what != "output"
+        and scale > 1
+        and not audited(model, lambda: _scaled(one, called, 1.0))
+    ):
         remedy = f"at a loss scale of 1 instead of {scale:g} it is finite; lower the scale"
     text = f"the {first.what} of {first.module} exceeds what float16 holds; {remedy}"
     return CauseReport(step=step, cause="precision", module=first.module, text=text)
 
 
-def _wrong(step: int, first: Defect) -> CauseReport:
+def _wrong(step: int, first: Defect, model: nn.Module) -> CauseReport:
+    if (changed := _changed_by_script(model, first.module)) is not None:
+        text = f"the {first.what} of {first.module} is not what its factors give: {changed}"
+        return CauseReport(step=step, cause="script", module=first.module, text=text)
     size = "is not finite" if math.isinf(first.error) else f"is off by {first.error:.2g} roundings"
     if first.what == "attention":
         what = f"attention in {first.module} {size}; use another kernel (eager or math attention)"
@@ -163,15 +522,33 @@ def _wrong(step: int, first: Defect) -> CauseReport:
     return CauseReport(step=step, cause="product", module=first.module, text=what)
 
 
-def _passing(step: int, observed: float | None, repeated: float) -> CauseReport | None:
-    """Tell whether the step's loss was bad, and is not when the step is repeated."""
-    if observed is None or not math.isfinite(repeated):
+def _changed_by_script(model: nn.Module, path: str) -> str | None:
+    """Say how a script changes what a module returns; None if it does not."""
+    module = model.get_submodule(path)
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    hooks += (*module._backward_hooks.values(), *module._backward_pre_hooks.values())
+    names = [str(getattr(getattr(hook, "func", hook), "__module__", "")) for hook in hooks]
+    if any(not name.startswith("rksp.") for name in names):
+        return "a hook of the script changes it"
+    if "forward" in vars(module):
+        return "the script replaced its forward"
+    return None
+
+
+def _passing(of: Evidence, last: Step, called: nn.Module, repeated: float) -> CauseReport | None:
+    """Tell whether the step's loss was bad, and is not when the step is repeated, twice."""
+    if not math.isfinite(repeated) or not of.is_faithful:
         return None
-    if math.isfinite(observed) and observed - repeated <= _MATTERS * (1 + abs(repeated)):
+    for observed in (last.loss, of.targets.own):
+        if observed is None:
+            continue
+        if math.isfinite(observed) and observed - repeated <= _MATTERS * (1 + abs(repeated)):
+            return None
+    if last.loss is None or losses_of([last], called)[-1] != repeated:
         return None
-    what = f"the loss was {observed:.4g}, and {repeated:.4g} when the step was repeated"
-    text = f"{what}: the step was computed wrongly once; drop it, and test the device"
-    return CauseReport(step=step, cause="passing", text=text)
+    what = f"the loss was {last.loss:.4g}, and {repeated:.4g} both times the step was repeated"
+    text = f"{what}: the step was computed wrongly once; drop it, and mind whether it comes again"
+    return CauseReport(step=of.step, cause="passing", text=text)
 
 
 def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
@@ -190,9 +567,13 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
     if not bad:
         return None
     number, loss = bad[0]
+    since = [one.number for one in steps if one.number >= number]
+    if len(bad) > 2 and len(bad) == len(since):
+        which, what = f"all batches since step {number} have", "look at what feeds them"
+    else:
+        which, what = f"the batch of step {number} has", "look at that batch, or skip it"
     text = (
-        f"under the same weights the batch of step {number} has a loss of {loss:.4g}, its "
-        f"neighbors {middle:.4g}; look at that batch, or skip it"
+        f"under the same weights {which} a loss of {loss:.4g}, its neighbors {middle:.4g}; {what}"
     )
     return CauseReport(step=steps[-1].number, cause="data", text=text)
 

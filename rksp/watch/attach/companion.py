@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from rksp.ground.errors import RkspError
 from rksp.ground.option_lines import build
 from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.step_clip import StepClip
@@ -105,7 +104,7 @@ def _trackers(voice: Voice) -> Iterator[Sink]:
     for line in voice.options["to"] if voice.is_heard else ():
         try:
             yield build(TRACKERS, line, noun="tracker")
-        except (RkspError, TypeError) as error:  # the script goes before it
+        except Exception as error:  # a tracker that fails takes no watch along
             voice.say(f"--to {line}: {error}")
 
 

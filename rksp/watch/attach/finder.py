@@ -74,6 +74,8 @@ class Finder:
         self._seeking: Any = None  # the hook on all modules, until one is met
         self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
+        self._loaded: set[str] = set()  # what the script loaded a state into
+        self.keep: Callable[[Session], None] = lambda session: None  # gets each session
 
     @property
     def session(self) -> Session | None:
@@ -86,6 +88,10 @@ class Finder:
         finder = cls(json.loads(os.environ["RKSP_WATCH"]))
         finder.hook()
         atexit.register(finder.close)
+
+    def take(self, optimizer: Optimizer) -> None:
+        """Take an optimizer that was made before the watch."""
+        self._made.append(weakref.ref(optimizer))
 
     def close(self) -> None:
         """End the watch, and leave torch as it was; not to be called inside of a hook."""
@@ -113,6 +119,8 @@ class Finder:
         self._wrap(torch.autograd, "backward", self._around_backward)
         self._wrap(torch.autograd, "grad", self._around_grad)
         self._wrap(Optimizer, "__init__", self._around_making)
+        self._wrap(nn.Module, "load_state_dict", self._around_loading)
+        self._wrap(Optimizer, "load_state_dict", self._around_loading)
         for name in _CLIPS:
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
                 self._wrap(place, name, self._around_clip)
@@ -220,6 +228,10 @@ class Finder:
         self._guarded(self._look_again)
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
+
+    def _around_loading(self, load: _Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        self._loaded.add("optimizer" if isinstance(owner, Optimizer) else "model")
+        return load(owner, *args, **kwargs)
 
     def _around_scale(self, scale: _Call, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         scaled = scale(scaler, *args, **kwargs)
@@ -331,8 +343,9 @@ class Finder:
         self._expected, self._stepped = weakref.WeakSet(met), weakref.WeakSet()
         self._known.clear()
         self._phase, self._is_called, self._has_mode = _Phase.BETWEEN, module is not None, False
-        session = Session(root, module, met, self.options)
+        session = Session(root, module, met, self.options, self._optimizers, self._loaded)
         self._session = weakref.ref(session)
+        self.keep(session)
         if all(owner is not FullyShardedDataParallel for owner, *_ in self._wrapped):
             self._wrap(FullyShardedDataParallel, "clip_grad_norm_", self._around_clip)
         hook = functools.partial(self._before_entry, session)
@@ -352,7 +365,7 @@ class Finder:
 
     def _before_backward(self, loss: Tensor) -> None:
         self._words += _words(loss)
-        if self.session is not None:
+        if self.session is not None and not self._is_of_another():
             self.session.begin_backward(loss)
 
     def _after_backward(self, tensors: Any, weights: Any) -> None:

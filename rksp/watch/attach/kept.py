@@ -8,19 +8,20 @@ import operator
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
+from rksp.watch.attach.targets import CrossEntropy
 from rksp.watch.groups import local
 
 BATCHES = 12  # newest steps whose inputs are kept
+_SEEN = 0.01  # of how far the last output moves
 SPARSEST = 50  # steps between two copies of the weights; fewer early, when they move fast
-_FARTHEST = 32  # nodes of the graph between a loss and its cross-entropy
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -154,12 +155,11 @@ class Kept:
         while len(self.steps) > 1 and size > self.memory:
             size -= sum(one.size for one in self.steps.popleft().passes)
 
-    def add_targets(self, loss: Tensor) -> None:
-        """Keep what cross-entropy compares logits with, on the way from the loss to them."""
+    def add_targets(self, found: CrossEntropy) -> None:
+        """Keep what cross-entropy compares the logits of the newest pass with."""
         passes = self.steps[-1].passes if self.steps else []
         if passes and passes[-1].targets is None:
-            with contextlib.suppress(RuntimeError):  # the script wrote to them: torch will say so
-                passes[-1].targets = _targets(loss)
+            passes[-1].targets = found.targets, found.ignored
 
     @property
     def earlier(self) -> Mapping[str, Tensor]:
@@ -200,6 +200,28 @@ class Kept:
                     local(p).copy_(present[name])
 
 
+@torch.no_grad()
+def looks_ahead(step: Step, module: nn.Module) -> bool:
+    """Tell whether a model's first outputs depend on its last token, from two repetitions."""
+    last = step.passes[-1]
+    leaves = _tensors(last.args, last.kwargs)
+    words = next((x for x in leaves if x.dim() == 2 and x.dtype == torch.int64), None)
+    if words is None or words.shape[1] < 4 or not last.is_whole:
+        return False
+    other = words.clone()
+    other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
+
+    def put(part: object) -> object:
+        return other if part is words else part
+
+    args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
+    plain, changed = last.run(module)[1], replace(last, args=args, kwargs=kwargs).run(module)[1]
+    if plain is None or changed is None or plain.shape[:2] != words.shape:
+        return False
+    moved = (plain - changed).float().abs().flatten(2).amax((0, 2))
+    return bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1])
+
+
 def losses_of(steps: Sequence[Step], module: nn.Module) -> list[float]:
     """Return the losses of steps with the present weights, in the unit of the script's own.
 
@@ -231,21 +253,3 @@ def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]
-
-
-def _targets(loss: Tensor) -> tuple[Tensor, int] | None:
-    """Return the targets of the one cross-entropy of a loss, and the ignored one."""
-    nodes: deque[Any] = deque([loss.grad_fn])
-    found = []
-    for _ in range(_FARTHEST):
-        node = nodes.popleft() if nodes else None
-        if node is None:
-            break
-        if node.name().startswith("NllLoss"):
-            found.append(node)
-        nodes += [parent for parent, _ in node.next_functions if parent is not None]
-    if len(found) != 1:
-        return None  # of several, nothing tells which part of the logits is whose
-    ignored = found[0]._saved_ignore_index
-    # Autograd keeps the index, which may be negative, as an unsigned number.
-    return found[0]._saved_target.detach().flatten(), (ignored + 2**63) % 2**64 - 2**63

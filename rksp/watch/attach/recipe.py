@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
 
 from rksp.models.adapters import adapters_of, precision_of
-from rksp.recipe import fields_of
+from rksp.recipe import AFTER_TRAINING, fields_of
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.attach import living
 
@@ -103,7 +103,12 @@ def _of_trainer(model: nn.Module) -> dict[str, object]:
 
     for trainer in living(trainers.Trainer):
         if trainer.model is model or getattr(trainer, "model_wrapped", None) is model:
-            return recipe_of(trainer.args, trainer.state)
+            kinds = [
+                kind.__name__.removesuffix("Trainer").lower() for kind in type(trainer).__mro__
+            ]
+            objective = next((kind for kind in kinds if kind in AFTER_TRAINING), None)
+            own = {} if objective is None else {"objective": objective}
+            return recipe_of(trainer.args, trainer.state) | own
     return {}
 
 

@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from rksp.ground.errors import summary
 from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
-from rksp.watch.attach.cause import diagnose
+from rksp.watch.attach.cause import Evidence, diagnose
+from rksp.watch.attach.checks import Checks, Finding
 from rksp.watch.attach.companion import (
     Ranks,
     bare,
@@ -31,20 +33,33 @@ from rksp.watch.attach.companion import (
     name_of,
     optimizer_of,
 )
-from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
 from rksp.watch.attach.log import Voice
+from rksp.watch.attach.past import Past, past_runs, siblings
+from rksp.watch.attach.pulse import Pulse
 from rksp.watch.attach.recipe import found_recipe, sizes_of
-from rksp.watch.groups import mean_over_ranks
+from rksp.watch.attach.settings import Settings
+from rksp.watch.attach.targets import Targets, cross_entropy_of
+from rksp.watch.expected import Expected, Symptom
+from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
-from rksp.watch.monitors.sinks import sentence
+from rksp.watch.monitors.sinks import said, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.callbacks.plain import unscaled
 from rksp.watch.training.recorded import Recorded
 
-_MOST = 3  # diagnoses, and one more for each `_PER_DIAGNOSIS` steps: a twentieth of the time
+_MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
 _PER_DIAGNOSIS = 1000
 _EPISODE = 50  # steps after a cause was found in which an alarm is taken for the same trouble
+_CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
+_FAITHFUL = 1e-3  # of a loss
+_SHIFTED = 0.9  # of the targets are the next token
+_TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
+_EXPECTED = "expected"  # the monitor of what needs no baseline
+
+
+Found = Finding | Symptom
 
 
 class Session:
@@ -55,6 +70,8 @@ class Session:
         called: The module that the script calls first, such as the model inside of DDP.
         optimizers: The optimizers of the model.
         options: As `rksp watch` passes them on.
+        made: Returns all optimizers of the script, by default these.
+        loaded: What the script loaded a state into before: `model`, `optimizer`.
     """
 
     def __init__(
@@ -63,6 +80,8 @@ class Session:
         called: nn.Module | None,
         optimizers: Sequence[Optimizer],
         options: Mapping[str, Any],
+        made: Callable[[], Sequence[Optimizer]] | None = None,
+        loaded: Collection[str] = (),
     ) -> None:
         self.model, self.optimizers, self.options = bare(model), list(optimizers), options
         self.step = -1
@@ -77,10 +96,22 @@ class Session:
         self._rate = -1.0
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
+        self.crash: BaseException | None = None  # that ended the run, where it is known
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
         self._was_stopped = self._is_closed = False
         self._process = os.getpid()
+        self.targets, self.settings = Targets(), Settings(self.model)
+        self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
+        self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+        self._ratios: deque[float] = deque(maxlen=64)
+        self._loaded, self._before = loaded, ""
+        self._is_faithful, self._has_checks = False, True
+        self._ahead: Finding | None = None
+        self._asked: dict[str, int] = {}
+        self._was_critical = False
+        self._folded = 0
+        self._start_loss: float | None = None
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -93,18 +124,28 @@ class Session:
         if options["memory"]:
             memory = options["memory"] * 2**30
             self._kept = Kept(self.model, memory, is_compiled=self._is_compiled)
+        facts = {
+            "model": name_of(self.model),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "optimizer": type(self.optimizers[0]).__name__,
+            "ranks": self.ranks.count,
+            "rank": self.ranks.rank,
+            "command": options.get("command", ""),
+        }
+        past = past_runs(self.voice.log.path)
+        self._last = next((run for run in past[::-1] if run.is_like(facts)), None)
+        self.expected = Expected(siblings=siblings(past, facts))
         self.voice.note(
             "run",
-            model=name_of(self.model),
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            optimizer=type(self.optimizers[0]).__name__,
-            ranks=self.ranks.count,
-            rank=self.ranks.rank,
-            command=options.get("command", ""),
+            **facts,
             rksp=version("rksp"),
             torch=torch.__version__,
             silent=self.watch.silent,
         )
+        self._pulse = Pulse(self._stands_still)
+        if self._is_compiled:
+            off = [name for name, why in self.watch.silent.items() if "compiled" in why]
+            self.voice.say(f"the model is compiled: {', '.join(off)} are off, and all else is on")
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
@@ -113,6 +154,11 @@ class Session:
     def watch(self) -> Watch:
         """Readings, alarms, costs and silent monitors."""
         return self._beside.watch
+
+    @property
+    def causes(self) -> list[CauseReport]:
+        """What was found of alarms, in order."""
+        return self._diagnoses
 
     @property
     def optimizer(self) -> Any:
@@ -128,19 +174,31 @@ class Session:
             self._introduce(sizes_of((args, kwargs), self.model))
         self._passes = 0
         self._moment = self._now()
+        self.targets.begin()
+        self.checks.begin(self.step)
         if self._kept is not None:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
     def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Begin a forward pass with these inputs."""
+        self._inputs = args, kwargs
         if self._kept is not None:
             self._kept.add(args, kwargs)
 
     def begin_backward(self, loss: Tensor) -> None:
-        """Begin the backward pass from a loss."""
-        if self._kept is not None:
-            self._kept.add_targets(loss)
+        """Begin the backward pass from a loss; raises as `after_backward`."""
+        found = self._checked(lambda: self.checks.before_backward(self._passes))
+        self._checked(lambda: self._read_targets(loss))
+        if found and not self.ranks.are_shared:
+            self._hear([], found, has_moved=False)
+
+    def _read_targets(self, loss: Tensor) -> None:
+        known = cross_entropy_of(loss)
+        if known is not None:
+            self.targets.add(known, *self._inputs)
+            if self._kept is not None:
+                self._kept.add_targets(known)
 
     def end_micro_batch(self) -> None:
         """End a backward pass."""
@@ -173,9 +231,18 @@ class Session:
         self._end_warm_up()
         if self._recorded is not None:
             self._recorded.note(loss)
+        self._checked(self.targets.end)
+        own = self._own()
         with unscaled(self.model, scale):
+            found = self._checked(lambda: self._expect(loss, own))
             self._beside.after_backward(self._moment)
-            self._hear(has_moved=False)
+            self._hear(self._beside.heard, found, has_moved=False)
+            mine = self.targets.own
+            if mine and loss is not None and math.isfinite(loss / mine):
+                self._ratios.append(loss / mine)
+            if self.step == _CONTROL:
+                self._control()
+            self._checked(self.checks.before_update)
             if self.options["on_alarm"] == "shape" and not math.isfinite(loss or 0.0):
                 self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
             else:
@@ -183,9 +250,13 @@ class Session:
 
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
+        found = self._checked(self.checks.after_update)
+        found += [] if self._ahead is None else [self._ahead]
+        self._ahead = None
         self._beside.after_update(self._moment)
         self._say_what_was_saved()
-        self._hear(has_moved=True)
+        self._hear(self._beside.heard, found, has_moved=True)
+        self._note_step(self._pulse.beat())
         if self.voice.is_time():
             self._say_where_it_is()
 
@@ -198,10 +269,14 @@ class Session:
         if self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
-        crash = getattr(sys, "last_value", None)
+        self._pulse.close()
+        crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
+        self.voice.note("targets", folded=self.targets.folded.tolist())
         self.voice.note("end", **end, crash=crash and summary(crash))
+        if self.voice.is_heard and self.step >= 0:
+            self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
         self._beside.close()
         if self._recorded is not None:
             self._recorded.write(is_whole=crash is None and not self._was_stopped)
@@ -238,26 +313,125 @@ class Session:
             asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
             asked |= {"model": name_of(described), "log": str(self.voice.log.path)}
             self.voice.leave("forecast", json.dumps(asked, default=str))
+        else:
+            self.voice.say("no forecast: the model has no configuration of transformers")
         if self.options["record"]:
             self._recorded = Recorded(self.options["record"], described, self.optimizers[0], recipe)
             self._recorded.note(self._loss)
 
+    # What is expected
+
+    def _own(self) -> float | None:
+        """Return the model's own loss of the step, of all ranks that step together."""
+        own = self.targets.own
+        if self.ranks.are_shared:
+            known = mean_over_ranks(float(own is not None))
+            own = mean_over_ranks(own or 0.0) / known if known else None
+        return own
+
+    def _expect(self, loss: float | None, own: float | None) -> Iterator[Found]:
+        """Yield what is wrong by itself, and a loss that is not what it should be."""
+        norm = None
+        if self._limit is not None and (norms := gradient_norms(self._moment)):
+            norm = math.sqrt(float(torch.stack(list(norms.values())).square().sum()))
+        passing = {"passes": float(self._passes), "clip": self._limit}
+        is_settled = self._warm_at < math.inf
+        self.settings.note(self.step, self.optimizers, passing, rate=is_settled)
+        yield from self.checks.after_backward(
+            limit=self._limit, norm=norm, loss=loss, settled=is_settled
+        )
+        reference = self.targets.reference
+        if own is None or reference is None or not math.isfinite(own):
+            return
+        if self._start_loss is None:
+            self._start_loss = own
+            self._continue(own, reference.nothing)
+        settled = int(self._warm_at) if is_settled else None
+        yield from self.expected.feed(own, reference, settled=settled)
+
+    def _checked(self, look: Callable[[], Iterable[Found] | None]) -> list[Found]:
+        """Return what a look finds; one that fails is the last, and the monitors go on."""
+        if not self._has_checks:
+            return []
+        try:
+            return list(look() or ())
+        except Exception as error:
+            self._has_checks = False
+            self.watch.silent[_EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
+            return []
+
+    def _continue(self, loss: float, nothing: float) -> None:
+        """Tell at the first loss whether the run goes on with the last one in its log."""
+        last = self._last
+        is_trained = loss < _TRAINED * nothing
+        goes_on = bool(self._loaded) or is_trained or not self.checks.was_fresh_now()
+        if last is None or last.end is None or not goes_on:
+            return
+        self.expected.before = last.end
+        self._before = self._why_not(last, loss, nothing)
+
+    def _why_not(self, last: Past, loss: float, nothing: float) -> str:
+        """Say what the run before has that this one lacks, should it not continue."""
+        reasons, rate = [], self._rate_now()
+        if self.checks.was_fresh_now():
+            reasons.append("the optimizer's state was not loaded")
+        if last.rate and rate > 2.5 * last.rate:
+            reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
+        if loss > _TRAINED * nothing and loss > last.end + 0.25 * max(nothing - last.end, 0.0):
+            reasons.insert(0, "its weights are not those that the run before ended with")
+        return "; ".join(reasons)
+
+    def _rate_now(self) -> float:
+        groups = [group for one in self.optimizers for group in one.param_groups]
+        return max((float(group["lr"]) for group in groups), default=0.0)
+
+    def _control(self) -> None:
+        """Repeat a step that nothing is wrong with, to know whether repetitions are faithful."""
+        observed = self.targets.own if self.targets.own is not None else self._loss
+        if self._kept is None or observed is None or not (called := self._repeatable()):
+            return
+        with contextlib.suppress(Exception), self._kept.repeating():
+            repeated = losses_of([self._kept.steps[-1]], called)[-1]
+            self._is_faithful = abs(repeated - observed) <= _FAITHFUL * (1 + abs(observed))
+            if self.targets.ahead[1].value > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
+                self._ahead = Finding(
+                    name="looks ahead",
+                    cause="labels",
+                    text="a change of the last token moves the predictions before it, and these "
+                    "are of the next token: the model sees what it is asked for (a leak); mask it",
+                )
+
+    def _repeatable(self) -> nn.Module | None:
+        """Return what a repetition calls; None where the model cannot be called here."""
+        is_possible = self._called is not None and self.ranks.is_whole
+        return bare(definite(self._called)) if is_possible else None
+
     # What is said
 
-    def _hear(self, *, has_moved: bool) -> None:
-        """Say what alarms the last phase raised, and do what they are to set off.
+    def _hear(self, heard: Sequence[Alarm], found: Sequence[Found], *, has_moved: bool) -> None:
+        """Say what the last phase raised, and do what it is to set off.
 
         Raises:
-            SystemExit: One is to stop the run.
+            SystemExit: An alarm is to stop the run.
         """
-        heard, self._beside.heard = self._beside.heard, []
-        for alarm in heard:
-            self._first = self._first or alarm
-            self._count += not alarm.is_escalation
-            self.voice.say(f"step {alarm.step}: {sentence(alarm)}")
-        if heard:
-            self._diagnose(heard, has_moved)
-        critical = next((a for a in heard if a.severity is Severity.CRITICAL), None)
+        self._beside.heard = []
+        own = [self._alarm_of(one) for one in found]
+        if self.ranks.are_shared:
+            own = self._beside.agreed(own)
+        self.watch.raise_alarms(own)
+        alarms = [*own, *heard]
+        if not alarms:
+            return
+        self._first = self._first or alarms[0]
+        self._count += sum(not alarm.is_escalation for alarm in alarms)
+        known = {one.name: one for one in found if isinstance(one, Finding)}
+        for alarm in alarms:
+            if (finding := known.get(alarm.quantity)) is not None:
+                self._tell(alarm, self._caused(finding))
+        rest = [alarm for alarm in alarms if alarm.quantity not in known]
+        if rest:
+            self._tell_of(rest, has_moved)
+        critical = next((a for a in alarms if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options["on_alarm"] == "stop":
             reason = f"stopped at step {critical.step}: {sentence(critical)}"
             self._was_stopped = True
@@ -265,30 +439,146 @@ class Session:
             self.voice.leave("stop", reason)
             raise SystemExit(STOPPED)
 
-    def _diagnose(self, heard: Sequence[Alarm], has_moved: bool) -> None:
-        """Say and note what caused alarms, if it is time to look for a cause."""
+    def _alarm_of(self, one: Found) -> Alarm:
+        is_finding = isinstance(one, Finding)
+        return Alarm(
+            monitor=_EXPECTED,
+            quantity=one.name if isinstance(one, Finding) else one.word,
+            layer=one.module if isinstance(one, Finding) else "",
+            step=self.step,
+            severity=Severity.CRITICAL if one.is_critical else Severity.WARN,
+            rule="by itself" if is_finding else "expected",
+            value=one.value if isinstance(one, Finding) else one.loss,
+            baseline=None if isinstance(one, Finding) else one.reference,
+            text=one.text,
+        )
+
+    def _caused(self, one: Finding) -> CauseReport:
+        return CauseReport(step=self.step, cause=one.cause, module=one.module, text=one.text)
+
+    def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
+        """Print an event and note its cause; one line for both."""
+        if cause is not None:
+            self._diagnoses.append(cause)
+            self.voice.note("cause", **cause.model_dump())
+        if cause is None:
+            line = said(alarm)
+        elif cause.text == alarm.text:
+            line = f"{cause.text} ({cause.cause})"
+        elif cause.cause == "unknown":
+            line = f"{said(alarm)}. Cause unknown: {cause.text}"
+        else:
+            line = f"{said(alarm)}. Cause: {cause.cause}: {cause.text}"
+        self.voice.say(f"step {alarm.step}: {line}")
+        event = {"step": alarm.step, "severity": alarm.severity.value, "text": line}
+        event |= {"cause": cause.cause if cause else "", "module": cause.module if cause else ""}
+        self.voice.leave(f"{self.step}-{self._count}.event", json.dumps(event))
+
+    def _tell_of(self, alarms: Sequence[Alarm], has_moved: bool) -> None:
+        """Print the first of some alarms, with its cause; the others are its consequences."""
+        head = next((a for a in alarms if a.monitor == _EXPECTED), None)
+        head = head or next((a for a in alarms if a.monitor == "loss"), alarms[0])
         last = self._diagnoses[-1] if self._diagnoses else None
-        is_known = last is not None and last.cause != "unknown"
-        is_same = last is not None and self.step - last.step < (_EPISODE if is_known else 1)
-        is_spent = len(self._diagnoses) >= _MOST + self.step // _PER_DIAGNOSIS
-        if self._kept is None or is_same or is_spent:
+        is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
+        is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
+        self._was_critical |= is_worse
+        is_same = last is not None and self.step == last.step
+        if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
+            self._folded += len(alarms)
             return
-        can_repeat = self._called is not None and self.ranks.is_whole
-        try:
-            found = diagnose(
-                self._kept,
-                bare(definite(self._called)) if can_repeat else None,
-                scale=1.0 if self.scaler is None else self.scaler.get_scale(),
-                has_moved=has_moved,
-                is_critical=any(alarm.severity is Severity.CRITICAL for alarm in heard),
-                has_warmed_up=self._warm_at > 1,
+        asked = self._asked.get(head.quantity, 0)
+        self._folded += len(alarms) - 1
+        if self._kept is None or asked >= _MOST + self.step // _PER_DIAGNOSIS:
+            self._tell(head, None)
+            return
+        self._asked[head.quantity] = asked + 1
+        words = {alarm.quantity for alarm in alarms}
+        words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
+        found = self._diagnose(words, has_moved)
+        if (
+            is_open
+            and last is not None
+            and (found.cause, found.module)
+            in (
+                (last.cause, last.module),
+                ("unknown", ""),
             )
+        ):
+            self._folded += 1
+            return
+        self._tell(head, found)
+
+    def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
+        """Look for the cause of alarms of these quantities."""
+        evidence = Evidence(
+            kept=definite(self._kept),
+            called=self._repeatable(),
+            optimizers=self.optimizers,
+            checks=self.checks,
+            settings=self.settings,
+            targets=self.targets,
+            words=frozenset(words),
+            loss=self._loss,
+            ratios=self._ratios,
+            scale=1.0 if self.scaler is None else self.scaler.get_scale(),
+            has_moved=has_moved,
+            has_warmed_up=self._warm_at > 1 or self.expected.before is not None,
+            is_faithful=self._is_faithful,
+            has_loaded=bool(self._loaded),
+            before=self._before,
+        )
+        try:
+            return diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
-            found = CauseReport(step=self.step, cause="unknown", text=text)
-        self._diagnoses.append(found)
-        self.voice.note("cause", **found.model_dump())
-        self.voice.say(f"step {found.step}: {found.cause}: {found.text}")
+            return CauseReport(step=self.step, cause="unknown", text=text)
+
+    def _stands_still(self, seconds: float, usual: float, place: str) -> None:
+        """Say, from the thread beside, that no step ended for long."""
+        if self._is_closed or os.getpid() != self._process:
+            return
+        where = f"; the script is at {place}" if place else ""
+        text = f"no step for {seconds:.0f} s (usual {usual:.2g} s){where}"
+        cause = CauseReport(step=self.step, cause="stall", text=text)
+        alarm = Alarm(
+            monitor=_EXPECTED,
+            quantity="no step since",
+            layer="",
+            step=self.step,
+            severity=Severity.WARN,
+            rule="by itself",
+            value=seconds,
+            baseline=usual,
+            text=text,
+        )
+        self.watch.raise_alarms([alarm])
+        self._first, self._count = self._first or alarm, self._count + 1
+        self._tell(alarm, cause)
+
+    def _note_step(self, seconds: float) -> None:
+        """Log what else is known of a step."""
+        own = self.targets.own
+        facts: dict[str, Any] = {"loss": self._loss, "own": own, "rate": self._rate_now()}
+        facts |= {"seconds": round(seconds, 5), "targets": self.targets.rows, "clip": self._limit}
+        known = {k: v for k, v in facts.items() if v is not None}
+        bad = {k for k, v in known.items() if isinstance(v, float) and not math.isfinite(v)}
+        known = {k: v for k, v in known.items() if k not in bad}
+        self.voice.note("step", step=self.step, **known)
+
+    def _epilogue(self, seconds: float, crash: str | None) -> str:
+        """Say in a line what happened."""
+        first, last = self.expected.losses[:1], self._loss
+        losses = "" if last is None else f", loss {last:.4g}"
+        if first and last is not None:
+            losses = f", loss {first[0]:.4g} → {last:.4g}"
+        how = f"raised {crash}" if crash else "was stopped" if self._was_stopped else "ended"
+        known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
+        alarms = "no alarm"
+        if self._first is not None:
+            alarms = f"{self._count} alarm{'s' * (self._count > 1)}, the first at step "
+            alarms += str(self._first.step)
+            alarms += f" ({known.cause})" if known else " (cause unknown)"
+        return f"the run {how} after {self.step + 1} steps in {seconds:.0f} s{losses}; {alarms}"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
@@ -306,7 +596,11 @@ class Session:
             alarms = f"alarms: {self._count}, first {first.monitor} at step {first.step}"
         known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
         cause = "" if known is None else f", cause: {known.cause} {known.module}".rstrip()
-        self.voice.say(f"step {self.step}{loss}, {alarms}{cause}")
+        usual = self._pulse.usual
+        pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
+        if usual and self.targets.rows:
+            pace += f", {self.targets.rows / usual:,.0f} targets a second"
+        self.voice.say(f"step {self.step}{loss}{pace}, {alarms}{cause}")
 
 
 def _has_config(module: nn.Module) -> bool:

@@ -48,10 +48,7 @@ class AttentionWatcher(Monitor):
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
         self._has_attended = False
-        super().bind(model)
-        if not anatomy.attention and not _may_attend(model):
-            return "no attention layer was found"
-        return None
+        return super().bind(model)
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         """Watch the attention calls of the next forward pass."""
@@ -121,11 +118,6 @@ class AttentionWatcher(Monitor):
             opened, self._open, self._is_done = self._open, None, True
             opened.close()
             self.leave()
-
-
-def _may_attend(model: nn.Module) -> bool:
-    names = {type(module).__name__.lower() for module in model.modules()}
-    return any("attention" in name or "attn" in name for name in names)
 
 
 class LogitMonitor(AttentionWatcher):

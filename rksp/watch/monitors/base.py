@@ -65,6 +65,7 @@ class Alarm:
             active; or empty.
         is_escalation: Whether a warning of the same episode came before it. An episode counts as
             one alarm.
+        text: The alarm in words; empty where the numbers say all.
     """
 
     monitor: str
@@ -78,6 +79,7 @@ class Alarm:
     layers: int = 1
     advice: str = ""
     is_escalation: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

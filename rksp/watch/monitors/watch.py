@@ -166,6 +166,13 @@ class Watch:
         """Read the monitors of weights, after the optimizer's step."""
         return self._read(moment, Phase.UPDATE)
 
+    def raise_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Keep and write alarms that no monitor's reading raised."""
+        if alarms:
+            self.alarms += alarms
+            for sink in self._sinks:
+                sink.write((), alarms)
+
     def reset(self) -> None:
         """Tell the monitors that a rollback or an intervention moved the weights."""
         for monitor in self._active():

@@ -24,7 +24,7 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
 from rksp.watch.groups import block_matrices, local, parameter_groups
 from rksp.watch.moment import Moment, Phase
-from rksp.watch.monitors.base import Monitor, Reading, Rule
+from rksp.watch.monitors.base import NO_RULE, Monitor, Reading, Rule
 from rksp.watch.run_state import optimizer_parts
 
 _FALLING_RANK = Rule(direction="down", transform="log", floor=0.2, advice="backoff")
@@ -294,7 +294,7 @@ class UpdateRMS(Monitor):
     quantities: ClassVar = {
         "rms_t": Rule(transform="log", floor=0.15, harmless=2.0, advice="zclip"),
         "update_rms": Rule(transform="log", floor=0.25, advice="zclip"),
-        "epsilon_share": Rule(direction=None, warn=0.1),
+        "epsilon_share": NO_RULE,  # it stands at 0.5 in healthy runs: advice about ε, no alarm
         "starved_share": Rule(direction=None, warn=0.5, from_start=True),
     }
     source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"

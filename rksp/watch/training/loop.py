@@ -196,7 +196,7 @@ class Beside:
         self._disarm()
         for fault in self.faults:
             fault.after_backward(moment)
-        self._alarms = self.heard = self._agreed(self.watch.after_backward(moment))
+        self._alarms = self.heard = self.agreed(self.watch.after_backward(moment))
 
     @contextmanager
     def repeating(self, moment: Moment) -> Iterator[None]:
@@ -222,7 +222,7 @@ class Beside:
             for intervention in self.interventions:
                 intervention.after_update(moment)
         self._heed(moment)  # before monitors compare weights with those of earlier steps
-        self.heard = self._agreed(self.watch.after_update(moment))
+        self.heard = self.agreed(self.watch.after_update(moment))
         for alarm in [*self._alarms, *self.heard]:
             if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
                 self.checkpoints.write(alarm.step, moment.model)
@@ -265,7 +265,7 @@ class Beside:
             _trim(intervention.actions, self.keep)
             self._heeded[place] = len(intervention.actions)
 
-    def _agreed(self, alarms: list[Alarm]) -> list[Alarm]:
+    def agreed(self, alarms: list[Alarm]) -> list[Alarm]:
         """Return the alarms of all ranks in rank order, each once, if something may act on them."""
         # In nearly every step there is nothing to gather.
         is_alone = not self.must_agree or world_size() == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,12 @@ from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe, fields_of
 from rksp.recipe.start import LEARNED
 
+_FEWEST = 10  # rates after the peak that show a schedule, and
+_FITS = 0.02  # of the peak, how closely
+
 
 class Recorded:
-    """Notes the losses and the peak rate of a run, and appends it to a file when it ends.
+    """Notes the losses and the rates of a run, and appends it to a file when it ends.
 
     Args:
         path: The file of runs; created if absent.
@@ -44,7 +47,7 @@ class Recorded:
         check_writable(self._path, "record")  # before the run, not after it
         Recipe.parse(self._fields)
         self._losses: list[float] = []
-        self._peak = 0.0
+        self._rates: list[float] = []
         self._is_written = False
 
     def note(self, loss: float | None) -> None:
@@ -52,7 +55,7 @@ class Recorded:
         if loss is not None:
             self._losses.append(float(loss))
         groups = [] if self._optimizer is None else self._optimizer.param_groups
-        self._peak = max([self._peak, *(float(group["lr"]) for group in groups)])
+        self._rates.append(max((float(group["lr"]) for group in groups), default=0.0))
 
     def write(self, *, is_whole: bool = True) -> None:
         """Append the run, once; a run without a loss or a rate says nothing and is left out.
@@ -60,7 +63,7 @@ class Recorded:
         Args:
             is_whole: Whether the run came to its own end, as far as anyone knows.
         """
-        if self._is_written or not self._losses or not self._peak:
+        if self._is_written or not self._losses or not any(self._rates):
             return
         self._is_written = True
         policy, steps = OutcomePolicy(), len(self._losses)
@@ -69,9 +72,10 @@ class Recorded:
         planned = max(said, steps) if isinstance(said, int) else steps
         curves = Curves(loss=loss, grad_norm=np.zeros(1, np.float32), planned_steps=planned)
         has_diverged = policy.has_diverged(curves)
-        fields: dict[str, object] = {"learning_rate": self._peak}
+        fields = schedule_seen(self._rates)
         shown = {} if self._optimizer is None else fields_of(self._optimizer)
-        recipe = Recipe.parse(shown | fields | self._fields | {"max_steps": planned})
+        known = shown | fields | self._fields | {"max_steps": planned}
+        recipe = Recipe.parse(known)
         shape = shape_of(getattr(self._model, "config", None), None, recipe)
         if shape is not None and loss[0] < math.log(shape.vocabulary) - LEARNED:
             shape = replace(shape, is_of_tuning=True)
@@ -85,5 +89,33 @@ class Recorded:
                 final_loss=policy.final_loss(curves) if not has_diverged else math.nan,
                 state="diverged" if has_diverged else ended,
                 seed=None,
+                seen=known.keys(),
             ),
         )
+
+
+def schedule_seen(rates: Sequence[float]) -> dict[str, object]:
+    """Return what the rates of all steps show: the peak, the warm-up, and the schedule if it fits.
+
+    Args:
+        rates: Of every step, in order.
+    """
+    x = np.array(rates)
+    peak = float(x.max())
+    top = int(np.argmax(x >= peak * (1 - 1e-6)))
+    found: dict[str, object] = {"learning_rate": peak, "warmup_steps": top + 1 if top else 0}
+    rest = x[top:] / peak
+    if len(rest) < _FEWEST:
+        return found
+    way, end = np.linspace(0, 1, len(rest)), float(rest[-1])
+    shapes = {
+        "constant": np.ones_like(way),
+        "linear": 1 - way * (1 - end),
+        "cosine": end + (1 - end) * (1 + np.cos(np.pi * way)) / 2,
+    }
+    misfits = {name: float(np.abs(shape - rest).max()) for name, shape in shapes.items()}
+    best = min(misfits, key=misfits.__getitem__)
+    if misfits[best] > _FITS:
+        return found
+    ratio = {} if best == "constant" else {"min_lr_ratio": round(end, 4)}
+    return found | {"schedule": best} | ratio

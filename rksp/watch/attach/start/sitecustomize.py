@@ -8,19 +8,38 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).absolute().parent  # not that of a linked file
-_FOLDER = json.loads(os.environ.get("RKSP_WATCH") or "{}").get("folder", "")
+_OPTIONS = json.loads(os.environ.get("RKSP_WATCH") or "{}")
+_FOLDER = _OPTIONS.get("folder", "")
+_LOOKS = 1.0  # seconds between two looks whether `rksp watch` was killed
 
 
 def _note(event: str) -> None:
     """Leave a file that tells `rksp watch` what this process came to."""
     with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
         Path(_FOLDER, f"{os.getpid()}.{event}").touch()
+
+
+def _end_with(watcher: int) -> None:
+    """End this process once `rksp watch` was killed: its folder is still there then."""
+    while True:
+        time.sleep(_LOOKS)
+        try:
+            os.kill(watcher, 0)
+        except ProcessLookupError:
+            if Path(_FOLDER).exists():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return
+        except OSError:
+            return
 
 
 class _Torch:
@@ -33,6 +52,9 @@ class _Torch:
         if name != "torch" or self.is_asking:
             return None
         self.is_asking = True
+        if "watcher" in _OPTIONS:
+            ending = threading.Thread(target=_end_with, args=(_OPTIONS["watcher"],), daemon=True)
+            ending.start()
         try:
             spec = importlib.util.find_spec(name)
         finally:

@@ -1,0 +1,224 @@
+"""Faults written without sight of the rules of `rksp watch`: what it says of a stranger's script.
+
+`unseen_script.py` and the words of this table came before their author had read a rule of the watch
+(its command and the reviews alone were known); no row is fitted to the rules.
+Each row names what a practitioner would accept: `right` as the cause, `partly` as the symptom.
+What a run says is its alarms and its causes:
+
+- right: a cause, or an alarm, that says what is wrong;
+- partly: the symptom is told, and no other cause is named;
+- wrong: a cause is named that has nothing to do with it;
+- unknown: an alarm, and neither;
+- silent: nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from rksp.confirm.watched import watched_run
+from rksp.documents.confirm import WatchReport
+
+SCRIPT = Path(__file__).with_name("unseen_script.py")
+TABLE = Path(__file__).with_suffix(".csv")
+UNTRAINED = r"optimizer (never|does not|has not|was not)|not in the optimizer|never got"
+BETWEEN = r"without (it|the optimizer|a step)|not the optimizer|between"
+UNLEARNT = r"not (begun to )?learn|worse than|frequenc|plateau|above its own|ln \d|knows nothing"
+
+
+class Fault(NamedTuple):
+    """What is planted, and the words that are accepted for it."""
+
+    right: str
+    partly: str = UNLEARNT
+    parts: int = 1  # 2: a first run that is healthy, then a second that goes on with it
+
+
+HARMFUL: dict[str, Fault] = {
+    # wrong from the start
+    "init_one": Fault(r"initiali[sz]"),
+    "head_large": Fault(r"initiali[sz]"),
+    "embedding_large": Fault(r"initiali[sz]"),
+    "bf16_weights": Fault(r"round"),
+    "half_weights": Fault(r"ε|epsilon|eps\b|precision"),
+    "labels_masked": Fault(r"label|target|mask", r"data|nan|not finite"),
+    "labels_are_inputs": Fault(r"leak|labels? (are|equal)|too good|same as the inputs?"),
+    "labels_shuffled": Fault(r"label|target.*(nothing|random)|data"),
+    "head_only": Fault(UNTRAINED),
+    "half_left_out": Fault(UNTRAINED),
+    "remade_after": Fault(UNTRAINED + "|made again"),
+    "trunk_detached": Fault(r"no gradient|gradient.*(zero|none|0)|detach"),
+    "rate_huge": Fault(r"\brate\b"),
+    "rate_tiny": Fault(r"\brate\b|hardly move|do not move"),
+    "rate_zero": Fault(r"\brate\b.*\b0\b|do not move|rate is 0"),
+    "decay_huge": Fault(r"decay"),
+    "tiny_clip": Fault(r"clip"),
+    "sum_loss_sgd": Fault(r"\brate\b|sum|gradient"),
+    "softmax_twice": Fault(r"softmax|logits"),
+    "one_batch": Fault(r"same batch|repeat|too good|leak"),
+    "never_zeroed": Fault(
+        r"zero_grad|accumulat|gradients? (of|from) .*step|never (zeroed|cleared)"
+    ),
+    "never_stepped": Fault(
+        r"optimizer.*(never|no step)|do not move|no step", r"no optimizer|nothing was"
+    ),
+    "experts_collapsed": Fault(r"expert|router"),
+    "dead_relu": Fault(r"dead|relu|activation"),
+    "blobs_labels_random": Fault(r"label|data"),
+    "blobs_inputs_large": Fault(r"input|scale|initiali[sz]|\brate\b"),
+    # later
+    "rate_late": Fault(r"\brate\b", r"jump|rose|above"),
+    "labels_shuffled_late": Fault(r"label|data|batch", r"jump|rose|above"),
+    "words_late": Fault(r"data|batch", r"jump|rose|above"),
+    "constant_late": Fault(r"data|batch|too good", r"jump|rose|above|fell"),
+    "half_by_hand": Fault(r"precision|half|float16|cast", r"jump|rose|above|not finite|nan"),
+    "auxiliary_nan": Fault(r"script|auxiliary|what backward", r"not finite|nan"),
+    "loss_scaled_late": Fault(r"script|negative|sign|what backward", r"jump|rose|above"),
+    "hang": Fault(r"no step (for|since)|hang|stood still"),
+    "average_copied_back": Fault(BETWEEN),
+    "rolled_back": Fault(BETWEEN + r"|weights? (changed|were)", r"jump|rose|above"),
+    "new_optimizer": Fault(r"state|new optimizer|\brate\b", r"jump|rose|above"),
+    # at a resume
+    "resume_weights_only": Fault(r"state|resume|continue", r"jump|rose|above|\brate\b", 2),
+    "resume_rate": Fault(r"\brate\b|continue", r"jump|rose|above|resume", 2),
+    "resume_nothing": Fault(r"continue|resume|weights", r"jump|rose|above", 2),
+    "resume_words": Fault(r"continue|resume|data|weights", r"jump|rose|above|initiali", 2),
+}
+HARMLESS: dict[str, int] = dict.fromkeys(
+    (
+        "batch_halved",
+        "rate_halved",
+        "restarts",
+        "accumulated",
+        "evaluated",
+        "frozen_embedding",
+        "smoothed",
+        "z_loss",
+    ),
+    1,
+) | {"resume": 2}
+HEALTHY: dict[str, int] = dict.fromkeys(
+    ("healthy", "healthy_small", "momentum_sgd", "adafactor", "experts", "blobs", "lines"), 1
+)
+
+
+class Row(NamedTuple):
+    """A run of the table."""
+
+    fault: str
+    seed: int
+    kind: str
+    judged: str
+    first_step: int
+    stopped: bool
+    said: str
+
+
+def watched(fault: str, seed: int, parts: int, python: str = sys.executable) -> WatchReport:
+    """Run a script under the watch as a user would, and read its log."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "watch.jsonl"
+        for part in range(1, parts + 1):
+            script = [python, str(SCRIPT), fault, str(seed), folder, str(part)]
+            options = ["--log", str(log), "--on-alarm", "stop", "--status", "5"]
+            subprocess.run(
+                [python, "-m", "rksp", "watch", *options, "--", *script],
+                capture_output=True,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+            )
+        return watched_run(log)
+
+
+def said(report: WatchReport) -> tuple[str, str, int]:
+    """Return all that a run was told of alarms, of causes, and the first step of it."""
+    alarms = "; ".join(f"{one.monitor}: {one.text}" for one in report.alarms)
+    causes = "; ".join(
+        f"{one.cause}: {one.text}" for one in report.causes if one.cause != "unknown"
+    )
+    return alarms, causes, min((one.step for one in report.alarms), default=-1)
+
+
+def judged(fault: Fault, alarms: str, causes: str) -> str:
+    """Judge what was said of a harmful run."""
+    if re.search(fault.right, causes, re.IGNORECASE):
+        return "right"
+    if causes:
+        return "wrong"
+    if not alarms:
+        return "silent"
+    if re.search(fault.right, alarms, re.IGNORECASE):
+        return "right"
+    return "partly" if re.search(fault.partly, alarms, re.IGNORECASE) else "unknown"
+
+
+def row_of(fault: str, seed: int) -> Row:
+    """Run and judge one fault."""
+    harmful = HARMFUL.get(fault)
+    parts = harmful.parts if harmful else (HARMLESS | HEALTHY)[fault]
+    report = watched(fault, seed, parts)
+    alarms, causes, step = said(report)
+    kind = "harmful" if harmful else "harmless" if fault in HARMLESS else "healthy"
+    verdict = judged(harmful, alarms, causes) if harmful else "alarm" if alarms else "silent"
+    stopped = "stopped" in str(report.ended)
+    return Row(fault, seed, kind, verdict, step, stopped, f"{causes} | {alarms}"[:300])
+
+
+def planned() -> Iterator[str]:
+    """Yield the name of every run."""
+    yield from HEALTHY
+    yield from HARMLESS
+    yield from HARMFUL
+
+
+def show(rows: list[Row]) -> None:
+    """Print the counts of each kind."""
+    for kind in ("harmful", "harmless", "healthy"):
+        of = [row for row in rows if row.kind == kind]
+        counts = Counter(row.judged for row in of)
+        text = ", ".join(f"{word} {count}" for word, count in counts.most_common())
+        print(f"{kind} ({len(of)}): {text}; stopped {sum(row.stopped for row in of)}")
+
+
+def main(
+    table: Annotated[Path, typer.Option(help="Where rows are, and go.")] = TABLE,
+    run: Annotated[bool, typer.Option(help="Run what the table lacks.")] = False,
+    only: Annotated[str, typer.Option(help="Faults whose name this finds.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Runs at once.")] = 1,
+) -> None:
+    """Print what the watch said; with --run make the missing runs first."""
+    rows: list[Row] = []
+    if table.exists():
+        with table.open(newline="", encoding="utf-8") as file:
+            for one in csv.DictReader(file):
+                kept = one | {"seed": int(one["seed"]), "first_step": int(one["first_step"])}
+                rows.append(Row(**kept | {"stopped": one["stopped"] == "True"}))
+    done = {(row.fault, row.seed) for row in rows}
+    left = [f for f in planned() if re.search(only, f) and (f, seed) not in done] if run else []
+    with ThreadPoolExecutor(jobs) as pool:
+        for row in pool.map(lambda fault: row_of(fault, seed), left):
+            with table.open("a", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                if file.tell() == 0:
+                    writer.writerow(Row._fields)
+                writer.writerow(row)
+            rows.append(row)
+            print(*row[:6], row.said[:160], sep="\t", flush=True)
+    show(rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,329 @@
+"""What became of one training run, read from its curves alone, as arrays.
+
+Thresholds are shares of what the run itself learned or of its own noise, so nats, mean squared
+errors and rewards are judged alike; only *never learned* knows what guessing costs in nats. They
+were chosen on 52 public logs of 29 sources (README), 19 of which were looked at once before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+_FEWEST = 4  # records from which a course can be told
+_ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
+_WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
+_FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
+_NOISE = 3.0  # times the 90 % deviation from the smoothed curve
+_FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
+_CAME_BACK = 0.3  # of a blow-up: a run that came back by as much is no plain divergence
+_WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
+_GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
+_LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
+_UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
+_SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
+_JUMP = 2.0  # times its usual size: a gradient norm that moved
+
+
+class Fate(StrEnum):
+    """What became of a run."""
+
+    FINE = "fine"
+    SPIKE_RECOVERED = "spike_recovered"
+    DIVERGED = "diverged"
+    NAN = "nan"
+    SPIKE_UNRECOVERED = "spike_unrecovered"
+    NEVER_LEARNED = "never_learned"
+    COLLAPSED = "collapsed"  # a reward that fell for good
+    OVERFIT = "overfit"
+    UNTOLD = "cannot_tell"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run failed."""
+        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What became of one run.
+
+    Attributes:
+        fate: In one word.
+        first, last: The first and the last value, in the curve's own unit; NaN where not finite.
+        last_step: Of the last record.
+        best, best_step: The lowest value, of a reward the highest.
+        level: The lowest value of the smoothed curve.
+        ended: Median of the last twentieth, at least three records.
+        onset: The step at which it went wrong; None where it did not.
+        moved_first: `loss`, `grad_norm` or `held_out_loss`; empty where nothing went wrong.
+        lead: Steps by which the gradient's norm left its range before the loss; 0 in the same
+            record, None where it did not move or was not logged.
+    """
+
+    fate: Fate
+    first: float = math.nan
+    last: float = math.nan
+    last_step: float = math.nan
+    best: float = math.nan
+    best_step: float = math.nan
+    level: float = math.nan
+    ended: float = math.nan
+    onset: float | None = None
+    moved_first: str = ""
+    lead: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The finite part of a curve, smoothed: `[records]` each, and its noise and ends.
+
+    `wobble` is the noise of the smoothed curve: noise with a memory is averaged less than the root
+    of the window says.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+    smooth: np.ndarray
+    noise: float
+    wobble: float
+    lowest: int
+    ended: float
+
+    @property
+    def level(self) -> float:
+        return float(self.smooth[self.lowest])
+
+    @property
+    def learned(self) -> float:
+        return float(max(self.values[0], np.median(self.values[:3])) - self.level)
+
+
+def course(
+    steps: np.ndarray,
+    loss: np.ndarray,
+    *,
+    grad_norm: np.ndarray | None = None,
+    held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    is_gain: bool = False,
+) -> Course:
+    """Say what became of a run.
+
+    Args:
+        steps: Of each record, ascending, `[records]`; any counter.
+        loss: Training loss, `[records]`; NaN and infinity as they were logged.
+        grad_norm: Norm of the gradient at the same records, NaN where none was logged.
+        held_out: Steps and values of the loss on held-out data, `[evaluations]` each.
+        is_gain: More is better: a reward.
+    """
+    steps, loss = np.asarray(steps, np.float64), np.asarray(loss, np.float64)
+    norm = None if grad_norm is None else np.asarray(grad_norm, np.float64)
+    sign = -1.0 if is_gain else 1.0
+    lost = _lost(loss, norm)
+    values = np.where(lost, np.nan, sign * loss)
+    known = np.isfinite(values)
+    if not known.any():
+        fate = Fate.NAN if len(loss) else Fate.UNTOLD
+        onset = steps[0] if len(loss) else None
+        return Course(fate=fate, onset=onset, moved_first="loss" if len(loss) else "")
+    facts = _facts(steps[known], values[known])
+    at_best = int(np.argmin(facts.values))
+    told = Course(
+        fate=Fate.UNTOLD,
+        first=float(loss[0]),
+        last=float(loss[-1]) if known[-1] else math.nan,
+        last_step=float(steps[-1]),
+        best=sign * float(facts.values[at_best]),
+        best_step=float(facts.steps[at_best]),
+        level=sign * facts.level,
+        ended=sign * facts.ended,
+    )
+    if _ends_lost(known):
+        return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
+    if len(facts.values) < _FEWEST:
+        return told
+    fate, onset = _fate(facts, is_gain=is_gain)
+    if fate.is_failure:
+        at = int(np.flatnonzero(known)[onset])
+        return _failed(replace(told, fate=fate), steps, norm, at)
+    worse = None if held_out is None or is_gain else _overfit(facts, *held_out)
+    return replace(told, fate=fate) if worse is None else worse
+
+
+def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
+    """Mark the records that hold no number; transformers writes 0.0 for a loss that is not one."""
+    lost: np.ndarray = ~np.isfinite(loss)
+    later = np.flatnonzero(loss != 0.0)
+    zeros = np.arange(len(loss)) > (later[-1] if len(later) else -1)
+    fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * np.nanmax(np.abs(loss[later]))
+    if zeros.sum() >= 2 and (fell_at_once or not len(later)):
+        lost |= zeros
+    if norm is not None and len(norm) == len(loss):
+        lost |= zeros & ~np.isfinite(norm)
+    return lost
+
+
+def _ends_lost(known: np.ndarray) -> bool:
+    """Tell whether no number stays: the end, or most of what follows the first, holds none."""
+    lost = ~known
+    if not lost.any():
+        return False
+    tail = int(np.argmax(known[::-1]))  # records without a number at the end
+    after = lost[int(np.argmax(lost)) :]
+    return tail >= 2 or (len(after) >= 3 and after.mean() > 0.5) or (tail == 1 and len(known) < 8)
+
+
+def _facts(steps: np.ndarray, values: np.ndarray) -> _Facts:
+    width = min(max(len(values) // 25, 1 if len(values) < 12 else 3), 101) | 1
+    smooth = rolling_median(values, width)
+    lowest = int(np.argmin(smooth))
+    calm = slice(lowest // 2, lowest + 1) if lowest >= 16 else slice(None)
+    noise = float(np.quantile(np.abs(values - smooth)[calm], 0.9))
+    if len(values) > 1:  # of few records the smoothed curve is the curve
+        noise = max(noise, 0.5 * float(np.median(np.abs(np.diff(values)))))
+    noise *= 1 + _FEW / len(values)
+    tail = min(max(3, len(values) // 20), max(1, len(values) // 3))
+    wobble = noise * float((3 / max(3, width)) ** _SLOW)
+    ended = float(np.median(values[-tail:]))
+    return _Facts(steps, values, smooth, noise, wobble, lowest, ended)
+
+
+def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
+    """Return the median of `width` (odd) values about each, of fewer at the ends, `[records]`."""
+    half = width // 2
+    if half == 0 or len(values) < width:
+        return values.copy()
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    first = [np.median(values[: n + half + 1]) for n in range(half)]
+    last = [np.median(values[len(values) - 2 * half + n :]) for n in range(half)]
+    return np.concatenate([np.array(first), middle, np.array(last)])
+
+
+def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
+    """Judge the curve of the loss, lower is better; return the record of the onset too."""
+    rise, first = facts.ended - facts.level, facts.values[0]
+    is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
+    is_clear = is_over and rise > _NOISE * facts.wobble
+    if is_gain:
+        has_fallen = is_clear and rise > _FELL * facts.learned
+        return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
+    if _is_flat(facts):
+        spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
+        return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
+    quarter = facts.values[-max(2, len(facts.values) // 4) :]
+    if (quarter > first).all() and facts.ended - first > 0.5 * abs(first):
+        return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
+    if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
+        peak = facts.smooth[facts.lowest :].max()
+        came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
+        return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
+    third = facts.values[-max(3, len(facts.values) // 3) :]
+    top = max(first, facts.level + facts.learned) + _NOISE * facts.noise
+    if (third > top).mean() > _WILD:
+        return Fate.DIVERGED, int(np.argmax(facts.values > top))
+    above = facts.values - np.minimum.accumulate(facts.smooth)
+    limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
+    return (Fate.SPIKE_RECOVERED if (above[3:] > limit).any() else Fate.FINE), 0
+
+
+def _is_flat(facts: _Facts) -> bool:
+    """Tell whether the loss of a run from its beginning stays where guessing is.
+
+    Guessing is the logarithm of a small number of classes, or anything from 3.5 nats on.
+    """
+    values = facts.values
+    gap = np.median(np.diff(facts.steps)) if len(values) > 1 else 0.0
+    is_start = facts.steps[0] <= 5 * max(gap, 1.0) or facts.ended > _UNTRAINED
+    if len(values) < 8 or not is_start:
+        return False
+    start = float(np.median(values[:3]))
+    gained = start - facts.ended
+    if gained > max(facts.noise, 0.02 * abs(start)) or facts.learned > 0.15 * abs(values[0]):
+        return False
+    at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
+    is_near = facts.ended < 1.1 * values[0]
+    return bool(is_near and (at_guess or facts.ended > _LANGUAGE))
+
+
+def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:
+    """Return the course of the held-out loss, if it rises for good while the training loss falls.
+
+    The onset is the first evaluation after the lowest.
+    """
+    finite = np.isfinite(values)
+    if finite.sum() < _FEWEST:
+        return None
+    held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
+    steps, values, lowest = held.steps, held.values, held.lowest
+    rise = held.ended - held.level
+    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.wobble):
+        return None
+    near = np.arange(max(0, lowest - 2), min(len(values) - 1, lowest + 3))
+    turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
+    place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
+    if facts.ended >= facts.smooth[place]:
+        return None
+    return Course(
+        fate=Fate.OVERFIT,
+        first=float(values[0]),
+        last=float(values[-1]),
+        last_step=float(steps[-1]),
+        best=float(values.min()),
+        best_step=float(steps[values.argmin()]),
+        level=held.level,
+        ended=held.ended,
+        onset=float(steps[turned + 1]),
+        moved_first="held_out_loss",
+    )
+
+
+def _onset(facts: _Facts) -> int:
+    """Return the record at which the rise to the end began: the first that never came back."""
+    rise = facts.ended - facts.level
+    share = 0.1 * min(rise, facts.learned) if facts.learned > 0 else 0.1 * rise
+    limit = facts.level + max(0.5 * _NOISE * facts.noise, share)
+    limit = min(limit, facts.level + 0.5 * rise)
+    calm = np.flatnonzero(facts.smooth <= limit)
+    start = int(calm[-1]) if len(calm) else 0
+    width = np.flatnonzero(facts.values[start:] > limit)
+    return start + int(width[0]) if len(width) else start
+
+
+def _nan_onset(values: np.ndarray) -> int:
+    """Return the record at which a run that ends without numbers left its course."""
+    first = int(np.argmax(~np.isfinite(values)))
+    before = values[:first]
+    if len(before) < _FEWEST:
+        return first
+    facts = _facts(np.arange(first, dtype=np.float64), before)
+    limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * max(facts.learned, 0.0))
+    above = before > limit
+    above[: facts.lowest] = False
+    return int(np.argmax(above)) if above.any() else first
+
+
+def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:
+    """Return a course with the step of its onset, what moved first, and the gradient's lead."""
+    told = replace(told, onset=float(steps[onset]), moved_first="loss")
+    if norm is None:
+        return told
+    before = norm[: onset + 1]
+    if not np.isfinite(before).any():
+        return replace(told, moved_first="grad_norm") if np.isnan(before).any() else told
+    usual = norm[max(0, onset // 5) : onset]
+    usual = usual[np.isfinite(usual)]
+    if len(usual) < _FEWEST:
+        return told
+    middle = np.median(usual)
+    limit = max(_JUMP * middle, np.quantile(usual, 0.9) + middle)
+    moved = ~(norm <= limit)
+    if not moved[onset]:
+        return told
+    begins = onset
+    while begins > 0 and moved[begins - 1]:
+        begins -= 1
+    first = "grad_norm" if begins < onset else "loss"
+    return replace(told, moved_first=first, lead=float(steps[onset] - steps[begins]))

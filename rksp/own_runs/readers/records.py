@@ -1,0 +1,365 @@
+"""Records of one run, a row of numbers each, from any text in which a trainer wrote them.
+
+A line of a console is read by kind and not by trainer: every number takes the words in front of it
+as its name (`step 100: loss 3.2`, `lm loss: 1.03E+01 |`, `{'loss': 0.4}`, `loss=2.1, v_num=0`), and
+a table takes the names in its header. Lines without a metric are read past.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rksp.ground.budgets import LOG_LINE, LOGGED
+from rksp.ground.text import words
+from rksp.own_runs.run import Curve, number_of
+
+Record = Mapping[str, object]
+
+# Counters, the finest first: the first that most records have is the step.
+_COUNTERS = words(
+    "step global_step _step train/global_step trainer/global_step steps iteration iterations iter "
+    "iters it itr current_steps num_updates updates update n_updates training_iteration "
+    "time/total_timesteps total_timesteps num_timesteps timesteps env_steps time/iterations "
+    "episode episodes round rounds batch mini_batch epoch epochs"
+)
+_SHORT_COUNTERS = frozenset(name for name in _COUNTERS if "/" not in name and name != "_step")
+_EPOCHS = ("epoch", "epochs")
+_OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a line of their own
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_LINE = re.compile(r"[^\r\n]++")
+_TIMES = re.compile(
+    r"\d{4}[-/]\d\d[-/]\d\d(?:[T ,]+\d\d:\d\d:\d\d(?:[.,]\d+)?)?Z?"
+    r"|\b\d+:\d\d(?::\d\d)?(?:[.,]\d+)?\b"
+)
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<n>[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+    r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|Infinity|infinity))(?![A-Za-z_]*\d|\.\d)"
+    r"(?:[ \t]*/[ \t]*(?P<of>\d[\d,]*))?"
+)
+_WORD = r"[A-Za-z_][\w./-]*+"
+# A name and its sign of equality, at the end of what stands before a number.
+_NAME = re.compile(
+    rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"]?"
+    r"[ \t]*[:=|#]?[ \t]*[\[(<'\"]*[ \t]*$"
+)
+# A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
+_WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
+_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
+_HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
+
+
+@dataclass(slots=True)
+class Records:
+    """What was logged, row by row, and the counter that its rows have.
+
+    Attributes:
+        planned: The whole of a count such as `100/1000`; 0 where nobody says.
+    """
+
+    planned: int = 0
+    _rows: list[dict[str, float]] = field(default_factory=list)
+    _size: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Record]) -> Records:
+        """Return the records of these rows."""
+        found = cls()
+        for row in rows:
+            found.add(row)
+        return found
+
+    @property
+    def counts(self) -> bool:
+        """Whether a counter rises from row to row."""
+        return _counter_of(self._rows) is not None
+
+    def add(self, row: Record) -> None:
+        """Keep the numbers of a row, written as text too."""
+        found = {_named(name): x for name in row if (x := _number(row[name])) is not None}
+        if found:
+            self._rows.append(found)
+            self._size += len(found)
+            LOGGED.check(self._size, "A run")
+
+    def curves(self) -> dict[str, Curve]:
+        """Return the curve of each metric over the counter; a run that went back counts once."""
+        metrics = [row for row in self._rows if row.keys() - set(_COUNTERS)]
+        counter = _counter_of(metrics)
+        found: dict[str, dict[float, float]] = {}
+        for step, row in zip(_steps(metrics, counter), metrics, strict=True):
+            for name, value in row.items():
+                if name not in _COUNTERS:
+                    curve = found.setdefault(name, {})
+                    while curve and next(reversed(curve)) >= step:  # it was resumed
+                        curve.popitem()
+                    curve[step] = value
+        return {name: Curve.of(points) for name, points in found.items()}
+
+
+def _named(name: str) -> str:
+    """Return a column's name without blanks about it; of a counter in small letters."""
+    plain = name.strip()
+    return plain.lower() if plain.lower() in _COUNTERS else plain
+
+
+def _number(value: object) -> float | None:
+    """Return a number, also one that a trainer wrote as text."""
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value.strip()) and "," not in value else None
+    return number_of(value)
+
+
+def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
+    """Return the counter of most rows that moves and mostly rises; None where there is none."""
+    for name in _COUNTERS:
+        held = np.array([row[name] for row in rows if name in row and math.isfinite(row[name])])
+        if 2 * len(held) < max(len(rows), 1) or len(set(held)) < 2:
+            continue
+        is_whole = name not in _EPOCHS or bool((held == np.round(held)).all())
+        if is_whole and (np.diff(held) >= 0).mean() > 0.6:
+            return name
+    return None
+
+
+def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator[float]:
+    """Yield the place of each row: its counter, of steps that begin anew each epoch their sum.
+
+    Several rows of one epoch, without another counter, are told apart by their number.
+    """
+    if counter is None or (
+        counter in _EPOCHS and len({r.get(counter) for r in rows}) * 2 < len(rows)
+    ):
+        yield from map(float, range(len(rows)))
+        return
+    before, past, epoch = -math.inf, 0.0, -math.inf
+    for row in rows:
+        step = row.get(counter, before - past if math.isfinite(before) else 0.0)
+        now = next((row[name] for name in _EPOCHS if name in row), epoch)
+        if past + step < before and now > epoch and counter not in _EPOCHS:
+            past = before
+        epoch = now
+        before = past + step
+        yield before
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines that are not empty, what a carriage return overwrote too, without colors."""
+    return (_ESCAPES.sub("", found[0][:LOG_LINE]).strip() for found in _LINE.finditer(text))
+
+
+def read_lines(lines: Iterable[str]) -> Records:
+    """Read the records of a console's lines; a counter holds on until the next one."""
+    found, here = Records(), dict[str, float]()
+    header: tuple[str, ...] = ()
+    for line in lines:
+        row, planned = _row(line)
+        if (cells := _cells(line, header)) is not None:
+            row = cells
+        elif names := _names(line):
+            header = names
+            continue
+        counters = {name: row.pop(name) for name in _COUNTERS if name in row}
+        epoch = next((counters.pop(name) for name in _EPOCHS if name in counters), None)
+        if epoch is not None and epoch != here.get("epoch"):
+            here = {"epoch": epoch} if not row else here | {"epoch": epoch}  # a head: steps anew
+        if counters:
+            here["step"] = next(iter(counters.values()))  # of several the finest
+        found.planned = max(found.planned, planned)
+        if any(map(is_metric, row)) or (counters and not _OTHERS.isdisjoint(row)):
+            found.add(here | row)
+    return found
+
+
+def _row(line: str) -> tuple[dict[str, float], int]:
+    """Return the numbers of a line by the words before them, and the whole of its counter."""
+    row: dict[str, float] = {}
+    planned, end = 0, 0
+    line = _WRAPPED.sub("(", _TIMES.sub(lambda m: " " * len(m[0]), line))
+    pending = ""
+    for match in _NUMBER.finditer(line):
+        before, end = line[end : match.start()], match.end()
+        named = _NAME.search(before[-120:])
+        value = float(match["n"].replace(",", ""))
+        if named is None:
+            if pending and before.strip() in (":", "=", ""):  # `Loss after iteration 100: 0.5`
+                row.setdefault(pending, value)
+                pending = ""
+            is_first = not before.strip() and not row and match["of"] is None
+            if is_first and _is_count(match) and re.match(r"[ \t,|:]+[A-Za-z]", line[end:]):
+                row["step"] = value  # `250 val 6.0`
+            continue
+        name = _plain(named["name"])
+        if name is None:
+            continue
+        if name in _COUNTERS:
+            if not _is_count(match):
+                continue
+            planned = max(planned, int((match["of"] or "0").replace(",", "")))
+            if name in _EPOCHS:
+                planned = 0
+            pending = next((w for w in _PHRASE.split(named["name"].lower()) if is_metric(w)), "")
+        row.setdefault(name, value)
+    if "step" not in row and not any(n in row for n in _SHORT_COUNTERS - set(_EPOCHS)):
+        for count in _PROGRESS.finditer(line):
+            if not _NAME.search(line[: count.start()][-120:]):
+                row["step"], planned = float(count[1]), int(count[2])
+    return row, planned
+
+
+def _is_count(match: re.Match[str]) -> bool:
+    return match["n"].replace(",", "").isdigit()
+
+
+_PHRASE = re.compile(r"[ \t]+")
+_STOPS = frozenset(words("at on in of for the is and with to after before took"))
+
+
+def _plain(name: str) -> str | None:
+    """Return the name of a number from the words before it; None where they are prose."""
+    parts = _PHRASE.split(name.strip().lower())
+    while parts and parts[0].strip("-./") in _STOPS:
+        parts.pop(0)
+    if not parts:
+        return None
+    last = parts[-1].strip("-./_")
+    if last in _SHORT_COUNTERS:
+        return last
+    if len(parts) > 1 and parts[0].strip(":,") in ("step", "iter", "epoch", "info"):
+        parts.pop(0)
+    if parts[0] == "lm" and len(parts) > 1:
+        parts.pop(0)  # as Megatron has it
+    return "_".join(part.strip("-.") for part in parts).strip("_")
+
+
+def _names(line: str) -> tuple[str, ...]:
+    """Return the columns of a table's header: a counter and a metric are among them."""
+    if any(char.isdigit() for char in line) or len(line) > 400:
+        return ()
+    mark = _mark(line)
+    names = tuple(
+        part.strip(" |*").lower().replace(" ", "_") for part in re.split(mark, line.strip("| "))
+    )
+    is_table = len(names) >= 2 and all(_HEADER.fullmatch(name) for name in names)
+    has_both = any(name in _SHORT_COUNTERS for name in names) and any(map(is_metric, names))
+    return names if is_table and has_both else ()
+
+
+def _mark(line: str) -> str:
+    for mark, pattern in (("|", r"\s*\|\s*"), ("\t", r"\t+"), (",", r"\s*,\s*"), ("  ", r"\s{2,}")):
+        if mark in line:
+            return pattern
+    return r"\s+"
+
+
+def _cells(line: str, header: Sequence[str]) -> dict[str, float] | None:
+    """Return a row of a table under its header; None where the line is none."""
+    if not header or not any(char.isdigit() for char in line):
+        return None
+    inner = line.strip("| ")
+    for mark in (_mark(line), r"[\s,|]+"):
+        cells = re.split(mark, inner)
+        if len(cells) == len(header):
+            try:
+                pairs = zip(header, cells, strict=True)
+                return {n: float(c.rstrip("%").replace(",", "")) for n, c in pairs if _says(c)}
+            except ValueError:
+                continue
+    return None
+
+
+def _says(cell: str) -> bool:
+    return cell.strip().lower() not in ("", "-", "–", "n/a", "none", "no_log", "no log", "log")
+
+
+_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_LOSS = frozenset(
+    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
+)
+_REWARD = frozenset(words("reward rewards rew return returns score scores"))
+# Of these more is better; they are judged where nothing else is logged.
+_SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
+_BARE = ("train", "val", "value")  # as some call the loss itself
+_NO_LOSS = frozenset(
+    words(
+        "non finite excess "
+        "scale scaler weight mask coef ratio time count min max std best n num steps free mode lr"
+    )
+)
+_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held"))
+# Parts of a loss, or terms that stand beside it: only where nothing else is logged.
+_TERMS = frozenset(
+    words(
+        "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
+        "reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth running"
+    )
+)
+_PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
+_LEARNS_BY_TRIAL = frozenset(
+    words(
+        "pg policy ppo grpo advantage advantages rollout completion completions episode ep clip "
+        "clipfrac kl critic actor"
+    )
+)
+
+
+def tokens_of(name: str) -> frozenset[str]:
+    """Return the words of a metric's name."""
+    return frozenset(part.lower() for part in _TOKEN.findall(name))
+
+
+def is_metric(name: str) -> bool:
+    """Tell whether a name is that of a loss or a reward, by its words alone."""
+    found = tokens_of(name)
+    is_named = bool(found & (_LOSS | _REWARD | _SCORES)) and not found & _NO_LOSS
+    return is_named or name.lower() in _BARE
+
+
+def is_held_out(name: str) -> bool:
+    """Tell whether a metric is of data that is not trained on."""
+    return bool(tokens_of(name) & _HELD_OUT)
+
+
+def training_loss(names: Iterable[str]) -> str | None:
+    """Return the training loss among metrics: the whole before its terms, plain before long."""
+    return _first(names, lambda name: not is_held_out(name))
+
+
+def held_out_loss(names: Iterable[str]) -> str | None:
+    """Return the loss on held-out data among metrics."""
+    return _first(names, is_held_out)
+
+
+def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
+    ranked = []
+    for place, name in enumerate(names):
+        found = tokens_of(name)
+        is_loss = (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE
+        if is_loss and wanted(name):
+            is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
+            ranked.append((bool(found & _TERMS), is_other, len(found), place, name))
+    return min(ranked)[-1] if ranked else None
+
+
+def reward_among(names: Sequence[str]) -> str | None:
+    """Return the mean reward of a run that learns by trial, or a score where there is no loss.
+
+    None for all other training.
+    """
+    if any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
+        wanted, barred = _REWARD, _PAIRS | _HELD_OUT
+    elif _first(names, lambda _: True) is None:
+        wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))
+    else:
+        return None
+    ranked = []
+    for place, name in enumerate(names):
+        found = tokens_of(name)
+        if found & wanted and not found & barred:
+            ranked.append(("mean" not in found, len(found), place, name))
+    return min(ranked)[-1] if ranked else None

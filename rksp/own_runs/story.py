@@ -1,0 +1,124 @@
+"""What became of a run that was read from files: its curves by their names, and its course."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rksp.ground.errors import InputError
+from rksp.own_runs.course import Course, course
+from rksp.own_runs.interpret import is_gain as is_gain_name
+from rksp.own_runs.interpret import is_rate, loss_among
+from rksp.own_runs.readers.records import (
+    held_out_loss,
+    is_held_out,
+    reward_among,
+    training_loss,
+)
+from rksp.own_runs.run import Curve, RawRun
+
+_NORM = re.compile(r"(^|[/_. ])(grad(ient)?_?norm|gnorm|norm|total_norm)([/_. ]|$)", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """One run's curves and what became of it.
+
+    Attributes:
+        raw: As it was read.
+        metric: The curve that was judged.
+        curve: It.
+        held_out, held_out_name: The curve on held-out data, and its name; None without one.
+        grad_norm, rate: The curves of the gradient's norm and of the learning rate, if logged.
+        course: What became of the run.
+    """
+
+    raw: RawRun
+    metric: str
+    curve: Curve
+    held_out: Curve | None
+    held_out_name: str | None
+    grad_norm: Curve | None
+    rate: Curve | None
+    course: Course
+
+
+def course_of(raw: RawRun, metric: str | None = None) -> Story:
+    """Judge the curve of one run.
+
+    Args:
+        raw: A run that was logged over steps.
+        metric: The curve to judge; by default the reward of a run that learns by trial, else the
+            training loss, else the loss on held-out data.
+
+    Raises:
+        InputError: It has no such curve.
+    """
+    names = list(raw.curves)
+    reward = reward_among(names) if metric is None else None
+    known = loss_among(name for name in names if not is_held_out(name))
+    held = held_out_loss(names)
+    name = metric or reward or _longer(raw, known, training_loss(names)) or held
+    if name is None or name not in raw.curves:
+        shown = ", ".join(names[:8]) or "none"
+        wanted = f"no curve {metric!r}" if metric else "no curve of a loss or a reward"
+        raise InputError(f"{raw.file} has {wanted} among its columns ({shown}).")
+    curve = raw.curves[name]
+    held_out = raw.curves[held] if held not in (None, name) and reward is None else None
+    norm = next((c for n, c in raw.curves.items() if _NORM.search(n)), None)
+    rate = next((c for n, c in raw.curves.items() if is_rate(n)), None)
+    is_gain = reward is not None or (metric is not None and is_gain_name(metric))
+    found = course(
+        curve.steps,
+        curve.values,
+        grad_norm=None if norm is None else _at(curve.steps, norm),
+        held_out=None if held_out is None else (held_out.steps, held_out.values),
+        is_gain=is_gain,
+    )
+    return Story(
+        raw=raw,
+        metric=name,
+        curve=curve,
+        held_out=held_out,
+        held_out_name=held if held_out is not None else None,
+        grad_norm=norm,
+        rate=rate,
+        course=found,
+    )
+
+
+def _longer(raw: RawRun, first: str | None, second: str | None) -> str | None:
+    """Return the name of the longer of two curves, the first of equals."""
+    names = [name for name in (first, second) if name is not None]
+    return max(names, key=lambda name: len(raw.curves[name].values), default=None)
+
+
+def _at(steps: np.ndarray, curve: Curve) -> np.ndarray:
+    """Return a curve's values at these steps, NaN where it has none, `[steps]`."""
+    known = dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
+    return np.array([known.get(step, np.nan) for step in steps.tolist()])
+
+
+_CHECKPOINT = re.compile(
+    r"^(?:checkpoint|ckpt|global_?step|iter|step|epoch=\d+-step)[-_=]?0*(\d+)(?:-hf)?"
+    r"(?:\.(?:pt|pth|ckpt|bin|safetensors))?$",
+    re.I,
+)
+
+
+def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints beside a log, or in a folder beside it, by their steps."""
+    top = run.parent
+    top = top.parent if _CHECKPOINT.match(top.name) else top
+    beside: Sequence[Path] = [top / "checkpoints", top / "ckpt", top / "checkpoint", top]
+    found = {}
+    for folder in beside:
+        if folder.is_dir():
+            for one in folder.iterdir():
+                if match := _CHECKPOINT.match(one.name):
+                    found[int(match[1])] = one
+    return sorted(found.items())

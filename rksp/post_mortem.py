@@ -1,0 +1,398 @@
+"""What became of runs that are over, and why: the answer of `rksp why`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
+from rksp.ground.errors import InputError, RkspError, check_kind
+from rksp.ground.factory import refuse_factory
+from rksp.ground.model import definite
+from rksp.ground.text import short
+from rksp.models.declared import Declared
+from rksp.models.resolve import resolve
+from rksp.models.source import ModelSource
+from rksp.own_runs.course import Fate
+from rksp.own_runs.history import History, history_of
+from rksp.own_runs.interpret import Words, is_bookkeeping, is_rate
+from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.run import Curve, RawRun
+from rksp.own_runs.scorecard import history_report, scorecard
+from rksp.own_runs.story import Story, checkpoints_of, course_of
+from rksp.question.gate import deciding
+from rksp.question.run import Run, is_run_file
+from rksp.recipe import Recipe
+from rksp.recipe.start import decide_start
+from rksp.scoring import score
+
+_EARLY = 100  # steps: at the first value of a later one a model has learned
+_LEARNED = 0.6  # of a guess: no run from random weights is below it by then
+_MOST_POINTS = 400  # of a curve in the document
+_MOST_FINDINGS = 5
+_MOST_BESIDE = 40  # files of a folder that may be the run's own
+_MOST_DIFFERENT = 6
+
+
+def why(
+    paths: str | Path | Sequence[str | Path],
+    target: str | ModelSource | None = None,
+    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    *,
+    metric: str | None = None,
+) -> RunsReport:
+    r"""Say what became of past runs: whether they failed, when, what moved first, and why.
+
+    Args:
+        paths: Logs, and folders of them; see the README of `rksp.own_runs` for the formats.
+        target: The model that the runs trained, as for `rksp.score`; by default what the runs or
+            a run file beside them say.
+        recipe: Fields of `rksp.Recipe` that the runs do not say, or the run file that made them.
+        metric: The curve to judge, by its name in the log.
+
+    Raises:
+        InputError: A path holds no run that can be read.
+
+    Example:
+        >>> import rksp, pathlib
+        >>> log = pathlib.Path("train.log")
+        >>> _ = log.write_text("".join(f"step {n}: loss {4 - n / 50}\\n" for n in range(100)))
+        >>> rksp.why(log).verdict
+        'fine'
+    """
+    files = [paths] if isinstance(paths, str | os.PathLike) else paths
+    raws = read_raw_runs([Path(one) for one in files])
+    stories = list(_stories(raws, metric))
+    is_one = len(raws) == len(stories) == 1
+    question = _Question.of(stories[0] if is_one else None, target, recipe)
+    history = _history(raws, question, metric, may_fail=bool(stories))
+    rate = question.rate(stories[0]) if is_one else None
+    courses = [_course_report(story, rate) for story in stories]
+    edges = load_edge_model()
+    return RunsReport(
+        verdict=_verdict(courses if is_one else [], history),
+        target=question.name,
+        recipe=question.recipe,
+        history=None if history is None else history_report(history, edges),
+        scorecard=None if history is None else scorecard(history, edges),
+        courses=courses,
+        rate=rate,
+        advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
+        differences=list(_differences(stories)),
+    ).finite()
+
+
+def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
+    """Yield the course of every run that was logged over steps."""
+    for raw in raws:
+        if raw.curves:
+            with contextlib.suppress(InputError):
+                yield course_of(raw, metric)
+
+
+def _history(
+    raws: Sequence[RawRun], question: _Question, metric: str | None, *, may_fail: bool
+) -> History | None:
+    """Return the sweeps among several runs; None for one alone, or where no rate is known."""
+    if len(raws) == 1 and may_fail:
+        return None
+    try:
+        return history_of(raws, question.source, question.recipe, metric=metric)
+    except InputError:
+        if may_fail:
+            return None
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """The model and the recipe of the runs, as far as they were given or stand beside the log.
+
+    Attributes:
+        source: The model; None where nobody names one.
+        recipe: Fills in what the runs do not say.
+        told_by: What said the recipe, for people.
+    """
+
+    source: ModelSource | None = None
+    recipe: Recipe
+    told_by: str = ""
+
+    @property
+    def name(self) -> str | None:
+        """The model's name, as it was given."""
+        return None if self.source is None else self.source.target
+
+    @classmethod
+    def of(cls, story: Story | None, target: object, recipe: Any) -> _Question:
+        """Return the question as it was given, or of one run as it stands beside its log."""
+        if isinstance(recipe, str | os.PathLike):
+            run = Run.read(str(getattr(target, "target", target or "")), {}, file=Path(recipe))
+            named = definite(run.read_file).target
+            if target is None and named is not None:  # the run file describes its model
+                refuse_factory(named.name, recipe)
+                run = replace(run, target=named.name, overrides=named.overrides)
+            return cls._of_run(run, str(recipe), target)
+        fields = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
+        check_kind("recipe", fields, Mapping | None, "a Recipe, a mapping of its fields, or a path")
+        if target is not None or fields:
+            known: Mapping[str, Any] = fields or {}
+            asked = Run.typed(str(getattr(target, "target", target or "")), known)
+            return cls._of_run(asked, "given", target)
+        found = None if story is None else next(_beside(story), None)
+        return found or cls(recipe=Recipe.parse({}))
+
+    @classmethod
+    def _of_run(cls, run: Run, told_by: str, target: object = None) -> _Question:
+        if isinstance(target, ModelSource):
+            source: ModelSource | None = target
+        elif run.target:
+            source = run.started(resolve(run.target, overrides=run.overrides, counts=False))
+        else:
+            source = None
+        return cls(source=source, recipe=run.recipe, told_by=told_by)
+
+    def rate(self, story: Story) -> RateReport | None:
+        """Return what rksp says of the run's rate; None where it knows no model."""
+        rate = _peak(story) or self.recipe.learning_rate
+        if self.source is None:
+            return None
+        fields = self.recipe.model_dump(exclude_unset=True) | _facts_of(story)
+        source = _started(self.source, story)
+        try:
+            answer = score(source, recipe=fields, lr=rate, evidence="config")
+        except RkspError:
+            return None
+        start = "from scratch" if source.start.is_scratch else "from trained weights"
+        risk = deciding(answer.report).risk
+        known = {
+            name: getattr(risk, name, None)  # some kinds of answers have no rate
+            for name in ("start_here", "do_not_exceed", "likely_edge", "probability_failed")
+        }
+        worst = [f"{one.code} {one.message}" for one in answer.findings if one.level != "note"]
+        return RateReport(
+            recipe_from=f"{self.told_by}; {start}",
+            learning_rate=rate,
+            findings=worst[:_MOST_FINDINGS],
+            **known,
+        )
+
+
+def _started(source: ModelSource, story: Story) -> ModelSource:
+    """Return the model with the start that the first loss shows: far below a guess, it was trained.
+
+    A value from later than step 100 shows nothing.
+    """
+    size = Declared(source.config, source.task).vocabulary
+    loss, guess = story.course.first, math.log(size or 1)
+    if story.curve.steps[0] > _EARLY or not loss < _LEARNED * guess:
+        return source
+    return replace(source, start=decide_start(source.start, loss=loss, guess=guess))
+
+
+def _beside(story: Story) -> Iterator[_Question]:
+    """Yield what says the recipe of a run: its own settings, then run files beside its log."""
+    with contextlib.suppress(RkspError):
+        fields, target, overrides = Words(None).settings(story.raw)
+        if target is not None:
+            refuse_factory(target, story.raw.file)
+            run = replace(Run.typed(target, fields), overrides=overrides)
+            yield _Question._of_run(run, "the run's own settings")
+    folder = story.raw.file.parent
+    for place in (folder, folder.parent):
+        for file in sorted(place.iterdir())[:_MOST_BESIDE]:
+            with contextlib.suppress(RkspError):
+                if file != story.raw.file and file.is_file() and is_run_file(str(file)):
+                    yield _Question._of_run(Run.read(str(file), {}), str(file))
+
+
+def _facts_of(story: Story) -> dict[str, object]:
+    """Return the steps that the run had, where its log says how many it was to have."""
+    steps = story.raw.said.get("max_steps")
+    return {"max_steps": steps} if isinstance(steps, int) and steps >= 1 else {}
+
+
+def _peak(story: Story) -> float | None:
+    """Return the highest rate that was logged; else the one that was set."""
+    if story.rate is not None:
+        return float(story.rate.values.max()) or None
+    for name, value in story.raw.said.items():
+        if is_rate(name) and isinstance(value, int | float) and value > 0:
+            return float(value)
+    return None
+
+
+def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
+    if not courses:
+        return "doubtful" if history is not None and history.doubt else "read"
+    fate = Fate(courses[0].outcome)
+    return "cannot tell" if fate is Fate.UNTOLD else "failed" if fate.is_failure else "fine"
+
+
+def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
+    """Return the document of a course, with its curves and its sentences."""
+    found = story.course
+    of_held_out = found.fate is Fate.OVERFIT
+    judged = definite(story.held_out) if of_held_out else story.curve
+    at_onset = None
+    if story.rate is not None and found.onset is not None:
+        at_onset = float(np.interp(found.onset, story.rate.steps, story.rate.values))
+    return CourseReport(
+        name=story.raw.name,
+        file=str(story.raw.file),
+        metric=definite(story.held_out_name) if of_held_out else story.metric,
+        records=len(judged.values),
+        outcome=found.fate.value,
+        first_value=found.first,
+        final_value=found.last,
+        final_step=found.last_step,
+        best_value=found.best,
+        best_step=found.best_step,
+        level=found.level,
+        ended=found.ended,
+        onset_step=found.onset,
+        first_mover=found.moved_first,
+        lead_steps=found.lead,
+        learning_rate=_peak(story) if rate is None else rate.learning_rate,
+        rate_at_onset=at_onset,
+        told=list(_told(story)),
+        loss=_thinned(story.curve),
+        held_out=_thinned(story.held_out),
+        grad_norm=_thinned(story.grad_norm),
+    )
+
+
+def _thinned(curve: Curve | None) -> list[tuple[float, float | None]]:
+    """Return at most 400 points of a curve: of each stretch the lowest and the highest."""
+    if curve is None:
+        return []
+    steps, values = curve.steps, curve.values
+    keep = np.arange(len(values))
+    if len(values) > _MOST_POINTS:
+        stretches = np.array_split(keep, _MOST_POINTS // 2)
+        finite = np.where(np.isfinite(values), values, np.inf)
+        ends = [(s[finite[s].argmin()], s[finite[s].argmax()]) for s in stretches]
+        keep = np.unique(np.array([*ends, (0, len(values) - 1)]))
+    return [(float(steps[n]), float(values[n]) if math.isfinite(values[n]) else None) for n in keep]
+
+
+_TOLD = {
+    Fate.FINE: "{What} went from {first} to {ended}; nothing went wrong.",
+    Fate.SPIKE_RECOVERED: "{What} spiked, came back each time, and ended at {ended}.",
+    Fate.DIVERGED: "{What} was at {level}, rose from step {onset} on, and ended at {ended}.",
+    Fate.SPIKE_UNRECOVERED: "{What} was at {level}, blew up at step {onset}, came back only part "
+    "of the way, and ended at {ended}.",
+    Fate.NAN: "{What} was at {level}, left its course at step {onset}, and ended as no number.",
+    Fate.NEVER_LEARNED: "{What} began at {first} and ended at {ended}: nothing was learned.",
+    Fate.COLLAPSED: "{What} was at {level}, fell from step {onset} on, and ended at {ended}.",
+    Fate.OVERFIT: "{What} on held-out data was lowest at step {best_step} ({best}) and ended at "
+    "{ended}, while the training loss still fell.",
+    Fate.UNTOLD: "The log holds too few values to tell what became of the run.",
+}
+
+
+def _told(story: Story) -> Iterator[str]:
+    """Yield what happened, and what moved first."""
+    found = story.course
+    of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
+    places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
+    what = "The loss" if found.fate is Fate.OVERFIT else f"The {_plain(story.metric)}"
+    yield _TOLD[found.fate].format(What=what, **of, **places)
+    if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
+        return
+    if found.lead:
+        yield f"The gradient norm left its range {_step(found.lead)} steps before."
+    elif found.lead == 0.0:
+        yield "The gradient norm left its range in the same record."
+    elif found.moved_first == "grad_norm":
+        yield "The gradient norm was no number from the first record on."
+    elif story.grad_norm is not None:
+        yield "The gradient norm gave no warning."
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ").lower() if "/" not in name else name
+
+
+def _said(value: float) -> str:
+    return "no number" if not math.isfinite(value) else short(value, 4)
+
+
+def _step(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
+def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iterator[str]:
+    """Yield what to do after a run: which checkpoint to go back to, and what to change."""
+    fate = story.course.fate
+    if not fate.is_failure:
+        return
+    if fate is Fate.OVERFIT:
+        yield f"Keep {_checkpoint(story, story.course.best_step)}."
+        yield "Stop there the next time, or train on more data, or regularize more."
+        return
+    sound = definite(story.course.onset) - (story.course.lead or 0.0)
+    if fate is not Fate.NEVER_LEARNED and sound > story.curve.steps[0]:
+        yield f"Go back to {_checkpoint(story, np.nextafter(sound, -np.inf))}."
+    yield _cause(course, rate)
+
+
+def _checkpoint(story: Story, last: float) -> str:
+    """Name the newest checkpoint up to a step, among those that are left."""
+    found = checkpoints_of(story.raw.file)
+    before = [(step, path) for step, path in found if step <= last]
+    if before:
+        return f"{before[-1][1].name} (step {before[-1][0]:,})"
+    none = ", of which none is left here" if found else ""
+    return f"the newest checkpoint up to step {_step(math.floor(last))}{none}"
+
+
+def _cause(course: CourseReport, rate: RateReport | None) -> str:
+    """Say whether the rate is the cause, and what to do."""
+    value = course.learning_rate
+    if rate is None or value is None or rate.do_not_exceed is None:
+        return (
+            "Whether the learning rate is the cause rksp can tell from the recipe: give "
+            "--recipe FILE, or --target MODEL with its options."
+        )
+    edge, safe, at = rate.likely_edge, rate.do_not_exceed, short(value)
+    lower = short(min(filter(None, (rate.start_here, safe))), 2)
+    if edge is not None and value > edge:
+        limit = short(edge, 2)
+        return f"Train at {lower}: the learning rate {at} is above the likely edge, {limit}."
+    if value > safe:
+        return (
+            f"Train at {lower}: the learning rate {at} is above the rate not to exceed, "
+            f"{short(safe, 2)}, and may be the cause."
+        )
+    return (
+        f"The learning rate {at} is hardly the cause: it is below the rate not to exceed, "
+        f"{short(safe, 2)}. Look at the data of that step, the precision and the code; rksp watch "
+        "names the module that moves first."
+    )
+
+
+def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the settings in which a failed run differs from the most similar one that trained."""
+    sound = [one for one in stories if one.course.fate in (Fate.FINE, Fate.SPIKE_RECOVERED)]
+    for bad in (one for one in stories if one.course.fate.is_failure):
+        changed = [(_changed(bad, good), good) for good in sound]
+        settings, good = min(changed, key=lambda pair: len(pair[0]), default=({}, bad))
+        for name, (was, now) in list(settings.items())[:_MOST_DIFFERENT]:
+            yield bad.raw.name, good.raw.name, name, was, now
+
+
+def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
+    """Return the settings that differ: of the failed run, and of the other."""
+    names = [name for name in bad.raw.said if not is_bookkeeping(name)]
+    rates = {"learning rate": (_peak(bad), _peak(good))}
+    pairs = {n: (bad.raw.said[n], good.raw.said.get(n)) for n in names} | rates
+    return {n: (str(a)[:80], str(b)[:80]) for n, (a, b) in pairs.items() if a != b}

@@ -1,0 +1,253 @@
+"""The targets of a loss, read from its graph: the model's own cross-entropy, and their counts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from rksp.ground.model import definite
+from rksp.watch.expected import Reference, entropy_of, information_of
+
+_FARTHEST = 64  # nodes of the graph between a loss and its cross-entropy
+_COUNTED = 300  # steps, and
+_MOST = 4_000_000  # targets that are counted
+_FOLDED = 128  # words of a pair, of more the number modulo it
+_PAIRS = 20  # counts a cell, for an entropy of pairs
+_FEWEST = 5_000  # pairs for what one tells of the other, each modulo
+_COARSE = 32
+_NOT_WORDS = re.compile("mask|label|target|position|type", re.IGNORECASE)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+class CrossEntropy(NamedTuple):
+    """A cross-entropy in a graph.
+
+    Attributes:
+        targets: `[rows]`.
+        ignored: The target that does not count.
+        total, count: Sum of the losses of those that count, in nats, and their number.
+        classes: Number of classes.
+        is_twice: Whether what it takes for logits went through a softmax already.
+        is_one: Whether all targets that count are the same.
+    """
+
+    targets: Tensor
+    ignored: int
+    total: Tensor
+    count: Tensor
+    classes: int
+    is_twice: bool
+    is_one: Tensor
+
+
+def cross_entropy_of(loss: Tensor) -> CrossEntropy | None:
+    """Return the one cross-entropy in the graph of a loss; None of several, or without one."""
+    nodes: deque[Any] = deque([loss.grad_fn])
+    seen, found = set(), []
+    for _ in range(_FARTHEST):
+        node = nodes.popleft() if nodes else None
+        if node is None:
+            break
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name().startswith("NllLoss"):
+            found.append(node)
+            continue
+        nodes += [parent for parent, _ in node.next_functions if parent is not None]
+    if len(found) != 1:
+        return None  # of several, nothing tells which part of the logits is whose
+    with contextlib.suppress(RuntimeError):  # the script wrote to them: torch will say so
+        return _read(found[0])
+    return None
+
+
+def _read(node: Any) -> CrossEntropy:
+    # Autograd keeps the index, which may be negative, as an unsigned number.
+    ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63
+    rows, targets = node._saved_self.detach(), node._saved_target.detach()
+    if rows.dim() == 1:
+        rows, targets = rows[None], targets[None]
+    if rows.dim() > 2:
+        rows = rows.movedim(1, -1).flatten(0, -2)
+    targets = targets.flatten()
+    counts = targets != ignored
+    own = rows.gather(1, targets.where(counts, 0)[:, None])[:, 0].float()
+    total = -own.where(counts, 0.0).sum()
+    return CrossEntropy(
+        targets=targets,
+        ignored=ignored,
+        total=total,
+        count=counts.sum(),
+        classes=rows.shape[1],
+        is_twice=_follows_softmax(node),
+        is_one=((targets == targets.where(counts, -1).max()) | ~counts).all(),
+    )
+
+
+def _follows_softmax(node: Any) -> bool:
+    """Tell whether a softmax, and no product, lies directly before the logarithm of a softmax."""
+    names = []
+    while node is not None and len(names) < 8:
+        parents = [parent for parent, _ in node.next_functions if parent is not None]
+        node = parents[0] if len(parents) == 1 else None
+        names.append("" if node is None else node.name())
+    plain = ("LogSoftmax", "View", "Reshape", "ToCopy", "Transpose", "Permute", "Clone", "Slice")
+    for name in names:
+        if name.startswith("Softmax"):
+            return True
+        if not name.startswith((*plain, "Unsafe", "Alias")):
+            return False
+    return False
+
+
+@dataclass(slots=True)
+class Share:
+    """How often something holds of targets."""
+
+    hits: int = 0
+    of: int = 0
+
+    def add(self, hits: int, of: int) -> None:
+        """Count more."""
+        self.hits, self.of = self.hits + hits, self.of + of
+
+    @property
+    def value(self) -> float:
+        """The share; 0 of nothing."""
+        return self.hits / self.of if self.of else 0.0
+
+
+class Targets:
+    """Counts the targets of a run, and knows the model's own loss of the present step.
+
+    Attributes:
+        own: The model's mean cross-entropy of the step, in nats; None where it has none.
+        masked: Whether every target of the step is one that does not count.
+        is_one: Whether all that count are the same.
+        reference: What the counts say; None before a target was seen.
+        ahead: Shares of targets that are the token at their own place, one and two ahead of it.
+        repeats: Steps in a row with the same targets.
+        folded: Counts of targets modulo `_FOLDED`.
+    """
+
+    def __init__(self) -> None:
+        self.own: float | None = None
+        self.masked = self.is_twice = self.is_one = False
+        self.ahead = (Share(), Share(), Share())
+        self.repeats = 0
+        self._last: bytes = b""
+        self.dense = Share()
+        self.folded = np.zeros(_FOLDED, np.int64)
+        self._counts: np.ndarray | None = None
+        self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
+        self._passes: list[tuple[CrossEntropy, Tensor | None]] = []
+        self._steps = 0
+        self.rows: int | None = None  # targets of the step that count
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._passes, self.own, self.masked = [], None, False
+
+    def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Add the cross-entropy of a pass with these inputs."""
+        named = {k: v for k, v in kwargs.items() if not _NOT_WORDS.search(k)}
+        leaves = [x for x in tree_leaves((args, list(named.values()))) if isinstance(x, Tensor)]
+        words = next((x for x in leaves if x.dim() == 2 and x.dtype in _INTEGERS), None)
+        self._passes.append((found, words))
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Know the step's own loss, and count its targets."""
+        if not self._passes:
+            return
+        count = sum(int(one.count) for one, _ in self._passes)
+        self.rows = count
+        self.masked = count == 0
+        if count:
+            self.own = sum(float(one.total) for one, _ in self._passes) / count
+        self.is_one = count > 0 and all(bool(one.is_one) for one, _ in self._passes)
+        self.is_twice = all(one.is_twice for one, _ in self._passes)
+        self._steps += 1
+        if self._steps <= _COUNTED and (self._counts is None or self._counts.sum() < _MOST):
+            for one, words in self._passes:
+                self._count(one, words)
+            content = self._passes[0][0].targets.cpu().numpy().tobytes()
+            self.repeats = self.repeats + 1 if content == self._last else 0
+            self._last = content
+        self._passes = []
+
+    def _count(self, one: CrossEntropy, words: Tensor | None) -> None:
+        targets = one.targets.cpu().numpy()
+        counts = targets != one.ignored
+        if self._counts is None or len(self._counts) != one.classes:
+            self._counts = np.zeros(one.classes, np.int64)
+        inside = counts & (targets >= 0) & (targets < one.classes)
+        self._counts += np.bincount(targets[inside], minlength=one.classes)
+        self.folded += np.bincount(targets[inside] % _FOLDED, minlength=_FOLDED)
+        before = _aligned(words, len(targets))
+        self.dense.add(int(inside.sum()) if before is not None else 0, len(targets))
+        if before is not None:
+            x, y = before[inside], targets[inside]
+            shape = (len(definite(words)), -1)
+            rows, asked = before.reshape(shape), targets.reshape(shape)
+            for ahead, share in enumerate(self.ahead):
+                length = rows.shape[1] - ahead
+                right = asked[:, :length] != one.ignored
+                share.add(
+                    int((rows[:, ahead:] == asked[:, :length])[right].sum()), int(right.sum())
+                )
+            code = (x % _FOLDED) * _FOLDED + y % _FOLDED
+            self._pairs += np.bincount(code, minlength=_FOLDED**2).reshape(_FOLDED, _FOLDED)
+
+    @property
+    def reference(self) -> Reference | None:
+        """What is known of the targets."""
+        if self._counts is None or not self._counts.sum():
+            return None
+        pairs = None
+        classes, total = len(self._counts), self._pairs.sum()
+        if classes <= _FOLDED and total > _PAIRS * np.count_nonzero(self._pairs):
+            pairs = entropy_of(self._pairs.ravel()) - entropy_of(self._pairs.sum(1))
+        return Reference(
+            classes=classes,
+            entropy=entropy_of(self._counts),
+            pairs=pairs,
+            information=self.information,
+            is_dense=self.dense.value > 0.5,
+        )
+
+    @property
+    def most(self) -> tuple[int, float]:
+        """The most frequent target, and its share."""
+        if self._counts is None:
+            return 0, 0.0
+        top = int(self._counts.argmax())
+        return top, float(self._counts[top] / max(self._counts.sum(), 1))
+
+    @property
+    def information(self) -> float | None:
+        """What the token at a target's place tells of it, in nats; None if few were seen."""
+        if self.dense.value <= 0.5 or self._pairs.sum() < _FEWEST:
+            return None
+        folds = _FOLDED // _COARSE
+        return information_of(self._pairs.reshape(folds, _COARSE, folds, _COARSE).sum((0, 2)))
+
+
+def _aligned(words: Tensor | None, count: int) -> np.ndarray | None:
+    """Return the tokens at the places of targets; None if they do not fit."""
+    if words is None:
+        return None
+    for part in (words, words[:, :-1]):  # a model may shift by itself
+        if part.numel() == count:
+            return part.flatten().cpu().numpy()
+    return None

@@ -1,0 +1,297 @@
+"""What a loss should be doing: judged step by step, from plain numbers.
+
+A cross-entropy has references that need no training: ln C of C classes for a model that knows
+nothing, and the entropy of the targets' frequencies for one that knows nothing but these. A loss of
+another kind has none, and is judged by none of the rules here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Word = Literal[
+    "start_high",
+    "worse_than_nothing",
+    "jump",
+    "not_begun",
+    "worse_than_frequencies",
+    "plateau",
+    "above_best",
+    "too_good",
+    "does_not_continue",
+    "behind",
+]
+SMOOTH = 10  # steps of a smoothed loss
+_HIGH = 1.0  # nats above ln C at which a start is too high; healthy ones lie within 0.3
+_EARLIEST = 60  # steps before a run can have failed to begin, and
+_SETTLED = 40  # of them with a rate that no longer rises
+_LATEST = 5_000
+_PACE = 10.0  # times the steps so far that the rest of the way may take at the present pace
+_BELOW = 0.05  # nats below the frequencies where something is learned
+_ABOVE = 0.1
+_AT_PLATEAU = {True: 150, False: 400}  # steps at the frequencies: every token a target, or few are
+UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
+_RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
+_NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
+_JUMP, _JUMPS, _IN_A_ROW = 0.25, 8.0, 3  # nats, standard deviations of a loss, steps
+_QUICK, _TOO_GOOD = 200, 0.25  # steps, share of the entropy of pairs
+_CONTINUES = 0.3  # nats between the end of a run and the start of the one that goes on with it
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A loss that is not what it should be.
+
+    Attributes:
+        word: What kind.
+        step: When it was seen.
+        loss: The smoothed loss, in nats.
+        reference: What it is compared with.
+        text: Both in words.
+        is_critical: Whether training on is of no use.
+    """
+
+    word: Word
+    step: int
+    loss: float
+    reference: float
+    text: str
+    is_critical: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What is known of the targets by now.
+
+    Attributes:
+        classes: Number of classes C.
+        entropy: Of their frequencies, in nats, corrected for the number seen; None if unknown.
+        pairs: Of a target given the token before it; None if unknown.
+        information: What the token at a target's place tells of it; None if unknown.
+        is_dense: Whether every token has a target, as in language models.
+    """
+
+    classes: int
+    entropy: float | None = None
+    pairs: float | None = None
+    information: float | None = None
+    is_dense: bool = False
+
+    @property
+    def patience(self) -> int:
+        """How many steps a run may stay at the frequencies of the targets."""
+        if self.information is not None and self.information < UNTOLD:
+            return _EARLIEST
+        return _AT_PLATEAU[self.is_dense]
+
+    @property
+    def nothing(self) -> float:
+        """The loss of a model that knows nothing."""
+        return math.log(self.classes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Expected:
+    """Follows one run; call `feed` once a step.
+
+    Args:
+        before: Smoothed loss at which the run ended that this one goes on with; None without one.
+        siblings: Losses by step of earlier runs of the same command.
+    """
+
+    before: float | None = None
+    siblings: Sequence[Sequence[float]] = ()
+    losses: list[float] = field(default_factory=list)
+    said: set[Word] = field(default_factory=set)
+    best: float = math.inf
+    _above: int = 0
+
+    def feed(self, loss: float, of: Reference, *, settled: int | None) -> Iterator[Symptom]:
+        """Judge the loss of the next step; yields what is seen for the first time.
+
+        Args:
+            loss: In nats, finite.
+            of: What is known of the targets.
+            settled: The step from which on the rate no longer rises; None while it rises.
+        """
+        self.losses.append(loss)
+        rules = (
+            self._continues,
+            self._start,
+            self._jumps,
+            self._rises,
+            self._begins,
+            self._falls,
+            self._behind,
+        )
+        for rule in rules:
+            found = rule(of, settled)
+            if found is not None and found.word not in self.said:
+                self.said.add(found.word)
+                yield found
+
+    @property
+    def step(self) -> int:
+        """The newest step."""
+        return len(self.losses) - 1
+
+    def smooth(self, end: int | None = None) -> float:
+        """Return the mean of the newest losses, or of those before a step."""
+        part = self.losses[:end][-SMOOTH:]
+        return sum(part) / len(part)
+
+    @property
+    def noise(self) -> float:
+        """The standard error of a smoothed loss."""
+        jumps = np.diff(self.losses[-64:])
+        return float(np.median(np.abs(jumps))) * 1.05 / math.sqrt(SMOOTH) if len(jumps) else 0.0
+
+    def _symptom(
+        self, word: Word, reference: float, text: str, *, is_critical: bool = False
+    ) -> Symptom:
+        return Symptom(word, self.step, self.smooth(), reference, text, is_critical)
+
+    def _start(self, of: Reference, settled: int | None) -> Symptom | None:
+        first, nothing = self.losses[0], of.nothing
+        if "does_not_continue" in self.said or self.step:
+            return None
+        if first > max(nothing + _HIGH, 1.25 * nothing):
+            text = f"the loss begins at {first:.4g}; a model that knows nothing has {nothing:.3g}"
+            return self._symptom("start_high", nothing, f"{text} (ln {of.classes})")
+        return None
+
+    def _continues(self, of: Reference, settled: int | None) -> Symptom | None:
+        if self.before is None or self.step not in (2, 14) or "does_not_continue" in self.said:
+            return None
+        now = float(np.mean(self.losses[-5:]))
+        bar = max(_CONTINUES, 0.15 * max(of.nothing - self.before, 0.0), 2.0 * self.noise)
+        if now <= self.before + bar:
+            return None
+        text = (
+            f"the run before it ended at a loss of {self.before:.4g}, and this one is at {now:.4g}"
+        )
+        return self._symptom("does_not_continue", self.before, f"{text}: it does not continue")
+
+    def _jumps(self, of: Reference, settled: int | None) -> Symptom | None:
+        """Compare the newest losses with those just before."""
+        if self.step < 2 * SMOOTH + _IN_A_ROW:
+            return None
+        before, new = self.losses[-64 - _IN_A_ROW : -_IN_A_ROW], self.losses[-_IN_A_ROW:]
+        usual = float(np.median(np.abs(np.diff(before)))) * 1.05
+        level = max(float(np.mean(before[-SMOOTH:])), float(np.median(before[-SMOOTH:])))
+        if min(new) <= level + max(_JUMP, _JUMPS * usual):
+            return None
+        text = (
+            f"the loss jumped from {level:.4g} to {min(new):.4g} within {_IN_A_ROW} steps (usual "
+            f"step ± {usual:.2g})"
+        )
+        return self._symptom("jump", level, text)
+
+    def _rises(self, of: Reference, settled: int | None) -> Symptom | None:
+        """Compare the smoothed loss with its own minimum, and with knowing nothing."""
+        if self.step + 1 < SMOOTH:
+            return None
+        now = self.smooth()
+        self.best = min(self.best, now)
+        start, noise = float(np.median(self.losses[:3])), _NOISES * self.noise
+        if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > self.losses[0]:
+            text = (
+                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a "
+                f"model that knows nothing, {of.nothing:.3g} (ln {of.classes})"
+            )
+            return self._symptom("worse_than_nothing", of.nothing, text, is_critical=True)
+        learned = min(start, of.nothing) - self.best
+        bar = max(min(_RISE, _SHARE * learned), noise, 2 * _ABOVE) if learned > 0 else _RISE + noise
+        self._above = self._above + 1 if now > self.best + bar else 0
+        if self._above < _LASTS:
+            return None
+        text = f"for {_LASTS} steps the loss is above its own best: {now:.4g} after {self.best:.4g}"
+        return self._symptom("above_best", self.best, text, is_critical=True)
+
+    def _begins(self, of: Reference, settled: int | None) -> Symptom | None:
+        """Tell whether the loss will at its pace ever be below what frequencies alone give."""
+        steps = self.step + 1
+        is_early = steps < _EARLIEST or settled is None or steps < settled + _SETTLED
+        is_late = steps > _LATEST  # by then it has long begun, or was told of
+        if (
+            is_early
+            or is_late
+            or steps % 5
+            or self.said & {"not_begun", "worse_than_frequencies", "plateau"}
+        ):
+            return None
+        known = of.nothing if of.entropy is None else min(of.entropy, of.nothing)
+        part = np.array(self.losses[-max(_SETTLED, steps // 2) :])
+        now = float(part[-2 * SMOOTH :].mean())
+        gap = now - (known - _BELOW)
+        if gap <= 0:
+            return None
+        x = np.arange(len(part)) - (len(part) - 1) / 2
+        slope = float(x @ part / (x @ x))
+        error = float(np.std(part - part.mean() - slope * x)) / math.sqrt(float(x @ x))
+        pace = slope - 2 * error  # the fastest fall that these losses allow
+        is_slow = pace >= 0 or gap / -pace >= _PACE * steps
+        has = f"after {steps} steps the loss is {now:.4g}"
+        around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
+        if now > known + max(_ABOVE, 3 * around) and (of.is_dense or now > known + _RISE / 2):
+            if not is_slow:
+                return None
+            if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
+                text = (
+                    f"{has}, and a model that knows nothing has {of.nothing:.3g} (ln {of.classes})"
+                )
+                return self._symptom("not_begun", of.nothing, f"{text}: it has not begun to learn")
+            text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
+            return self._symptom("worse_than_frequencies", known, text)
+        if steps < of.patience or slope * len(part) < -_BELOW:
+            return None
+        text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
+        return self._symptom("plateau", known, f"{text}: it has learned nothing else")
+
+    def _falls(self, of: Reference, settled: int | None) -> Symptom | None:
+        if of.pairs is None or of.pairs < 0.5 or not SMOOTH <= self.step < _QUICK:
+            return None
+        now = self.smooth()
+        if now > _TOO_GOOD * of.pairs or self.before is not None or self.losses[0] < of.pairs:
+            return None
+        text = (
+            f"after {self.step + 1} steps the loss is {now:.3g}, and pairs of tokens alone give "
+            f"{of.pairs:.3g}: too good to be true"
+        )
+        return self._symptom("too_good", of.pairs, text)
+
+    def _behind(self, of: Reference, settled: int | None) -> Symptom | None:
+        """Compare with earlier runs of the same command at the same step."""
+        step = self.step
+        known = [run for run in self.siblings if len(run) > step and step >= 2 * _LASTS]
+        if not known or step % 10 or self.before is not None:
+            return None
+        ends = [float(np.mean(run[step + 1 - SMOOTH : step + 1])) for run in known]
+        middle, spread = float(np.median(ends)), float(np.ptp(ends))
+        learned = max(of.nothing - middle, 0.0)
+        now, bar = self.smooth(), max(_RISE / 2, _SHARE * learned, 2 * spread, _NOISES * self.noise)
+        if now <= middle + bar:
+            return None
+        count = "an earlier run" if len(known) == 1 else f"{len(known)} earlier runs"
+        text = f"the loss is {now:.4g}, {now - middle:.2g} nats behind {count} of this command"
+        return self._symptom("behind", middle, f"{text} ({middle:.4g} at this step)")
+
+
+def entropy_of(counts: np.ndarray) -> float:
+    """Return the entropy of frequencies in nats, with the correction of Miller and Madow (1955)."""
+    total = float(counts.sum())
+    p = counts[counts > 0] / total
+    return float(-(p * np.log(p)).sum()) + (len(p) - 1) / (2 * total)
+
+
+def information_of(pairs: np.ndarray) -> float:
+    """Return what one of two tells of the other, in nats, from counts `[one, other]`; corrected."""
+    total, cells = pairs.sum(), np.count_nonzero(pairs)
+    rows, columns = pairs.sum(1), pairs.sum(0)
+    plain = [entropy_of(part) for part in (rows, columns, pairs.ravel())]
+    return plain[0] + plain[1] - plain[2] if total and cells else 0.0

@@ -1,0 +1,315 @@
+"""What a log says became of its run, in the words of many trainers, and the judgement alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from rksp.own_runs.course import Fate, course
+from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.story import course_of
+
+STEPS = range(10, 1210, 10)
+ONSET = 800
+
+
+def loss_at(step: int, *, fails: bool) -> float:
+    """A loss that falls as a language model's does; from step 800 on it may climb back."""
+    noise = 0.02 * math.sin(7.3 * step)
+    fallen = 3.0 + 8.0 / (1 + step / 20) + noise
+    return fallen + (min(4.0, 0.1 * (step - ONSET)) if fails and step > ONSET else 0.0)
+
+
+def norm_at(step: int, *, fails: bool) -> float:
+    return 0.5 + 0.05 * math.sin(step) + (30.0 if fails and step > ONSET - 50 else 0.0)
+
+
+# Each is what one trainer writes for a record; s, n, l, r, g: step, of how many, loss, rate, norm.
+LINES = {
+    "trainer": "{{'loss': {l:.4f}, 'grad_norm': {g:.3f}, 'learning_rate': {r:.3e}, 'epoch': {e}}}",
+    "trainer5": "{{'loss': '{l:.4f}', 'grad_norm': '{g:.3f}', 'learning_rate': '{r}', "
+    "'epoch': '{e}'}}",
+    "nanogpt": "iter {s}: loss {l:.4f}, time 90.12ms, mfu 12.31%",
+    "llm.c": "step {s:5d}/{n} | loss {l:.6f} (+nanz)| norm {g:.4f} (+1.2z)| lr {r:.2e} | 3151.00 ms"
+    " | 48.1% bf16 MFU | 166410 tok/s",
+    "litgpt": "Epoch 1 | iter {s} step {s} | loss train: {l:.3f}, val: n/a | iter time: 361.27 ms"
+    " (step) remaining time: 3 days, 1:22:11",
+    "torchtune": "Step {s} | loss:{l} lr:{r} tokens_per_second_per_gpu:1712.9 grad_norm:{g}",
+    "torchtitan": "[rank0]:[titan] 2025-01-02 03:04:05,678 - root - INFO - step: {s:2}  loss: "
+    "{l:7.4f}  grad_norm: {g:.4f}  memory: 47.81GiB(50.3%)  tps: 1,234  mfu: 12.20%",
+    "megatron": " [2024-05-06 07:08:09] iteration {s:8d}/{n:8d} | consumed samples: 2048 | elapsed "
+    "time per iteration (ms): 512.3 | learning rate: {r:.3E} | global batch size: 256 | lm loss: "
+    "{l:.6E} | loss scale: 1.0 | grad norm: {g:.3f} | number of skipped iterations: 0 | number of "
+    "nan iterations: 0 |",
+    "fairseq": "2020-01-01 00:00:00 | INFO | train_inner | epoch 001: {s} / {n} loss={l:.3f}, "
+    "nll_loss={l:.3f}, ppl=12.31, wps=1234.5, ups=1.2, wpb=1024, bsz=32, num_updates={s}, lr={r}, "
+    "gnorm={g:.3f}, clip=0, train_wall=12, wall=123",
+    "mmengine": "07/08 09:10:11 - mmengine - INFO - Iter(train) [ {s}/{n}]  lr: {r:.4e}  eta: "
+    "1:02:03  time: 0.34  data_time: 0.01  memory: 1234  grad_norm: {g:.4f}  loss: {l:.4f}",
+    "timm": "Train: 0 [{s:4d}/{n} (  3%)]  Loss: {l:.3f} ({l:.2f})  Time: 0.51s, 251.0/s  LR: "
+    "{r:.3e}  Data: 0.01 (0.02)",
+    "tqdm": "Epoch 0:  12%|█▏        | {s}/{n} [00:12<01:02, 17.3it/s, v_num=0, loss={l:.3f}]",
+    "axolotl": " 12%|█▏        | {s}/{n} [1:02:03<3:04:05,  1.02s/it]\n{{'loss': {l:.4f}, "
+    "'grad_norm': {g}, 'learning_rate': {r}, 'epoch': {e}}}",
+    "key=value": "t=2025-03-04T05:06:07Z level=info msg=train step={s} train_loss={l} lr={r}",
+    "key: value": "INFO:train:step: {s}, training loss: {l}, gradient norm: {g}",
+    "spaced": "[{s}/{n}] train loss {l:.4f} lr {r:.2e}",
+    "json": '{{"level": "info", "step": {s}, "train/loss": {l}, "train/grad_norm": {g}}}',
+    "table": "| {s} | {l:.4f} | {r} |",
+    "colors": "\x1b[36mstep\x1b[0m {s} \x1b[1mloss\x1b[0m {l:.4f}",
+    "kaldi": "Epoch 1, batch {s}, loss[loss={l:.4f}, over 2048 frames.], lr: {r:.2e}, "
+    "grad_scale: 8",
+    "numbered": "{s} train {l:.6f}",
+    "prose": "Cost after iteration {s}: {l:.4f}",
+    "mindspore": "epoch: 1 step: {s}, loss is {l:.5f}",
+    "tensor": "step {s} loss=tensor({l:.4f}, device='cuda:0', grad_fn=<MeanBackward0>) lr={r}",
+    "boxes": "----------\n| time/ |  |\n| step | {s} |\n| train/ | |\n|    loss       | {l:.4f} |",
+    "progress": "{s}/{n} [====>.........] - ETA: 12s - loss: {l:.4f} - accuracy: 0.4123",
+}
+NOISE = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+RuntimeError: it was restarted at 12:01:02 after 3 of 8 ranks left
+/usr/lib/python3/warnings.py:109: UserWarning: lr_scheduler.step() before optimizer.step() 2
+WARNING 2025-01-01 01:01:01,123 max length 2048 is longer than 1024
+"""
+WITH_NORM = ("trainer", "llm.c", "torchtune", "torchtitan", "megatron", "mmengine", "json")
+
+
+def console(form: str, *, fails: bool) -> str:
+    head = "| step | train loss | lr |\n|---|---|---|\n" if form == "table" else ""
+    lines = [
+        LINES[form].format(
+            s=step,
+            n=1200,
+            l=loss_at(step, fails=fails),
+            g=norm_at(step, fails=fails),
+            r=3e-4,
+            e=round(step / 1200, 3),
+        )
+        for step in STEPS
+    ]
+    return NOISE + head + "\n".join([*lines[:40], NOISE, *lines[40:]]) + "\n"
+
+
+def told(path):
+    (raw,) = read_raw_runs([path])
+    return course_of(raw)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "fine"])
+@pytest.mark.parametrize("form", LINES)
+def test_a_console_is_read_by_kind(form, fails, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(console(form, fails=fails))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS)
+    assert found.curve.values[0] == pytest.approx(loss_at(10, fails=False), rel=1e-3)
+    assert found.course.fate is (Fate.DIVERGED if fails else Fate.FINE)
+    if fails:
+        is_counted = form not in ("trainer", "trainer5")  # which prints no step
+        at = ONSET if is_counted else ONSET / 10
+        assert at - 5 <= found.course.onset <= at * 1.05
+    if fails and form in WITH_NORM:
+        assert found.course.moved_first == "grad_norm" and found.course.lead > 0
+
+
+def rows(*, fails: bool) -> list[dict]:
+    return [
+        {"step": step, "loss": loss_at(step, fails=fails), "grad_norm": norm_at(step, fails=fails)}
+        for step in STEPS
+    ]
+
+
+def _yolo(found):
+    lines = [f"{n:>20},{r['loss']:>20.5f},{r['loss'] + 0.1:>20.5f}" for n, r in enumerate(found)]
+    return "               epoch,      train/box_loss,        val/box_loss\n" + "\n".join(lines)
+
+
+def _csv(found):
+    return "step,loss,grad_norm\n" + "\n".join(",".join(map(str, r.values())) for r in found)
+
+
+FILES = {
+    "history.json": json.dumps,
+    "m.json": lambda found: json.dumps({"args": {"lr": 1}, "log": found}),
+    "columns.json": lambda found: json.dumps({k: [r[k] for r in found] for k in found[0]}),
+    "numbered.json": lambda found: json.dumps({str(r["step"]): r for r in found}),
+    "trainer_state.json": lambda found: json.dumps({"log_history": found, "global_step": 1200}),
+    "metrics.jsonl": lambda found: "\n".join(map(json.dumps, found)),
+    "nested.jsonl": lambda found: "\n".join(
+        json.dumps({"step": r["step"], "train": {"loss": r["loss"], "grad_norm": r["grad_norm"]}})
+        for r in found
+    ),
+    "metrics.csv": _csv,
+    "metrics.tsv": lambda found: _csv(found).replace(",", "\t"),
+    "train.txt": lambda found: _csv(found).replace(",", "   "),
+}
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "fine"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_records_is_one_run(name, fails, tmp_path):
+    path = tmp_path / name
+    path.write_text(FILES[name](rows(fails=fails)))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.fate.is_failure is fails
+    if fails:
+        assert ONSET < found.course.onset <= ONSET * 1.05
+        assert found.course.moved_first == "grad_norm" and 40 <= found.course.lead <= 60
+
+
+def test_the_names_of_columns(tmp_path):
+    """Blanks about them, capitals, TensorBoard's download, lists of two lengths, a score alone."""
+    path = tmp_path / "results.csv"
+    path.write_text(_yolo(rows(fails=True)))
+    found = told(path)
+    assert (found.metric, found.held_out_name) == ("train/box_loss", "val/box_loss")
+    assert found.course.fate is Fate.DIVERGED and 80 <= found.course.onset <= 84
+    table = "\n".join(f"17.{n},{n},{loss_at(n, fails=True)}" for n in STEPS)
+    path.write_text("Wall time,Step,Value\n" + table)
+    assert told(path).course.fate is Fate.DIVERGED and told(path).curve.steps[-1] == 1200
+    held = [1.0 + 0.04 * (n - 5) ** 2 for n in range(20)]
+    lists = {"train_losses": [3 / (1 + n) for n in range(400)], "val_losses": held}
+    path = tmp_path / "lists.json"
+    path.write_text(json.dumps(lists))
+    assert told(path).course.fate is Fate.OVERFIT
+    path.write_text(json.dumps([{"Epoch": n, "val_acc": min(0.9, n / 20)} for n in range(40)]))
+    assert told(path).course.fate is Fate.FINE
+
+
+def test_a_row_may_name_its_metric(tmp_path):
+    """As `rksp watch` writes its readings."""
+    path = tmp_path / "watch.jsonl"
+    row = '{{"kind": "reading", "quantity": "{}", "step": {}, "layer": "{}", "value": {}}}'
+    lines = ['{"kind": "run", "model": "gpt2", "parameters": 3}']
+    for n in STEPS:
+        lines += [row.format("loss", n, "", loss_at(n, fails=True))]
+        lines += [row.format("gradient_norm", n, "", norm_at(n, fails=True))]
+        lines += [row.format("loss", n, "3", 0.0)]  # of a layer
+    path.write_text("\n".join(lines))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.fate is Fate.DIVERGED
+    assert found.course.moved_first == "grad_norm"
+
+
+def test_a_resumed_run_counts_once(tmp_path):
+    """What came after the checkpoint that a run went back to did not become of it."""
+    path = tmp_path / "train.log"
+    lost = [f"step {n}: loss {loss_at(n, fails=True)}" for n in STEPS if n <= 1000]
+    again = [f"step {n}: loss {loss_at(n, fails=False)}" for n in STEPS if n > 700]
+    path.write_text("\n".join([*lost, "resumed", *again]))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.fate is Fate.FINE
+    path.write_text("\n".join([*again, "resumed", *lost]))  # the same, the other way round
+    assert told(path).course.fate is Fate.DIVERGED
+
+
+def test_ranks_that_write_at_once_are_one_run(tmp_path):
+    path = tmp_path / "train.out"
+    lines = [
+        f"[rank{k}] step {n} loss {loss_at(n, fails=True):.4f}" for n in STEPS for k in range(4)
+    ]
+    for at in range(0, len(lines) - 8, 8):  # out of order
+        lines[at + 3], lines[at + 4] = lines[at + 4], lines[at + 3]
+    path.write_text("\n".join(lines))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.fate is Fate.DIVERGED
+
+
+def test_steps_that_begin_anew_each_epoch_are_added(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(
+        "\n".join(
+            f"Epoch [{e + 1}/10] Step [{n}/100] Loss: {4 - 0.3 * e - n / 400:.4f}"
+            for e in range(10)
+            for n in range(10, 101, 10)
+        )
+    )
+    found = told(path)
+    assert len(found.curve.values) == 100 and found.curve.steps[-1] == 1000
+
+
+def test_held_out_lines_are_a_curve_of_their_own(tmp_path):
+    """Keras, a line an epoch; the training loss falls and the other rises."""
+    path = tmp_path / "console.txt"
+    lines = []
+    for e in range(1, 31):
+        held = 0.5 + 0.02 * (e - 8) ** 2 if e > 8 else 1.2 - 0.0875 * e
+        lines += [f"Epoch {e}/30", f"100/100 - 2s - loss: {2 / e:.4f} - val_loss: {held:.4f}"]
+    path.write_text("\n".join(lines))
+    found = told(path).course
+    assert (found.fate, found.onset, found.best_step) == (Fate.OVERFIT, 9, 8)
+
+
+def test_a_loss_that_transformers_writes_as_zero_is_no_number(tmp_path):
+    path = tmp_path / "t.log"
+    good = ["{'loss': 2.31, 'grad_norm': 1.2, 'epoch': 0.1}"] * 5
+    path.write_text("\n".join([*good, *["{'loss': 0.0, 'grad_norm': nan, 'epoch': 0.2}"] * 5]))
+    assert told(path).course.fate is Fate.NAN
+    path.write_text("\n".join([*good, *["{'loss': 0.0, 'grad_norm': 0.01, 'epoch': 0.2}"]]))
+    assert told(path).course.fate is not Fate.NAN
+
+
+def test_a_table_of_runs_is_no_curve(tmp_path):
+    """Negative control: rows with rates and names are runs, even if their steps rise."""
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "name,step,learning_rate,loss\n"
+        + "\n".join(f"run{n},{1000 + n},{10 ** (-4 + n / 5)},{3 + n / 10}" for n in range(9))
+    )
+    assert len(read_raw_runs([path])) == 9
+
+
+def fates(curves) -> list[Fate]:
+    return [course(np.arange(len(curve)), curve).fate for curve in curves]
+
+
+def _fallen(seed: int, n: int = 400, unit: float = 1.0, noise: float = 0.05) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return unit * (3 + 7 / (1 + np.arange(n) / 20) + noise * rng.standard_normal(n))
+
+
+@pytest.mark.parametrize("unit", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
+def test_the_judgement_knows_no_unit(unit, noise):
+    """Of twenty curves each, nothing fine is called failed, and no failure fine."""
+    fine = [_fallen(seed, unit=unit, noise=noise) for seed in range(20)]
+    failed = []
+    for curve in fine:
+        high = curve.copy()
+        high[250:] += unit * np.minimum(4.0, 0.1 * np.arange(150))
+        failed.append(high)
+    assert not any(fate.is_failure for fate in fates(fine))
+    assert all(fate is Fate.DIVERGED for fate in fates(failed))
+
+
+def test_each_fate_has_its_curve():
+    fallen = _fallen(0)
+    came_back, half_back, gone = fallen.copy(), fallen.copy(), fallen.copy()
+    came_back[200:210] += 6.0
+    half_back[200:] += 1.5 + 4.0 * np.exp(-np.arange(200) / 15)
+    gone[300:] = np.nan
+    assert fates([came_back, half_back, gone]) == [
+        Fate.SPIKE_RECOVERED,
+        Fate.SPIKE_UNRECOVERED,
+        Fate.NAN,
+    ]
+    guessing = math.log(50257) + 0.01 * np.random.default_rng(0).standard_normal(100)
+    at_once = np.array([9.3, 2000.0, 900.0, 400.0, 300.0, 120.0, 90.0, 80.0, 75.0])
+    assert fates([guessing, at_once, fallen[:3]]) == [
+        Fate.NEVER_LEARNED,
+        Fate.DIVERGED,
+        Fate.UNTOLD,
+    ]
+
+
+def test_a_reward_that_falls_for_good_has_collapsed():
+    steps = np.arange(200)
+    reward = np.minimum(1.0, steps / 80) + 0.02 * np.sin(steps)
+    assert course(steps, reward, is_gain=True).fate is Fate.FINE
+    reward[120:] = 0.1
+    found = course(steps, reward, is_gain=True)
+    assert found.fate is Fate.COLLAPSED and 118 <= found.onset <= 122

@@ -1,0 +1,220 @@
+"""What a loss should be doing, what is wrong by itself, and what each rule leaves alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import rksp
+from rksp.documents.confirm import Cause
+from rksp.own_runs.record import is_of_old_watch
+from rksp.report.glossary import find_word
+from rksp.watch.expected import (
+    Expected,
+    Reference,
+    Word,
+    entropy_of,
+    information_of,
+)
+from rksp.watch.training.recorded import schedule_seen
+
+OF = Reference(classes=64, entropy=3.3, pairs=2.4, information=0.8, is_dense=True)
+
+
+def said(losses, of=OF, **before) -> list[str]:
+    expected = Expected(**before)
+    return [one.word for x in losses for one in expected.feed(float(x), of, settled=1)]
+
+
+def falling(steps=160, start=4.2, end=2.5, noise=0.05) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    return end + (start - end) * np.exp(-np.arange(steps) / 25) + noise * draw.normal(size=steps)
+
+
+def level(at: float, steps=160) -> np.ndarray:
+    return at + 0.03 * np.random.default_rng(1).normal(size=steps)
+
+
+def test_a_run_that_learns_is_left_alone():
+    assert said(falling()) == []
+    assert said(falling(noise=0.3)) == []
+    assert said(falling(start=2.6, end=2.4), before=2.55) == []
+    assert said(falling(), siblings=[falling(noise=0.06)]) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "word"),
+    [
+        (falling(start=19.0), "start_high"),
+        (np.concatenate([[4.2], level(9.0, 30)]), "worse_than_nothing"),
+        (level(4.15), "not_begun"),
+        (np.linspace(4.17, 4.13, 130), "not_begun"),
+        (level(3.65), "worse_than_frequencies"),
+        (level(3.3), "plateau"),
+        (np.concatenate([falling(100), falling(40) * 0 + 4.0]), "above_best"),
+        (np.concatenate([falling(100), level(3.4, 5)]), "jump"),
+        (falling(end=0.1), "too_good"),
+    ],
+)
+def test_a_run_that_does_not_is_told_of(losses, word):
+    assert word in said(losses)
+
+
+def test_a_run_that_goes_on_is_held_against_the_one_before_it():
+    assert said(level(3.6, 20), before=2.5) == ["does_not_continue"]
+    assert said(level(2.6, 20), before=2.5) == []
+
+
+def test_a_run_is_held_against_its_siblings():
+    assert "behind" in said(falling(end=3.2), siblings=[falling(), falling(noise=0.06)])
+
+
+def test_few_targets_may_stay_at_their_frequencies_for_longer():
+    sparse = Reference(classes=64, entropy=3.3, is_dense=False)
+    assert said(level(3.3, 200), sparse) == [] and said(level(3.3, 450), sparse) == ["plateau"]
+
+
+def test_entropies_are_those_of_the_counts():
+    draw = np.random.default_rng(0)
+    counts = np.bincount(draw.integers(50, size=4000), minlength=50)
+    assert entropy_of(counts) == pytest.approx(math.log(50), abs=0.01)
+    x, y = draw.integers(8, size=(2, 20_000))
+    alone = np.bincount(8 * x + y, minlength=64).reshape(8, 8)
+    assert information_of(alone) == pytest.approx(0.0, abs=0.005)
+    assert information_of(np.diag(alone.sum(0))) == pytest.approx(math.log(8), abs=0.01)
+
+
+class Net(nn.Module):
+    """Predicts each word from the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(32, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mix(self.embed(x)).tanh())
+
+
+def run(tmp_path: Path, fault: str = "", steps: int = 30) -> tuple[list[float], list[str]]:
+    """Train where each word follows its last; return the losses and the causes."""
+    torch.manual_seed(0)
+    net, following = Net(), torch.randperm(32)
+    if fault == "initialization":
+        nn.init.normal_(net.head.weight, std=4.0)
+    if fault == "precision":
+        net.half()
+    held = net.head.parameters() if fault == "optimizer" else net.parameters()
+    decay = 100.0 if fault == "decay" else 0.01
+    rate = 0.0 if fault == "rate" else 3e-3
+    optimizer = torch.optim.AdamW(held, lr=rate, weight_decay=decay)
+    losses: list[float] = []
+    with rksp.watch(net, optimizer, log=tmp_path / f"{fault}.jsonl") as watched:
+        for _ in range(steps):
+            x = torch.randint(32, (8, 16))
+            y = x if fault == "labels" else following[x]
+            logits = net(x)
+            if fault == "unreached":
+                logits = net.head(net.mix(net.embed(x)).tanh().detach())
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+            if fault == "script" and len(losses) > 20:
+                loss = loss + 0.0 * torch.zeros(()).log()
+            loss.backward()
+            if fault == "written" and len(losses) == 20:
+                net.head.weight.data.copy_(torch.randn(32, 16) * 3)
+            optimizer.step()
+            if fault != "zero":
+                optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses, [one.cause for one in watched.causes if one.cause != "unknown"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["initialization", "precision", "optimizer", "decay", "rate", "labels", "unreached", "script"],
+)
+def test_a_fault_is_named_by_its_number(tmp_path, fault):
+    losses, causes = run(tmp_path, fault)
+    assert causes[:1] == [fault] and losses
+
+
+class Attending(nn.Module):
+    """Attention over all tokens, or over those before."""
+
+    def __init__(self, *, is_causal: bool) -> None:
+        super().__init__()
+        self.embed, self.head, self.is_causal = nn.Embedding(32, 16), nn.Linear(16, 32), is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)[:, None]
+        return self.head(F.scaled_dot_product_attention(x, x, x, is_causal=self.is_causal)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "ahead", "expected"),
+    [(False, 1, "looks ahead"), (True, 2, "shifted twice"), (True, 1, None)],
+)
+def test_a_leak_is_seen_by_what_moves_and_a_double_shift_by_its_labels(
+    tmp_path, is_causal, ahead, expected
+):
+    torch.manual_seed(0)
+    net = Attending(is_causal=is_causal)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    with rksp.watch(net, optimizer, log=tmp_path / "watch.jsonl") as watched:
+        for _ in range(6):
+            rows = torch.randint(32, (8, 18))
+            logits = net(rows[:, :16])
+            F.cross_entropy(logits.flatten(0, 1), rows[:, ahead:][:, :16].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [one.quantity for one in watched.alarms] == ([expected] if expected else [])
+
+
+def test_gradients_that_stay_are_told_of(tmp_path):
+    assert run(tmp_path, "zero")[1][:1] == ["script"]
+
+
+def test_a_healthy_run_has_no_cause_and_the_same_losses(tmp_path):
+    losses, causes = run(tmp_path)
+    assert causes == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rksp.watch.attach.door.Finder, "hook", lambda self: None)  # nothing watches
+        assert run(tmp_path)[0] == losses
+    lines = [json.loads(x) for x in (tmp_path / ".jsonl").read_text().splitlines()]
+    steps = [one for one in lines if one["kind"] == "step"]
+    assert len(steps) == 30 and steps[-1]["rate"] == 3e-3
+    assert steps[-1]["own"] == pytest.approx(losses[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("word", [*get_args(Cause), *get_args(Word)])
+def test_every_word_of_a_cause_or_of_what_is_expected_is_explained(word):
+    assert find_word(word) is not None
+
+
+def test_a_schedule_is_what_its_rates_show():
+    warm = [1e-3 * (i + 1) / 20 for i in range(20)]
+    assert schedule_seen([*warm, *[1e-3] * 60]) == {
+        "learning_rate": 1e-3,
+        "warmup_steps": 20,
+        "schedule": "constant",
+    }
+    way = np.linspace(0, 1, 200)
+    assert schedule_seen(list(1e-3 * (1 - way)))["schedule"] == "linear"
+    assert schedule_seen(list(1e-3 * (1 + np.cos(np.pi * way)) / 2))["schedule"] == "cosine"
+    steps = [1e-3] * 100 + [1e-4] * 100
+    assert "schedule" not in schedule_seen(steps)
+
+
+def test_rows_of_the_old_watch_are_known_by_what_they_lack():
+    old = {"name": "GPT2", "state": "finished", "final_loss": 2.0, "min_lr_ratio": 0.1}
+    assert is_of_old_watch(old)
+    assert not is_of_old_watch(old | {"seed": 0})
+    assert not is_of_old_watch(old | {"rksp.version": "0.12.0"})
