@@ -56,6 +56,7 @@ class EdgeInputs:
         vocabulary: Number of tokens; `CLASSIFIER_VOCABULARY` for a classifier.
         norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
         family: The model type, such as gpt_neox; "" where it is none that has a name.
+        alike: Families whose blocks do the same, for a model of no family.
         is_parallel: Attention and feed-forward read the same state and are added together.
         normalizes_branches: A norm follows every branch, before the sum.
         init_std: Standard deviation of the initial weights; None where it is not known.
@@ -67,6 +68,8 @@ class EdgeInputs:
         batch_tokens: Tokens an optimizer step.
         late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
             for a constant schedule.
+        is_unread: Nothing says where the blocks normalize or what they add: no configuration, and a
+            pass could not be read.
         in_fp8: The arithmetic has 8 bits or fewer, as in no labelled run.
         muon_scale: Of the update of Muon or Scion, as in a recipe.
         beta1, beta2: Of Adam and its kin; None where the optimizer has none.
@@ -86,6 +89,7 @@ class EdgeInputs:
     beta2: float | None = 0.98
     norm: Norm = "pre"
     family: str = ""
+    alike: tuple[str, ...] = ()
     is_parallel: bool = False
     normalizes_branches: bool = False
     normalizes_qk: bool = False
@@ -93,6 +97,7 @@ class EdgeInputs:
     predicts_next: bool = True
     masks: bool = False
     is_made_up: bool = False
+    is_unread: bool = False
     in_fp8: bool = False
 
     @property
@@ -246,8 +251,8 @@ _QK_NORM, _QK_KNOWN = 0.3, 0.1
 # which published encoders lie above the rate not to exceed.
 _MASKED = 0.15
 _BATCH = 0.3  # decades a decade: what a step of few tokens costs, which one ladder shows
-_KIND = 0.5  # decades: what a kind of model does, which few ladders show
-_KINDLY = partial(Column, unit="share", prior=_KIND)
+KIND = 0.5  # decades: what a kind of model does, which few ladders show
+_KINDLY = partial(Column, unit="share", prior=KIND)
 # What the edge and the best rate are said to depend on, and why:
 # - The width counts down to the narrowest that runs of this length show; none bears more.
 # - The warm-up counts in steps, up to half of the run, since what follows it must decay, and up to
@@ -337,7 +342,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
         meaning="blocks normalized after the sum",
         of=lambda run: _is(run.norm == "post") * math.log10(run.depth / _DEPTH),
         sign=-1,
-        prior=_KIND,
+        prior=KIND,
     ),
     _KINDLY(
         name="no_norm",
@@ -381,7 +386,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
         of=lambda run: run.kind_share * run.normalizes_branches,
         sign=1,
     ),
-    Column(name="large_init", meaning="a large initial deviation", of=_large_init, prior=_KIND),
+    Column(name="large_init", meaning="a large initial deviation", of=_large_init, prior=KIND),
     _KINDLY(
         name="other_objective",
         meaning="another objective",
@@ -451,6 +456,7 @@ NO_WARMUP = "no warm-up"
 WIDENED_BY = {
     "family": "the model's family",
     "kind": "the kind of its blocks, known from short runs alone",
+    "placement": "the place of its norms, which could not be read off the module",
     "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
     "precision": "the 8-bit arithmetic, which no labelled run has",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,12 +11,23 @@ import numpy as np
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Decades, Number
-from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs, horizon_share
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, KIND, EdgeInputs, horizon_share
 from rksp.classifiers.rates import Spread
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
 _BEYOND = 0.5
 KINDS = ("parallel", "branch_norm")
+# Families of the lab's ladders by what their blocks do, as `Placement.design` has it.
+ALIKE: Mapping[str, tuple[str, ...]] = {
+    "none": ("zoo_no_norm",),
+    "pre layer": ("gpt2", "zoo_pre_ln"),
+    "pre rms": ("llama", "gemma", "mamba", "zoo_rmsnorm"),
+    "pre rms qk": ("qwen3", "zoo_qk_norm"),
+    "pre layer parallel": ("gpt_neox", "phi", "zoo_parallel"),
+    "post layer": ("opt_post", "zoo_post_ln", "zoo_deepnorm"),
+    "branch rms": ("olmo2", "zoo_branch"),
+    "sandwich rms": ("gemma2", "zoo_sandwich"),
+}
 _IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
@@ -114,9 +125,12 @@ class Kinds:
     unlike: Mapping[str, Amount]
 
     def offset(self, inputs: EdgeInputs) -> Amount:
-        """Return what to add to the lines for the family."""
-        known = self.families.get(inputs.family)
-        return _times(inputs.kind_share, known.mean) if known else Amount(edge=0.0, best=0.0)
+        """Return what to add to the lines for the family, or for those alike."""
+        names = (inputs.family,) if inputs.family in self.families else inputs.alike
+        known = [self.families[name] for name in names if name in self.families]
+        mean = _mean([(one.mean.edge, one.deviation.edge) for one in known])
+        best = _mean([(one.mean.best, one.deviation.best) for one in known])
+        return _times(inputs.kind_share, Amount(edge=mean, best=best))
 
     def widenings(
         self,
@@ -140,6 +154,8 @@ class Kinds:
         if share < 1:  # the part of the effect of a kind that only toy runs show
             whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
             found["kind"] = _times((1 - share) / share, whole)
+        if inputs.is_unread:
+            found["placement"] = _times(share, Amount(edge=KIND, best=KIND))
         objective = "masked" if inputs.masks else "task"
         if not inputs.predicts_next and objective in self.unlike:
             found["objective"] = _times(horizon_share(inputs.steps), self.unlike[objective])
@@ -152,6 +168,12 @@ class Kinds:
         for name, decades in beyond.items():
             found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}
+
+
+def _mean(known: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of what is known, each counted by its precision; 0 of nothing."""
+    weights = [deviation**-2 for _, deviation in known]
+    return sum(w * mean for w, (mean, _) in zip(weights, known, strict=True)) / (sum(weights) or 1)
 
 
 def _times(share: float, amount: Amount) -> Amount:

@@ -42,6 +42,7 @@ SHIPPED = {
     "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
     "cost": "What interventions add to a step.",
     "kss-frontier": "What settings of Koopman Spectral Shaping and MSign save, and at which loss.",
+    "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
     "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
 }
 
@@ -166,7 +167,10 @@ def _advisory(word: str) -> tuple[str, Rows]:
 
 def _glossary(found: Word) -> Iterator[tuple[str, str]]:
     yield "Means", found.meaning
-    yield "Healthy", found.range if found.is_quantity else found.healthy
+    if found.usual is not None and not found.check:
+        yield "Usual", f"{found.range.removeprefix('usually ')} before training; that is no verdict"
+    else:
+        yield "Healthy", found.range if found.is_quantity else found.healthy
     yield "Source", found.source
     yield "See", f"rksp explain {found.check}" if found.check else ""
 
@@ -272,23 +276,25 @@ def _summary(kind: type) -> str:
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(SHIPPED)}.")],
+    name: Annotated[
+        str | None, typer.Argument(help=f"{', '.join(SHIPPED)}; without one, what they are.")
+    ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Print the results that rksp ships.")
+        bool, typer.Option("--stored", help="Print the results that rksp ships, as without it.")
     ] = False,
 ) -> None:
     """Print a published experiment beside our results, as Markdown.
 
     To train it again takes the repository: lab/README.md says how.
     """
+    if name is None:
+        width = max(map(len, SHIPPED))
+        for known, title in SHIPPED.items():
+            typer.echo(f"{known:<{width}}  {title}")
+        return
     if name not in SHIPPED:
         hint = nearest(name, SHIPPED) or f"; choose among {', '.join(SHIPPED)}."
         raise InputError(f"There is no experiment {name!r}{hint}")
-    if not stored:
-        raise InputError(
-            f"Training {name} again takes hours and rksp's repository, where lab/README.md "
-            "says how; give --stored for the shipped results."
-        )
     typer.echo(shipped_file(name).read_text(encoding="utf-8"), nl=False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import bound_tables, cost, frontier, shaping, table_1, tables
+from lab.experiments import bound_tables, cost, frontier, shaping, spectrum, table_1, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -116,10 +116,20 @@ def _shaping(stored: bool, output: Path | None) -> str:
     return shaping.shipped() + "\n" + bound_tables.shipped()
 
 
+def _rksp(stored: bool, output: Path | None) -> str:
+    if not stored or output is not None:
+        raise InputError(
+            "rksp is made of ladders: train them with python -m lab.experiments.spectrum --train, "
+            "and give --stored for what rksp ships."
+        )
+    return spectrum.tables()
+
+
 # Experiments that are no plan of trials.
 SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
     "cost": _cost,
     "kss-frontier": _frontier,
+    "rksp": _rksp,
     "shaping": _shaping,
     "table-1": _table_1,
 }

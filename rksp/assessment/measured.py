@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
+from rksp.classifiers.lines import ALIKE
 from rksp.ground.model import definite
 from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, ResponseProfile
 from rksp.recipe import Recipe
@@ -30,8 +32,32 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
         depth=depth,
         vocabulary=_vocabulary(evidence),
         norm=_norm(evidence),
-        **kind_of(evidence.declared),
+        **kind_of(evidence.declared) | _placed(evidence),
     )
+
+
+def _placed(evidence: Evidence) -> dict[str, Any]:
+    """Return what the module itself shows of the kind of its blocks, as fields of `EdgeInputs`.
+
+    It takes the place of what the configuration declares: the module is what is trained.
+    """
+    return _shown_by_batch(evidence) | _shown_by_blocks(evidence)
+
+
+def _shown_by_batch(evidence: Evidence) -> dict[str, bool]:
+    """Return whether the batch of a module without a configuration asks for the next token."""
+    if evidence.source.batch is None or evidence.source.config is not None:
+        return {}
+    from rksp.models.given import predicts_next
+
+    return {"predicts_next": predicts_next(evidence.source.batch)}
+
+
+def _shown_by_blocks(evidence: Evidence) -> dict[str, Any]:
+    placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
+    if placed is None or placed.norm is None:
+        return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}
+    return placed.kind | ({"alike": ALIKE.get(placed.design, ())} if is_bare else {})
 
 
 def _vocabulary(evidence: Evidence) -> int:
@@ -43,7 +69,13 @@ def _vocabulary(evidence: Evidence) -> int:
 
 
 def _norm(evidence: Evidence) -> Norm:
-    """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
+    """Tell where the blocks normalize.
+
+    Where their graph does not say it: post-norm blocks all leave states of the same size.
+    """
+    placed = definite(evidence.profile).placement
+    if placed is not None and placed.norm is not None:
+        return placed.norm
     if not definite(evidence.facts).block_norms:
         return "none"
     sizes = [block.rms_out for block in definite(evidence.profile).forward.blocks]

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from rksp.checks.facts import ModelFacts
 from rksp.ground.errors import ArtifactError
 from rksp.measure.shown import ForwardStats, ResponseProfile
+from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
@@ -99,6 +100,7 @@ def _profile(stored: dict[str, Any]) -> Profile:
         "forward": TypeAdapter(ForwardStats).validate_python(stored["forward"]),
         "chains": tuple((path, count) for path, count in stored["chains"]),
         "notes": tuple(stored["notes"]),
+        "placement": None if stored["placement"] is None else Placement(**stored["placement"]),
     }
     return Profile(**stored | changed)
 

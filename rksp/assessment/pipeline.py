@@ -239,6 +239,7 @@ def judge(
         task=evidence.source.task,
         facts=evidence.facts,
         forward=None if evidence.profile is None else evidence.profile.forward,
+        placement=None if evidence.profile is None else evidence.profile.placement,
         response=response,
         **{name: assessment.number(name) for name in names},
         highest_published=(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
 from rksp.models.declared import Declared, DeclaredShape
+from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start, decide_start
@@ -81,6 +82,7 @@ class CheckEvidence:
             settings.
         task: What the model predicts, as in `rksp.models.source.Task`.
         facts: Facts of the built model.
+        placement: Where the blocks normalize, as read off the module.
         forward: Statistics of the forward pass over the probe.
         response: The first gradient, and the response to the first update if it was measured.
         start_here: The learning rate with the lowest expected loss.
@@ -97,6 +99,7 @@ class CheckEvidence:
     config: object | None = None
     task: str | None = None
     facts: ModelFacts | None = None
+    placement: Placement | None = None
     forward: ForwardStats | None = None
     response: ResponseProfile | None = None
     start_here: float | None = None
@@ -176,6 +179,7 @@ class CheckEvidence:
     def bounds_attention(self) -> bool:
         """True if queries and keys are normalized, or attention logits are capped."""
         measured = self.facts is not None and self.facts.qk_norms > 0
+        measured |= self.placement is not None and self.placement.kind.get("normalizes_qk", False)
         settings = self.settings
         return measured or settings.normalizes_qk or settings.soft_cap is not None
 

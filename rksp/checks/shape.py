@@ -53,13 +53,15 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP702")
 def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
-    facts = evidence.facts
-    if facts is None or facts.block_norms:
+    facts, placed = evidence.facts, evidence.placement
+    if facts is None:
+        return
+    if facts.block_norms if placed is None else placed.norm != "none":
         return
     rate = evidence.recipe.learning_rate
     yield Observation(
         level=Level.ERROR if rate is not None and rate > _UNNORMALIZED_RATE else Level.WARNING,
-        message=f"None of the {facts.depth} blocks contains a normalization module.",
+        message=f"None of the {facts.depth} blocks normalizes its stream or a branch.",
         value=None,
     )
 
@@ -295,4 +297,19 @@ def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
             message=f"{len(still)} of {len(blocks)} blocks return their input almost unchanged.",
             value=float(len(still)),
             layer=still[0].name,
+        )
+
+
+@check("RKSP706")
+def _placement(evidence: CheckEvidence) -> Iterator[Observation]:
+    said, placed = evidence.settings.placement, evidence.placement
+    if said is None or placed is None or placed.norm is None:
+        return
+    if placed.norm != said.norm or not placed.kind.items() <= said.kind.items():
+        yield Observation(
+            message=(
+                f"The configuration ({evidence.settings.name}) says {said}; the module has "
+                f"{placed}."
+            ),
+            value=None,
         )

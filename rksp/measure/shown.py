@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rksp.models.placement import Placement
+
 LOGITS_NOT_FINITE = "the logits are not finite"
 GRADIENT_NOT_FINITE = "the gradient is not finite"
 
@@ -143,6 +145,7 @@ class Collected:
         states: States per block, before duplicates are removed; likewise.
         forward_passes: Cost in passes over the probe, including the detection on one sequence.
         notes: Facts about how the stream was read, a sentence each.
+        placement: Where the blocks normalize; None where that could not be read.
     """
 
     forward: ForwardStats
@@ -151,6 +154,7 @@ class Collected:
     states: int
     forward_passes: float
     notes: tuple[str, ...] = ()
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

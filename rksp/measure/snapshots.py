@@ -21,6 +21,8 @@ from rksp.ground.model import definite
 from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.measure.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
+from rksp.models.anatomy.graph import ForwardGraph
+from rksp.models.anatomy.placement import read_placement
 from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.configuration import refusals
 from rksp.models.streaming.stream import computing, locate_chains
@@ -93,8 +95,14 @@ def collect(
         first = batch.rows(0, 1)
         tokens = max((t[0].numel() for t in tensors(batch.inputs) if t.dim()), default=0)
         states = min(count * tokens, num_states or count * tokens)
+        graph = ForwardGraph()
+
+        def run_first() -> object:
+            with graph.recording(model):
+                return run_batch(model, first)
+
         try:
-            chains = locate_chains(model, lambda: run_batch(model, first), blocks, count, states)
+            chains = locate_chains(model, run_first, blocks, count, states)
         except NotCovered:
             if needs_chain or blocks is not None:
                 raise
@@ -119,6 +127,7 @@ def collect(
         forward=forward,
         forward_passes=1 + 1 / count,
         notes=_notes(chains),
+        placement=read_placement(graph, chains),
     )
 
 

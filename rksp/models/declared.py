@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from rksp.models.families import Family, family_of
+from rksp.models.families import FAMILIES, Family, family_of
+from rksp.models.placement import Placement
 from rksp.models.type_table import HEADS, WIDTHS, TypeRow, type_row
 
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
@@ -231,13 +232,27 @@ class Declared:
     def normalizes_qk(self) -> bool:
         """True if queries and keys are normalized, by the family or by a switch."""
         switch = self.get("qk_norm", "use_qk_norm", "qk_layernorm", "attention_layer_norm")
-        return switch is True or self.family.qk_norm
+        return switch if isinstance(switch, bool) else self.family.qk_norm
 
     @cached_property
     def is_parallel(self) -> bool:
         """True if attention and feed-forward read the same state, and both are added."""
         switch = self.get("use_parallel_residual", "parallel_attn", "parallel_blocks")
         return self.family.parallel if switch is None else switch is True
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the blocks normalize, by the model type's row; None for a type without a row."""
+        if self.name not in FAMILIES:
+            return None
+        return Placement(
+            norm=self.norm,
+            branch_norm=float(self.family.branch_norm),
+            parallel=float(self.is_parallel),
+            qk_norm=float(self.normalizes_qk),
+            read=0,
+            blocks=self.depth or 0,
+        )
 
     @cached_property
     def init_std(self) -> float | None:

@@ -86,7 +86,8 @@ def module_source(
     model = unwrapped(model)
     target = target or type(model).__name__
     _check_model(model, target)
-    config = _config(model)
+    known = _hugging_face(model, is_wrapped=batch is not None)
+    config = None if known is None else known.config
     notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
     held = weights_show(model, config)
     if is_pretrained is None and held.is_stored:
@@ -109,7 +110,7 @@ def module_source(
         target=target,
         kind=kind,
         config=config,
-        task=task or _task(model, config),
+        task=task or _task(known),
         num_parameters=sum(p.numel() for p in model.parameters()),
         max_params=max_params,
         config_hash=None if config is None else hash_config(config),
@@ -281,25 +282,39 @@ def _has_new_statistics(module: nn.Module) -> bool:
     return seen is not None and not int(seen)
 
 
-def _config(model: Any) -> Any | None:
-    """Return the configuration of a Hugging Face model, without importing transformers."""
-    if any(kind.__name__ == "PeftModel" for kind in type(model).__mro__):
-        model = model.get_base_model()
-    is_hugging_face = any(kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__)
-    return model.config if is_hugging_face else None
+def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
+    """Return the model of Hugging Face that a module is, or holds nearly all parameters of.
+
+    Its class is known by name, without importing transformers.
+
+    Args:
+        model: The module.
+        is_wrapped: Look inside it too, as into a Lightning module; adapters are always looked into.
+    """
+    is_adapted = any(kind.__name__ == "PeftModel" for kind in type(model).__mro__)
+    inside = model.modules() if is_wrapped or is_adapted else [model]
+    size = sum(p.numel() for p in model.parameters())
+    for module in inside:
+        if any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
+            held = sum(p.numel() for p in module.parameters())
+            return module if held >= _NEARLY_ALL * size else None
+    return None
 
 
-def _task(model: nn.Module, config: Any | None) -> Task:
-    if config is None:
+def _task(known: Any | None) -> Task:
+    """Return the task of a model of Hugging Face; without one, it is another."""
+    if known is None:
         return "other"
+    config, name = known.config, type(known).__name__
     try:
-        name = type(model).__name__
         chosen = choose(name, copy.deepcopy(config), [name], transformers_heads)
     except InputError:  # a class of the user's own
         return "other"
     return chosen.task
 
 
+_NEARLY_ALL = 0.9  # of a module's parameters: the rest may be a head of its own
+_MOSTLY = 0.95  # of the targets
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens", "idx")
 _HOW = (
@@ -471,6 +486,20 @@ def tokens_of(inputs: Any) -> Tensor | None:
         inputs = found[0] if len(found) == 1 else None
     is_tokens = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.dim() == 2
     return inputs if is_tokens else None
+
+
+def predicts_next(batch: Batch) -> bool:
+    """Tell whether the targets of a batch are the tokens that follow, as far as it shows them."""
+    tokens, labels = tokens_of(batch.inputs), batch.labels
+    if tokens is None:
+        return False
+    if labels is None:  # then nothing else could be the target
+        return True
+    if labels.shape != tokens.shape or labels.is_floating_point() or tokens.shape[1] < 2:
+        return False
+    asked = labels[:, :-1] >= 0  # a shifted copy, or the tokens themselves, which models shift
+    same = (labels[:, :-1] == tokens[:, 1:]) | (labels[:, :-1] == tokens[:, :-1])
+    return bool(same[asked].float().mean() > _MOSTLY) if bool(asked.any()) else False
 
 
 def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:

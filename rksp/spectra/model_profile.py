@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
 from rksp.measure.shown import Collected
+from rksp.models.placement import Placement
 from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 if TYPE_CHECKING:  # a stored profile is read without torch
@@ -73,6 +74,17 @@ def _judged_as(model: nn.Module) -> str:
         f"Without a chain of blocks the model is judged as a transformer of width {width} and "
         f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
     )
+
+
+def _blocks_do(spectra: SpectralProfile, placed: Placement | None) -> str:
+    """Return what the spectra mean, in one line: how much a block adds, and why."""
+    gain = spectra.aggregates.get("energy_gain", {}).get("mean")
+    grows = (
+        "The blocks have"
+        if gain is None
+        else f"The energy of the states grows {gain:.2g} times a block:"
+    )
+    return f"{grows} {placed or 'where it normalizes could not be read'}."
 
 
 def _chosen(fitted: Fitted, count: int) -> Collection[int]:
@@ -157,8 +169,10 @@ def profile(
         chosen = _chosen(fitted, count)
         missing = SpectralProfile(variant=variant, reason=reason)
         notes = (*seen.notes, *([] if seen.chains else [_judged_as(model)]))
+        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
+        found |= {"spectra": spectra.finish() if chosen else missing}
+        if seen.chains:
+            notes = (*notes, _blocks_do(found["spectra"], seen.placement))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
-        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
-        found |= {"spectra": spectra.finish() if chosen else missing, "notes": notes}
-        return Profile(**found)
+        return Profile(**found | {"notes": notes})

@@ -33,6 +33,7 @@ NUMBERLESS = {
     "fp8-training",
     "non-finite-gradient",
     "missing-normalization",
+    "module-and-configuration",
 }
 
 

@@ -23,7 +23,7 @@ from rksp.cli.explain import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
-STORED = ("cost", "kss-frontier", "shaping")  # of no plan of trials
+STORED = ("cost", "kss-frontier", "rksp", "shaping")  # of no plan of trials
 README = Path(rksp.confirm.__file__).with_name("README.md")
 
 
@@ -214,9 +214,9 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["kss"], "give --stored"), (["ksss"], "did you mean kss")],
+    [(["ksss"], "did you mean kss"), (["zzzz"], "choose among kss")],
 )
-def test_the_command_says_where_an_experiment_is_trained(arguments, said, capsys) -> None:
+def test_the_command_says_which_experiments_there_are(arguments, said, capsys) -> None:
     assert left_with(["reproduce", *arguments]) == 2
     assert said in capsys.readouterr().err
 

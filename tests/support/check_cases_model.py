@@ -16,6 +16,7 @@ from support.check_evidence import (
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
+from rksp.models.placement import Placement
 
 
 def growing(factor: float, blocks: int = 8) -> dict[str, object]:
@@ -38,6 +39,7 @@ def unread(std: float) -> dict[str, dict[str, object]]:
 GEMMA3 = {"model_type": "gemma3_text", "head_dim": 256, "query_pre_attn_scalar": 256}
 GRANITE = {"model_type": "granite", "hidden_size": 2048, "head_dim": 64, "initializer_range": 0.05}
 T5 = {"model_type": "t5", "d_model": 768}
+READ = Placement(norm="pre", branch_norm=0, parallel=0, qk_norm=0, read=12, blocks=12)
 # name → (what trips it, its level, the stable twin)
 CASES = {
     "init-std": (
@@ -109,6 +111,26 @@ CASES = {
         healthy(config={"resid_pdrop": 0.9, "attn_pdrop": 0.1}),
         Level.ERROR,
         healthy(config={"resid_pdrop": 0.1, "attn_pdrop": 0.1}),
+    ),
+    "module-and-configuration": (
+        healthy(config={"model_type": "olmo2"}, placement=READ),  # a fork without its norms
+        Level.WARNING,
+        healthy(config={"model_type": "olmo2"}, placement=replace(READ, branch_norm=1, qk_norm=1)),
+    ),
+    "module-and-configuration, after the sum": (
+        healthy(config={"model_type": "gpt2"}, placement=replace(READ, norm="post")),
+        Level.WARNING,
+        healthy(config={"model_type": "bert"}, placement=replace(READ, norm="post")),
+    ),
+    "module-and-configuration, of no known type": (
+        healthy(config={"model_type": "gpt2"}, placement=replace(READ, parallel=1)),
+        Level.WARNING,
+        healthy(config={"model_type": "a type of ours"}, placement=replace(READ, parallel=1)),
+    ),
+    "missing-normalization, read off the pass": (
+        healthy(placement=replace(READ, norm="none")),  # norms that nothing calls
+        Level.WARNING,
+        healthy(facts={"block_norms": 0}, placement=READ),  # a norm in a function call
     ),
     "post-norm-depth": (
         healthy(config={"model_type": "marian", "encoder_layers": 12, "decoder_layers": 12}),

@@ -141,8 +141,11 @@ class HollowProducts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_product = func in (F.linear, F.embedding) and len(args) > 1 and self._is_hollow(args[1])
         if is_product and func is F.linear:
-            x, weight = args[0], args[1]
-            return x.mean(-1, keepdim=True) * _ripple(len(weight)) + x[..., :1]
+            few, length = args[0][..., :2], len(args[1])
+            made = torch.stack([_ripple(length), torch.ones(length)])[: few.shape[-1]]
+            # A product still, since the graph of the pass tells where blocks normalize.
+            out = torch.addmm(torch.zeros(length), few.flatten(0, -2), made)
+            return out.view(*few.shape[:-1], length)
         if is_product:
             return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1])
         if func.__name__ not in _HARMLESS and any(

@@ -111,7 +111,7 @@ class OutputLogZ(Monitor):
     Cross-entropy does not change when all logits move together, so they may drift until low
     precision fails. The z-loss 1e-4 log²Z keeps them near zero (PaLM, Chowdhery et al., 2022;
     Wortsman et al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log
-    Z|.
+    Z|. Padding tokens count like others.
 
     Args:
         positions: Positions of the first micro-batch, evenly spread.

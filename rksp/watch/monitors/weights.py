@@ -409,7 +409,8 @@ class SpectralAlignment(Monitor):
     precedes failures. The first position is left out, because inputs gather there, and so are
     experts. The detail gives `mean` (its sign is consistent between readings), `std`, `p5` and
     `p95` of the cosines, `gap` = σ_2/σ_1 (near 1 the direction means little) and the `residual` of
-    v_1, which is iterated on while it is above 0.01, for up to 32 passes.
+    v_1, which is iterated on while it is above 0.01, for up to 32 passes. Padding tokens count
+    like others.
 
     Differences from ports: cosines are taken on the input side, where they have the same sign as on
     the output side; and all tokens are taken together instead of sequence by sequence.
