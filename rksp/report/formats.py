@@ -25,7 +25,6 @@ KINDS = {
     "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
     "why": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
-    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),  # its old name
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }
 _LISTED = ("score", "grid")  # kinds whose issues code hosts list
