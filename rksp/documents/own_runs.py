@@ -224,7 +224,7 @@ class RunsReport(Document):
             the failed run, the other, the setting, and the two values.
     """
 
-    kind: Literal["why", "runs"] = "why"
+    kind: Literal["why"] = "why"
     verdict: Literal["failed", "fine", "cannot tell", "read", "doubtful"]
     target: str | None
     recipe: Recipe

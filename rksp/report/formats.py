@@ -26,7 +26,6 @@ KINDS = {
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
     "files": ("rksp.documents.files:FilesReport", "rksp.report.files:blocks"),
     "why": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
-    "runs": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),  # its old name
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }
 _LISTED = ("score", "grid", "files")  # kinds whose issues code hosts list

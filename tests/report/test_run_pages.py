@@ -98,7 +98,7 @@ def test_one_wild_run_does_not_flatten_the_rest():
     heights = [float(point.split()[1]) for point in curve.split("L")]
     assert max(heights) - min(heights) > 30
     page = render(report.model_copy(update={"trials": [wild, calm]}), "html")
-    assert "Losses above 12 are drawn at the top." in page
+    assert "Triangles mark losses above 12." in page and 'class="off arm' in page
     assert "drawn at the top" not in render(report, "html")
 
 

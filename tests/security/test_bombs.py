@@ -251,7 +251,7 @@ BOMBS = {
     "D5 points": (points, "a.log", "runs {}", "logged values"),
     "D6 meta": (view_of_meta, "g.db", "grid {}", "view"),
     "D6 cells": (view_of_cells, "g.db", "grid {}", "view"),
-    "D8 pipe": (pipe, "a.log", "runs {}", "no format"),
+    "D8 pipe": (pipe, "a.log", "runs {}", "nothing in a format"),
     "D9 assignments": (assignments, "run.py", EXPLAIN, "characters of Python"),
     "D9 optimizers": (optimizers, "run.py", EXPLAIN, "characters of Python"),
     "D9 additions": (additions, "run.sh", EXPLAIN, "characters of Python or shell"),

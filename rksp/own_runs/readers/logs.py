@@ -109,7 +109,7 @@ def _pivoted(row: dict[str, object]) -> dict[str, object]:
     name = next((row[column] for column in _LONG if isinstance(row.get(column), str)), None)
     if name is None or "value" not in row:
         return row
-    counters = {key: row[key] for key in ("step", "epoch") if key in row}
+    counters: dict[str, object] = {key: row[key] for key in ("step", "epoch") if key in row}
     return counters if row.get("layer") else counters | {str(name): row["value"]}
 
 
