@@ -98,7 +98,7 @@ def test_contributions_say_what_moves_the_edge():
     ("change", "reason"),
     [
         ({"norm": "none"}, "have no normalization"),
-        ({"optimizer": "lamb"}, "'lamb'"),
+        ({"optimizer": "lamb"}, "optimizer lamb"),
         ({"width": 200_000}, "the width lies a factor of"),
     ],
 )

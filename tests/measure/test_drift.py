@@ -92,7 +92,7 @@ def test_of_a_streamed_model_no_adapters_are_built(tmp_path):
     assert response_of(evidence, RECIPE, lambda *told: None).grad_norm > 0
     for recipe, is_told in ((LORA, False), (RECIPE, True)):
         evaluation = judge(evidence, recipe)
-        assert bool(evaluation.risk.measuring_adds) == (is_told and not evaluation.risk.reasons)
+        assert bool(evaluation.risk.measuring_adds) == (is_told and evaluation.risk.is_told)
 
 
 def test_random_weights_have_no_drift():

@@ -334,7 +334,7 @@ def test_litgpt_model_config_is_a_shape(tmp_path):
 def test_adapters_and_other_losses_reach_the_first_line(name, peft, objective):
     report = scored(str(CONFIGS / name))
     assert (report.recipe.peft, report.recipe.objective) == (peft, objective)
-    first = render(report).renderables[0].forms[-1].plain
+    first = render(report).renderables[0].text.plain
     told = {"lm": "fine-tuning", "reward": "reward model"}.get(objective, objective.upper())
     rank = report.recipe.lora_rank
     assert told in first and ("" if rank is None else f"LoRA r {rank}") in first
