@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.options import assignments
 from rksp.grid.cell import Options, evaluate_group
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
+from rksp.ground.flags import assignments
 
 _LEASE = 3600.0
 _WARM_UPS = (0, 10, 30, 100, 300)

@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 from pydantic import ByteSize, TypeAdapter
 
-from rksp.cli.options import assignments
 from rksp.ground.errors import InputError
+from rksp.ground.flags import assignments
 
 _DRAWS = "random numbers drawn"
 _GRADIENT = "gradient, s"

@@ -29,7 +29,7 @@ def whole(value: Any) -> Any:
     """
     if isinstance(value, str):
         value = _number(value.strip())
-    if isinstance(value, int | float) and abs(value) > _LARGEST:
+    if isinstance(value, int | float) and _LARGEST < abs(value) < math.inf:
         raise ValueError(f"it should be at most {_LARGEST:g}, which no run reaches")
     if not isinstance(value, float):
         return value

@@ -18,7 +18,7 @@ from rksp.question.run import RUN_SUFFIXES
 
 UNREADABLE = "unreadable"
 _MOST = 10_000  # files of one folder
-_WILD = "*?["
+_WILD = "*?"
 
 
 def are_many(targets: Sequence[str]) -> bool:
@@ -27,12 +27,18 @@ def are_many(targets: Sequence[str]) -> bool:
 
 
 def _is_pattern(name: str) -> bool:
-    return any(sign in name for sign in _WILD) and not os.path.lexists(name)
+    try:
+        return any(sign in name for sign in _WILD) and not os.path.lexists(name)
+    except ValueError:  # a name that no file system takes: said when it is resolved
+        return False
 
 
 def _is_folder(name: str) -> bool:
     path = Path(name)
-    return path.is_dir() and not (path / "config.json").is_file()
+    try:
+        return path.is_dir() and not (path / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:

@@ -401,6 +401,8 @@ def is_run_file(target: str) -> bool:
     from rksp.recipe_files.registry import is_run
 
     document = load_document(path)
+    if document.has("schema_version"):  # a report of ours
+        return False
     return not document.has("model_type") and is_run(document)
 
 

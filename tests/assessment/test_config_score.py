@@ -56,7 +56,7 @@ def test_a_verdict_that_an_assumption_decides_says_so(capsys):
     _, report = scored(capsys, "gpt2", "--lr", "2.5e-3", "--exit-zero")
     others = {a["assumption"]: a["verdict"] for a in report["seeds"][0]["alternatives"]}
     assert report["verdict"] == "risk" and others["100 steps of warm-up"] == "caution"
-    assert others["a batch of 2048"] == "risk"
+    assert others["a batch of 2048"] == "caution"
     assert (
         left_with(["score", "gpt2", "--lr", "2.5e-3", "--evidence", "config", "--exit-zero"]) == 0
     )

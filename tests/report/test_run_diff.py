@@ -142,8 +142,8 @@ def test_what_cannot_be_compared_is_one_sentence(capsys):
     Path("b.yaml").write_text("learning_rate: 1e-4\nper_device_train_batch_size: 8\n")
     assert left_with(["diff", a, "b.yaml"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert "b.yaml" in sentence and "does not describe a model" in sentence
-    with pytest.raises(InputError, match="does not describe a model"):
+    assert "b.yaml" in sentence and "no setting names a model" in sentence
+    with pytest.raises(InputError, match="no setting names a model"):
         rksp.diff("b.yaml", a)
     Path("c.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(ArtifactError, match="neither a report"):

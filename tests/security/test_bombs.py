@@ -306,7 +306,7 @@ def test_a_folder_with_pipes_is_read(machine, tmp_path):
         os.mkfifo(tmp_path / name)
     done = machine.run("runs .", tmp_path)
     assert done.code == 2
-    assert "no run" in done.err
+    assert "holds nothing in a format of runs" in done.err
 
 
 def test_memory_that_runs_out_is_said_with_what_was_read(machine, tmp_path):
