@@ -205,14 +205,12 @@ def _finished(
 
     What it has to say on stderr is said for the last report alone.
     """
-    from rksp.question.gate import summarized
-
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
-    report, refused = question.finished(report.model_copy(update={"target": target}), baseline)
+    made = report.provenance | made_with(context)
+    report = report.model_copy(update={"target": target, "provenance": made})
+    report, refused = question.finished(report, baseline, partial(next_command, context))
     shared.say(refused if is_last else ())
-    report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
-    report = report.model_copy(update={"next_command": next_command(context, report)})
-    return summarized(report)
+    return report
 
 
 def _seed_progress(report: Report, name: str, seed: int) -> Progress:

@@ -19,7 +19,7 @@ from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
-from rksp.recipe.start import Start, decide_start
+from rksp.recipe.start import Start
 
 Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3
@@ -159,7 +159,7 @@ def apply_levers(
         InputError: A lever is unknown, is on already, or has no measured size for this kind of
             model; a value cannot be used; or the run starts from trained weights.
     """
-    if choose_model(recipe, decide_start(start, recipe=recipe)).model == "fine-tuning":
+    if choose_model(recipe, start).model == "fine-tuning":
         raise InputError(
             "--apply needs a run from random weights: levers were not measured on trained ones; "
             "leave it out."

@@ -79,10 +79,10 @@ def choose_model(recipe: Recipe, start: Start) -> Choice:
 
     Args:
         recipe: How the model is to be trained.
-        start: From `decide_start`.
+        start: What the target holds, or what was decided of it.
     """
     doubts = tuple(uncovered(recipe))
-    if not start.is_scratch:
+    if not decide_start(start, recipe=recipe).is_scratch:
         return Choice(model="fine-tuning")
     if recipe.objective not in SEEN_OBJECTIVES:
         unseen = f"the labelled runs include no objective {recipe.objective}"
@@ -92,7 +92,7 @@ def choose_model(recipe: Recipe, start: Start) -> Choice:
 
 def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
     """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
-    choice = choose_model(recipe, decide_start(start, recipe=recipe))
+    choice = choose_model(recipe, start)
     return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from rksp.documents.base import Document, Part
 from rksp.documents.score import ScoreReport
 
@@ -39,4 +37,3 @@ class FilesReport(Document):
     kind: Literal["files"] = "files"
     rows: list[FileRow]
     skipped: int = 0
-    timings: dict[str, float] = Field(default_factory=dict)

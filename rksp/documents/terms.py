@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,16 +70,7 @@ class Gate:
         Raises:
             InputError: One of them is none of these, or two contradict each other.
         """
-        text = asked if isinstance(asked, str) else ",".join(asked)
-        found = [one.strip() for one in text.split(",")]
-        bars = [_probability(one) for one in found if one not in _WORDS]
-        if len(bars) > 1 or ("never" in found and len(found) > 1):
-            raise InputError(
-                f"--fail-on {text!r:.200} contradicts itself; give one probability, or never alone."
-            )
-        level = None if "never" in found else "warning" if "warning" in found else "error"
-        bar = next(iter(bars), DEFAULT_BAR)
-        return cls(fail_on=text, bar=bar, level=level, stops_unknown="unknown" in found)
+        return _parsed(asked if isinstance(asked, str) else ",".join(asked))
 
     def is_at_least(self, other: Gate) -> bool:
         """Tell whether whatever fails the other gate fails this one too."""
@@ -103,6 +95,19 @@ class Gate:
     def reaches(self, level: str) -> bool:
         """Tell whether a finding of this level fails the gate."""
         return self.level is not None and LEVELS.index(level) >= LEVELS.index(self.level)
+
+
+@lru_cache(maxsize=64)  # every cell of a grid asks
+def _parsed(text: str) -> Gate:
+    found = [one.strip() for one in text.split(",")]
+    bars = [_probability(one) for one in found if one not in _WORDS]
+    if len(bars) > 1 or ("never" in found and len(found) > 1):
+        raise InputError(
+            f"--fail-on {text!r:.200} contradicts itself; give one probability, or never alone."
+        )
+    level = None if "never" in found else "warning" if "warning" in found else "error"
+    bar = next(iter(bars), DEFAULT_BAR)
+    return Gate(fail_on=text, bar=bar, level=level, stops_unknown="unknown" in found)
 
 
 def _probability(text: str) -> float:

@@ -30,7 +30,7 @@ from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import RawRun
 from rksp.recipe import Recipe
-from rksp.recipe.start import SCRATCH, Start, decide_start
+from rksp.recipe.start import SCRATCH, Start
 
 _WORSE_THAN_GUESSING = 0.5  # nats
 _DISORDERLY = "its losses do not follow the rate"
@@ -279,7 +279,7 @@ def _inputs(
     """Return the inputs of the model that answers for a run, or why none does, as a clause."""
     if shape is None and declared is None:
         return None, "no model is known; give --target"
-    choice = choose_model(recipe, decide_start(start, recipe=recipe))
+    choice = choose_model(recipe, start)
     if choice.model == "fine-tuning":
         if shape is None:
             known = definite(declared)

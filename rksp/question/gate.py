@@ -156,7 +156,7 @@ def _counts(gate: Gate, issue: Finding) -> bool:
     return gate.level is not None and (issue.code == RISK or gate.reaches(issue.level))
 
 
-def finished(
+def judged(
     report: ScoreReport,
     run: Run,
     terms: Terms,
@@ -199,9 +199,8 @@ def finished(
         }
     )
     changed = None if since is None else since(report)
-    report = summarized(
-        report.model_copy(update={"gate": judge(gate, report, changed), "baseline": changed})
-    )
+    told = judge(gate, report, changed)
+    report = report.model_copy(update={"gate": told, "baseline": changed})
     fails = {"error": "an error"}
     return report, tuple(
         f"{place} cannot ignore {one.code}, "

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.documents.terms import Terms
 from rksp.question.run import Run
-from rksp.recipe.start import decide_start
 from rksp.recipe_files.said.origin import Origin, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -21,12 +20,11 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.classifiers.edge_model import EdgePredictor
     from rksp.documents.options import MeasureOptions
     from rksp.documents.own_runs import HistoryReport
-    from rksp.documents.score import ComparisonReport, ScoreReport
+    from rksp.documents.score import ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
 
 Notes = tuple[str, ...]  # a line each
-Since = Callable[["ScoreReport"], "ComparisonReport"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +74,7 @@ class Question:
         model, read = learn(paths, self.source, self.run.recipe)
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
-        start = decide_start(self.source.start, recipe=self.run.recipe)
-        choice = choose_model(self.run.recipe, start)
+        choice = choose_model(self.run.recipe, self.source.start)
         is_of_tuning = choice.model == "fine-tuning"
         used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
         if not why and is_of_tuning not in used:
@@ -147,28 +144,38 @@ class Question:
         return self.finished(report, baseline)[0]
 
     def finished(
-        self, report: ScoreReport, baseline: ScoreReport | None = None
+        self,
+        report: ScoreReport,
+        baseline: ScoreReport | None = None,
+        command: Callable[[ScoreReport], str] | None = None,
     ) -> tuple[ScoreReport, Notes]:
         """Return a report with its findings, gate, comparison and summary, and what to say of it.
 
         Args:
             report: From `reported`.
             baseline: See `answer`.
+            command: Writes the command that comes next; default in the words of a new command line.
         """
         from rksp.question.compare import compare
-        from rksp.question.gate import finished, summarized
-        from rksp.question.next_step import next_step, written
+        from rksp.question.gate import judged, summarized
 
         since = None if baseline is None else partial(compare, baseline, strict=True)
-        report, notes = finished(report, self.run, self.terms, since)
-        if self.source.kind == "module":  # no command names it
-            return report, notes
+        report, notes = judged(report, self.run, self.terms, since)
+        following = (command or self._next_command)(report)
+        return summarized(report.model_copy(update={"next_command": following})), notes
+
+    def _next_command(self, report: ScoreReport) -> str:
+        """Return the command that comes next; empty for a module, which none can name."""
+        from rksp.question.next_step import next_step, written
+
+        if self.source.kind == "module":
+            return ""
         run = self.run
         typed = run.target if run.is_typed else run.named
         has_file = run.is_typed and bool(run.named)
-        step = next_step(report, target=typed, has_recipe_file=has_file, has_data=False)
-        command = written(step, run)
-        return summarized(report.model_copy(update={"next_command": command})), notes
+        return written(
+            next_step(report, target=typed, has_recipe_file=has_file, has_data=False), run
+        )
 
     def evaluated(
         self,

@@ -6,6 +6,7 @@ from collections import Counter
 
 from rksp.documents.answer import CertainFailure, Estimate, Untold
 from rksp.documents.files import FileRow, FilesReport
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.gate import deciding
 from rksp.question.said import odds
@@ -35,8 +36,8 @@ def blocks(report: FilesReport) -> list[page.Block]:
 
 
 def _row(row: FileRow) -> list[page.Words]:
-    assert row.report is not None
-    report, risk = row.report, deciding(row.report).risk
+    report = definite(row.report)
+    risk = deciding(report).risk
     chance: str = page.MISSING
     if isinstance(risk, Estimate | CertainFailure) and risk.probability_failed is not None:
         chance = odds(risk).removeprefix("P(failed) ")

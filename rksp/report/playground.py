@@ -29,7 +29,6 @@ from rksp.models.declared import Declared
 from rksp.recipe import Recipe, Schedule
 from rksp.recipe.optimizers.table import OPTIMIZERS as TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
-from rksp.recipe.start import decide_start
 from rksp.report.blocks import LIKELIHOOD
 from rksp.report.html import page
 
@@ -68,7 +67,7 @@ def playground(
     Raises:
         InputError: The model of the edge says nothing of this run, whatever is moved.
     """
-    choice = choose_model(recipe, decide_start(source.start, recipe=recipe))
+    choice = choose_model(recipe, source.start)
     reasons = [*choice.reasons, *uncovered(recipe)]
     if choice.model == "fine-tuning":
         reasons = ["it draws random initializations, and this run starts from trained weights"]

@@ -89,3 +89,15 @@ def test_the_table_of_a_terminal_is_whole_at_eighty_columns(folder: Path):
     done = run_rksp("score", str(folder), "--devices", "1")
     text = " ".join(done.stdout.split())
     assert "calm.yaml" in text and "RISK" in text and "Lower the learning rate" in text
+
+
+def test_a_repository_s_own_watcher_is_not_started(folder: Path):
+    spy = folder / "spy.sh"
+    spy.write_text(f"#!/bin/sh\ntouch {folder / 'ran'}\n")
+    spy.chmod(0o755)
+    git = ["git", "-C", str(folder)]
+    subprocess.run([*git, "config", "core.fsmonitor", str(spy)], check=True)
+    scored(str(folder))
+    assert not (folder / "ran").exists()
+    subprocess.run([*git, "status"], check=True, capture_output=True)
+    assert (folder / "ran").exists()  # where nobody forbids it, git starts it

@@ -56,6 +56,8 @@ def test_a_misspelt_word_in_the_table_of_keys_is_refused(old, new, said, monkeyp
 
 def test_the_table_of_keys_loads_as_it_is(monkeypatch):
     load_keys(KEYS, monkeypatch)
+    named = [(name, vars(home)) for home, names in registry._HOMES for name in names.split()]
+    assert [reader.reader_of(*one).name for one in named] == [name for name, _ in named]
 
 
 @pytest.mark.parametrize(
