@@ -24,8 +24,9 @@ from rksp.report.grid import grid_report
 
 _TARGET = "a tool's target"  # which runs no code of its own
 _HOW = (
-    "Before you launch a training run, score its run file. Launch only if `launch` is yes; if it is "
-    "caution or no, fix the file or apply `edits`, and score again; if it is unknown, ask a person."
+    "Before you launch a training run, score its run file. Launch only if `launch` is yes; if it "
+    "is caution or no, fix the file or apply `edits`, and score again; if it is unknown, ask a "
+    "person."
 )
 
 
