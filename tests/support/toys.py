@@ -201,8 +201,8 @@ TOYS = {
     "an optimizer": Toy(
         {"rksp/recipe/optimizers/optimizers.toml": _OPTIMIZER},
         _OPTIMIZER_SCORED,
-        "toy\nconfig cannot tell no labelled run has the optimizer 'toy'\n"
-        "response cannot tell no labelled run has the optimizer 'toy'",
+        "toy\nconfig cannot tell the labelled runs include no optimizer toy\n"
+        "response cannot tell the labelled runs include no optimizer toy",
     ),
     "a model type": Toy(
         {"rksp/models/families.toml": 'granite = "encoder of=bert overflows_fp16"\n'},
