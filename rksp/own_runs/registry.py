@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers import logs
+from rksp.own_runs.readers import binary, logs
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    *(logs.WANDB, logs.TENSORBOARD, logs.TRAINER_STATE),
-    *(logs.JSON, logs.TABLES, logs.TEXT_LOGS),
+    *(binary.WANDB, binary.TENSORBOARD),
+    *(logs.DOCUMENTS, logs.TABLES, logs.TEXT),
 )
 _TITLES = (
     "text logs, CSV, JSON Lines, JSON, Parquet, TensorBoard, W&B, what trainers and rksp record"
