@@ -16,6 +16,7 @@ from rksp.own_runs.interpret import is_rate, loss_among
 from rksp.own_runs.readers.records import (
     held_out_loss,
     is_held_out,
+    is_opposed,
     reward_among,
     training_loss,
 )
@@ -78,6 +79,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         grad_norm=None if norm is None else _at(curve.steps, norm),
         held_out=None if held_out is None else (held_out.steps, held_out.values),
         is_gain=is_gain,
+        is_opposed=reward is None and is_opposed(names),
     )
     return Story(
         raw=raw,

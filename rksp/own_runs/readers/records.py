@@ -312,6 +312,7 @@ _TERMS = frozenset(
     )
 )
 _PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
+_POLICY = frozenset(words("pg policy actor"))
 _LEARNS_BY_TRIAL = frozenset(
     words(
         "pg policy ppo grpo advantage advantages rollout completion completions episode ep clip "
@@ -356,6 +357,16 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
             is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
             ranked.append((bool(found & _TERMS), is_other, len(found), place, name))
     return min(ranked)[-1] if ranked else None
+
+
+_OPPONENTS = (frozenset(words("d dis disc discriminator critic")), frozenset(words("g gen generator")))
+
+
+def is_opposed(names: Iterable[str]) -> bool:
+    """Tell whether the losses among metrics are those of a policy, or of two that play a game."""
+    found = [tokens_of(name) for name in names if is_metric(name)]
+    is_game = all(any(tokens & side for tokens in found) for side in _OPPONENTS)
+    return is_game or any(tokens & _POLICY for tokens in found)
 
 
 def reward_among(names: Sequence[str]) -> str | None:
