@@ -102,6 +102,11 @@ class _Facts:
         return float(self.smooth[self.lowest])
 
     @property
+    def spread(self) -> float:
+        """Standard deviation from the smoothed curve."""
+        return float((self.values - self.smooth).std())
+
+    @property
     def learned(self) -> float:
         return float(max(self.values[0], np.median(self.values[:3])) - self.level)
 
@@ -165,8 +170,9 @@ def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
     lost: np.ndarray = ~np.isfinite(loss)
     later = np.flatnonzero(loss != 0.0)
     zeros = np.arange(len(loss)) > (later[-1] if len(later) else -1)
-    fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * np.nanmax(np.abs(loss[later]))
-    if zeros.sum() >= 2 and (fell_at_once or not len(later)):
+    sizes = np.abs(loss[np.isfinite(loss)])
+    fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * sizes.max(initial=0.0)
+    if zeros.sum() >= 2 and fell_at_once:
         lost |= zeros
     if norm is not None and len(norm) == len(loss):
         lost |= zeros & ~np.isfinite(norm)
@@ -242,8 +248,10 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     usual = max(_NOISE * facts.wobble, _HABIT * _wander(facts))
     has_learned = facts.learned > usual
     is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
-    if is_gain:
-        has_fallen = is_clear and rise > _FELL * facts.learned
+    if is_gain:  # most rewards of a record are alike, and few lie far off
+        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
+        if has_fallen and len(facts.values) < _SEEN:
+            return Fate.UNTOLD, 0
         return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
@@ -251,8 +259,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     quarter = facts.values[-max(2, len(facts.values) // 4) :]
     if (quarter > first).all() and facts.ended - first > 0.5 * abs(first):
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
-    is_high = rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level))
-    if is_clear and is_high:
+    if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
@@ -265,7 +272,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     if (above[3:] > limit).any():
         return Fate.SPIKE_RECOVERED, 0
     has_risen = facts.ended - first > max(facts.noise, _ROSE_A_LITTLE * abs(first))
-    may_rise = is_over and is_high and len(facts.values) < _SEEN
+    may_rise = is_over and rise > 0.5 * facts.learned and len(facts.values) < _SEEN
     return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
 
 

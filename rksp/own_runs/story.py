@@ -59,7 +59,9 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     Raises:
         InputError: It has no such curve.
     """
-    names = list(raw.curves)
+    # A term that is switched off stays at zero, and is not what was trained.
+    moving = [n for n, c in raw.curves.items() if c.values.any()]
+    names = moving or list(raw.curves)
     reward = reward_among(names) if metric is None else None
     known = loss_among(name for name in names if not is_held_out(name))
     held = held_out_loss(names)

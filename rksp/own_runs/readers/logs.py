@@ -141,14 +141,13 @@ def _pivoted(row: dict[str, object], path: Path) -> dict[str, object]:
     Without one it is named by its file. What is of one layer is no metric of the run.
     """
     value = next((name for name in ("value", "Value") if name in row), None)
-    if value is None or len(row) < 2:
-        return row
     name = next((row[column] for column in _LONG if isinstance(row.get(column), str)), None)
+    if value is None or (name is None and len(row) > len(_TRIPLE)):
+        return row
     if name is None:
         named = _OF_FILE.fullmatch(path.stem)
         name = named[1] if named and is_metric(named[1]) else value
-        return row if len(row) > 3 else row | {str(name): row[value]}  # noqa: PLR2004
-    counters: dict[str, object] = {key: row[key] for key in ("step", "epoch") if key in row}
+    counters = {key: row[key] for key in ("step", "Step", "epoch") if key in row}
     return counters if row.get("layer") else counters | {str(name): row[value]}
 
 

@@ -42,7 +42,7 @@ _NUMBER = re.compile(
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|Infinity|infinity))(?![A-Za-z_]*\d|\.\d)"
     r"(?:[ \t]*/[ \t]*(?P<of>\d[\d,]*))?"
 )
-_WORD = r"[A-Za-z_](?:[\w./-]*\w)?+"
+_WORD = r"(?<!\w)[^\W\d](?:[\w./-]*\w)?+"
 # A name and its sign of equality, at the end of what stands before a number.
 _NAME = re.compile(
     rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"\])]?"
@@ -308,7 +308,7 @@ _HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldo
 _TERMS = frozenset(
     words(
         "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
-        "reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth running"
+        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth running"
     )
 )
 _PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
@@ -384,5 +384,5 @@ def reward_among(names: Sequence[str]) -> str | None:
     for place, name in enumerate(names):
         found = tokens_of(name)
         if found & wanted and not found & barred:
-            ranked.append(("mean" not in found, len(found), place, name))
+            ranked.append((len(found - {"mean"}), "mean" not in found, place, name))
     return min(ranked)[-1] if ranked else None
