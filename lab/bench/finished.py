@@ -58,8 +58,10 @@ class Told:
         """Whether the class is right, or one that is as good."""
         wanted = Fate(self.label["outcome"])
         both = {wanted, self.fate}
-        return self.fate is wanted or both == _ALIKE[0] or (
-            both == _ALIKE[1] and (self.label.get("nonfinite") or 0) > 0
+        return (
+            self.fate is wanted
+            or both == _ALIKE[0]
+            or (both == _ALIKE[1] and (self.label.get("nonfinite") or 0) > 0)
         )
 
     @property
@@ -108,7 +110,7 @@ def summary(told: Sequence[Told]) -> str:
 
 def main(
     labels: Annotated[Path, typer.Argument(help="A file of labels; the logs lie beside it.")],
-    show: Annotated[bool, typer.Option("--all", help="Every log, not the wrong ones alone.")] = False,
+    show: Annotated[bool, typer.Option("--all", help="Show the right ones too.")] = False,
 ) -> None:
     """Print each log that is told wrongly, and how many are right."""
     told = tell(labels)

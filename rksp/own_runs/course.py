@@ -229,7 +229,7 @@ def _wander(facts: _Facts) -> float:
 
 
 def _falling(values: np.ndarray) -> np.ndarray:
-    """Return the closest curve that never rises, `[records]`: the min-max formula of Brunk (1955)."""
+    """Return the closest curve that never rises, `[records]`, by the min-max formula."""
     size = len(values)
     summed = np.concatenate([[0.0], np.cumsum(values)])
     first, last = np.arange(size)[:, None], np.arange(size)[None, :]

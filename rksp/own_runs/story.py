@@ -16,6 +16,7 @@ from rksp.own_runs.interpret import is_rate, loss_among
 from rksp.own_runs.readers.records import (
     held_out_loss,
     is_held_out,
+    is_metric,
     is_opposed,
     reward_among,
     training_loss,
@@ -61,7 +62,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     """
     # A term that is switched off stays at zero, and is not what was trained.
     moving = [n for n, c in raw.curves.items() if c.values.any()]
-    names = moving or list(raw.curves)
+    names = moving if any(map(is_metric, moving)) else list(raw.curves)
     reward = reward_among(names) if metric is None else None
     known = loss_among(name for name in names if not is_held_out(name))
     held = held_out_loss(names)

@@ -35,12 +35,13 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
     try:
         while place < len(message):
             key, place = _varint(message, place)
-            value, place = _varint(message, place) if key & 7 in (_VARINT, _SIZED) else (0, place)
-            if key & 7 != _VARINT:
-                size = {_EIGHT: 8, _FOUR: 4, _SIZED: value}[key & 7]
-                value, place = message[place : place + size], place + size
-            found.setdefault(key >> 3, []).append(value)
-    except (IndexError, KeyError):
+            size = {_EIGHT: 8, _FOUR: 4}.get(key & 7, 0)
+            if key & 7 in (_VARINT, _SIZED):
+                size, place = _varint(message, place)
+            values = found.setdefault(key >> 3, [])
+            values.append(size if key & 7 == _VARINT else message[place : place + size])
+            place += 0 if key & 7 == _VARINT else size
+    except IndexError:
         pass
     return found
 

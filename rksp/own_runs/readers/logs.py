@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
@@ -120,15 +120,21 @@ def _read_table(path: Path) -> Iterator[RawRun]:
 
 
 def _read_damaged(path: Path) -> Iterator[RawRun]:
-    """Yield what can be read as text of a table that a process was killed within.
+    """Yield what can be read of a table that a process was killed within.
 
     Raises:
         InputError: Nothing can; as reading the table does.
     """
-    found = list(_read_text(path)) if path.suffix.lower() != ".parquet" else []
-    if not any(run.curves for run in found):
+    text = read_text(path, PAST_RUN) if path.suffix.lower() != ".parquet" else ""
+    rows = list(_objects(text))
+    run = _course(
+        path,
+        Records.of(map(flat, rows)) if rows else read_lines(lines_of(text)),
+        said=settings_beside(path.parent),
+    )
+    if not run.curves:
         read_rows(path)
-    yield from found
+    yield run
 
 
 _LONG = ("quantity", "metric", "variable", "key", "tag")  # columns that name what a row measures
@@ -147,7 +153,7 @@ def _pivoted(row: dict[str, object], path: Path) -> dict[str, object]:
     if name is None:
         named = _OF_FILE.fullmatch(path.stem)
         name = named[1] if named and is_metric(named[1]) else value
-    counters = {key: row[key] for key in ("step", "Step", "epoch") if key in row}
+    counters: dict[str, object] = {key: row[key] for key in ("step", "Step", "epoch") if key in row}
     return counters if row.get("layer") else counters | {str(name): row[value]}
 
 
@@ -221,12 +227,11 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the innermost objects in a text that are whole."""
-    for found in _OBJECT.finditer(text):
-        try:
-            yield json.loads(found[0])
-        except ValueError:
-            continue
+    """Yield the objects in a text that are whole: its lines, else the innermost ones."""
+    lines = [line for line in text.splitlines() if line[:1] == "{" and line.rstrip()[-1] == "}"]
+    for part in lines or (found[0] for found in _OBJECT.finditer(text)):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield json.loads(part)
 
 
 def _rows_of(data: object, depth: int) -> list[dict[str, object]]:

@@ -42,7 +42,7 @@ _NUMBER = re.compile(
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|Infinity|infinity))(?![A-Za-z_]*\d|\.\d)"
     r"(?:[ \t]*/[ \t]*(?P<of>\d[\d,]*))?"
 )
-_WORD = r"(?<!\w)[^\W\d](?:[\w./-]*\w)?+"
+_WORD = r"(?<!\w)(?<!--)[^\W\d](?:[\w./-]*\w)?+"
 # A name and its sign of equality, at the end of what stands before a number.
 _NAME = re.compile(
     rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"\])]?"
@@ -208,7 +208,7 @@ def _row(line: str) -> tuple[dict[str, float], int]:
             pending = next((w for w in _PHRASE.split(named["name"].lower()) if is_metric(w)), "")
         is_bare = aside and is_metric(name) and not is_held_out(name)
         row.setdefault(aside + name if is_bare else name, value)
-    if not aside and "step" not in row and not any(n in row for n in _SHORT_COUNTERS - set(_EPOCHS)):
+    if not aside and row.keys().isdisjoint(_SHORT_COUNTERS - set(_EPOCHS)):
         for count in _PROGRESS.finditer(line):
             if not _NAME.search(line[: count.start()][-120:]):
                 row["step"], planned = float(count[1]), int(count[2])
@@ -308,7 +308,8 @@ _HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldo
 _TERMS = frozenset(
     words(
         "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
-        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth running"
+        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth "
+        "running"
     )
 )
 _PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
@@ -359,13 +360,13 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
     return min(ranked)[-1] if ranked else None
 
 
-_OPPONENTS = (frozenset(words("d dis disc discriminator critic")), frozenset(words("g gen generator")))
+_OPPONENTS = tuple(map(words, ("d dis disc discriminator critic", "g gen generator")))
 
 
 def is_opposed(names: Iterable[str]) -> bool:
     """Tell whether the losses among metrics are those of a policy, or of two that play a game."""
     found = [tokens_of(name) for name in names if is_metric(name)]
-    is_game = all(any(tokens & side for tokens in found) for side in _OPPONENTS)
+    is_game = all(any(tokens & {*side} for tokens in found) for side in _OPPONENTS)
     return is_game or any(tokens & _POLICY for tokens in found)
 
 
