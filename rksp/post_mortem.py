@@ -392,7 +392,18 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
     """Return the settings that differ: of the failed run, and of the other."""
-    names = [name for name in bad.raw.said if not is_bookkeeping(name)]
+    own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
+    names = [
+        name
+        for name, value in bad.raw.said.items()
+        if not is_bookkeeping(name) and not is_rate(name) and not str(value).startswith(own)
+    ]
     rates = {"learning rate": (_peak(bad), _peak(good))}
     pairs = {n: (bad.raw.said[n], good.raw.said.get(n)) for n in names} | rates
-    return {n: (str(a)[:80], str(b)[:80]) for n, (a, b) in pairs.items() if a != b}
+    return {n: (_setting(a), _setting(b)) for n, (a, b) in pairs.items() if a != b}
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return "none that is stated"
+    return short(value) if isinstance(value, float) and math.isfinite(value) else str(value)[:80]
