@@ -257,7 +257,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
     quarter = facts.values[-max(2, len(facts.values) // 4) :]
-    far = max(0.5 * abs(first), facts.noise)
+    far = min(max(0.5 * abs(first), facts.noise), abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
     if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
