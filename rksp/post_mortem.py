@@ -91,7 +91,6 @@ def why(
 
 
 def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
-    """Yield the course of every run that was logged over steps."""
     for raw in raws:
         if raw.curves:
             with contextlib.suppress(InputError):
@@ -238,7 +237,6 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
 
 
 def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
-    """Return the document of a course, with its curves and its sentences."""
     found = story.course
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
@@ -300,7 +298,6 @@ _TOLD = {
 
 
 def _told(story: Story) -> Iterator[str]:
-    """Yield what happened, and what moved first."""
     found = story.course
     of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
@@ -356,7 +353,6 @@ def _checkpoint(story: Story, last: float) -> str:
 
 
 def _cause(course: CourseReport, rate: RateReport | None) -> str:
-    """Say whether the rate is the cause, and what to do."""
     value = course.learning_rate
     if rate is None or value is None or rate.do_not_exceed is None:
         return (

@@ -66,7 +66,6 @@ def past(report: RunsReport) -> list[page.Block]:
 
 
 def _head(report: RunsReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the title and the answer."""
     history = report.history
     if len(report.courses) == 1 and history is None:
         one = report.courses[0]
