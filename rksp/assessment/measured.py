@@ -9,7 +9,7 @@ from typing import Any
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
-from rksp.classifiers.lines import ALIKE
+from rksp.classifiers.lines import alike
 from rksp.ground.model import definite
 from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, ResponseProfile
 from rksp.recipe import Recipe
@@ -57,7 +57,7 @@ def _shown_by_blocks(evidence: Evidence) -> dict[str, Any]:
     placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
     if placed is None or placed.norm is None:
         return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}
-    return placed.kind | ({"alike": ALIKE.get(placed.design, ())} if is_bare else {})
+    return placed.kind | ({"alike": alike(placed.design)} if is_bare else {})
 
 
 def _vocabulary(evidence: Evidence) -> int:
