@@ -154,7 +154,6 @@ def make_probe(
 
 
 def _windows(ids: Tensor, count: int, length: int, seed: int) -> Tensor:
-    """Return tokens from evenly spaced places and the one after each, `[count, length + 1]`."""
     generator = torch.Generator().manual_seed(seed)
     room = len(ids) - length
     start = int(torch.randint(0, max(1, room // count), (1,), generator=generator))
@@ -269,7 +268,6 @@ def _images(config: Any, count: int | None, seed: int) -> Probe:
 
 
 def _setting(config: Any, name: str) -> Any:
-    """Return a setting of a configuration, or else of the first part that has it."""
     parts = [config, *(getattr(config, part, None) for part in _PARTS)]
     found = (getattr(part, name, None) for part in parts)
     return next((value for value in found if value is not None), None)

@@ -166,7 +166,6 @@ def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str,
 
 
 def _is_module(target: object) -> TypeGuard[nn.Module]:
-    """Tell whether a target is a module; who has one has loaded torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(target, torch.nn.Module)
 

@@ -88,7 +88,6 @@ def _one(key: str, wanted: Any, facts: Facts) -> Answer:
 
 
 def _any(key: str, wanted: Any, fact: Fact) -> bool | None:
-    """Return whether one of the values of a fact is wanted."""
     choices = wanted if isinstance(wanted, list) else [wanted]
     found = [_matches(key, choice, value) for choice in choices for value in fact.values]
     return True if True in found else None if None in found else False

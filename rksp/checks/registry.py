@@ -66,7 +66,6 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
 
 def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
-    """Return the observations of all checks that read no learning rate."""
     of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
     if of_recipe not in seen:
         if of_model not in seen:
@@ -76,7 +75,6 @@ def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
-    """Return the observations of the checks that read this much of the evidence."""
     return tuple(
         (check, observation)
         for check in _ready(evidence.held, reads)
@@ -86,7 +84,6 @@ def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
 
 @cache
 def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
-    """Return the checks that read this much and whose needs are met, by code."""
     return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
 
 
@@ -127,7 +124,6 @@ def blamed_field(code: str) -> str:
 
 
 def _advice(seen: Observation, lower: str) -> str | None:
-    """Return the fix of a finding about the learning rate: one advice for the whole report."""
     if seen.rate is None:
         return None
     return f"{lower}." if seen.fix is None else f"{seen.fix}, or {lower[0].lower()}{lower[1:]}."
@@ -200,14 +196,12 @@ def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[No
 
 
 def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:
-    """Return True if the longest beginning that matches a code was selected."""
     selected = max((len(start) for start in chosen if code.startswith(start)), default=-1)
     ignored = max((len(start) for start in left_out if code.startswith(start)), default=-1)
     return (selected >= 0 or not chosen) and ignored < max(selected, 0)
 
 
 def _code(text: str, whole: bool = False) -> str:
-    """Return the code of a check's code or name, or the shared beginning of several codes."""
     if not whole and text.upper().startswith("RKSP"):
         start = text.upper()
         if any(check.code.startswith(start) for check in CHECKS):

@@ -178,7 +178,6 @@ def make_ladder(
 def _described(
     source: ModelSource, recipe: Recipe, seed: int
 ) -> tuple[EdgeInputs | FineTuningInputs, Shape]:
-    """Return the inputs of the model that answers, and what a record says of the model."""
     declared = Declared(source.config, source.task)
     start = decide_start(source.start, recipe=recipe)
     if not start.is_scratch:
@@ -279,7 +278,6 @@ def _trained(
 
 
 def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:
-    """Label the runs by their final losses, as far as the labels of the task leave to learn."""
     losses = (row["final_loss"] for row in rows)
     finals = [float(one) if isinstance(one, int | float) else math.nan for one in losses]
     ends = [np.array([loss]) for loss in finals]

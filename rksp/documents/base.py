@@ -139,7 +139,6 @@ def _is_finite(content: dict[str, Any]) -> bool:
 
 
 def _finite(value: Any, path: str, missing: list[str]) -> Any:
-    """Replace numbers that are not finite by None, and note where they were."""
     if isinstance(value, dict):
         return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
     if isinstance(value, list | tuple):

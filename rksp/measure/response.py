@@ -61,7 +61,6 @@ def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> Respo
 def _dropped_sizes(
     model: nn.Module, same: Batch, params: list[nn.Parameter]
 ) -> dict[int, GradientSize] | None:
-    """Return the size of each parameter's gradient; None if one came in several pieces."""
     sizes: dict[int, GradientSize] = {}
     in_pieces, dropped = set(), 0
 
@@ -218,7 +217,6 @@ def _kept(output: Tensor | None) -> Tensor | None:
 
 
 def _change(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """Return the difference in place of `before`; None where a model shows nothing."""
     return None if after is None or before is None else before.sub_(after)
 
 
@@ -380,7 +378,6 @@ def _step(
     weight: Tensor,
     gradient: Tensor,
 ) -> Tensor:
-    """Take one optimizer step with one weight; return the change per unit rate."""
     parameter = nn.Parameter(weight.detach().clone())
     parameter.grad = gradient
     with torch.enable_grad():

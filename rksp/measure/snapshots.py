@@ -132,8 +132,6 @@ def collect(
 
 
 class _Reader:
-    """The hooks on the blocks of all chains, and their results."""
-
     def __init__(
         self,
         consume: Callable[[LayerTransition], None],
@@ -171,7 +169,6 @@ class _Reader:
     def _after(
         self, chain: Chain, offset: int, block: Any, args: Any, kwargs: Any, output: Any
     ) -> None:
-        """Hand over the transition of a block."""
         layer, x, rows = self._open.pop()
         y = _pick(chain, definite(chain.read_output(output)), rows)
         self.states, self.width = x.shape
@@ -194,7 +191,6 @@ def _pick(chain: Chain, tensor: Tensor, rows: Tensor | None) -> Tensor:
 def _choose(
     chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None
 ) -> Tensor | None:
-    """Return the rows of the flattened states to keep; None for all."""
     lead, length = chain.states(tensor).shape[:2]
     rows = None
     if mask is not None and not bool(mask.bool().all()):
@@ -258,7 +254,6 @@ def _forward_stats(
 
 
 def _tokens(inputs: Any) -> Tensor | None:
-    """Return the tokens of a batch `[batch, length]`; None where something else goes in."""
     tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
@@ -326,7 +321,6 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
 
 
 def _lacking(model: nn.Module, given: Mapping[str, object]) -> list[str]:
-    """Return the names of what a model must be shown and is not."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters
     lacking = [
@@ -342,7 +336,6 @@ def _lacking(model: nn.Module, given: Mapping[str, object]) -> list[str]:
 
 
 def _judged(model: nn.Module, batch: Batch, failures: Sequence[BaseException]) -> Pass:
-    """Run a batch that brings its own loss."""
     try:
         return definite(batch.objective)(model, batch)
     except Exception as error:  # code of the user, which may raise anything

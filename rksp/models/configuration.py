@@ -164,7 +164,6 @@ def declared_config(
 def _merged(
     config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
-    """Apply overrides to the settings that a configuration was made of."""
     merged = settable(config).merged(settings, overrides)
     check_sizes(merged)
     return merged

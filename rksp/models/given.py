@@ -200,7 +200,6 @@ def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
 
 
 def _as_tensors(given: Any) -> Any:
-    """Return a batch of tensors: the first of a loader, and arrays of numpy as tensors."""
     if isinstance(given, DataLoader):
         with torch.random.fork_rng(devices=[]):
             return _as_tensors(next(iter(given)))
@@ -214,7 +213,6 @@ def _as_tensors(given: Any) -> Any:
 
 
 def _can_be_cut(model: nn.Module, batch: Batch) -> bool:
-    """Tell whether a model that runs on a batch also runs on its first example."""
     with left_as_found(model), evaluating(model), torch.no_grad():
         return _runs(model, batch.rows(0, 1)) or not _runs(model, batch)
 
@@ -228,7 +226,6 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
 
 
 def _shown_by(model: nn.Module) -> dict[str, Any]:
-    """Return the fields of the recipe that a module shows, by name."""
     shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
     optimizer = own_optimizer(model) if is_lightning(model) else None
     if optimizer is not None:
@@ -239,7 +236,6 @@ def _shown_by(model: nn.Module) -> dict[str, Any]:
 
 
 def _sizes_of(batch: Batch) -> dict[str, Any]:
-    """Return the fields of the recipe that a batch shows, by name."""
     tokens = tokens_of(batch.inputs)
     length = {} if tokens is None else {"sequence_length": max(2, tokens.shape[1])}
     return {"batch_size": batch.count} | length
@@ -302,7 +298,6 @@ def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
 
 
 def _task(known: Any | None) -> Task:
-    """Return the task of a model of Hugging Face; without one, it is another."""
     if known is None:
         return "other"
     config, name = known.config, type(known).__name__
@@ -435,12 +430,10 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
 
 
 def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> bool:
-    """Tell whether a `forward` takes a dict's entries by name, and not the dict as a whole."""
     return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
 def _own_loss(output: Any) -> Tensor | None:
-    """Return the loss that the model returned: `.loss`, `["loss"]`, or a scalar of a tuple."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None and isinstance(output, tuple | list):
         scalars = (t for t in output if isinstance(t, Tensor) and t.is_floating_point())
@@ -449,7 +442,6 @@ def _own_loss(output: Any) -> Tensor | None:
 
 
 def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
-    """Compute the loss from the target, or from the next token."""
     if output is None:
         raise InputError(f"The model returns no floating tensor to compute a loss from; {_HOW}.")
     target = batch.labels

@@ -174,7 +174,6 @@ def other_head(architectures: object) -> str | None:
 
 
 def _text_tower(config: object) -> object | None:
-    """Return the text part of a configuration that also has an image or audio part."""
     others = ("vision_config", "audio_config")
     has_other = any(getattr(config, name, None) is not None for name in others)
     return getattr(config, "text_config", None) if has_other else None
@@ -195,7 +194,6 @@ def _of_two_towers(
 
 
 def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether the configuration is of a model without a head, such as `BertModel`."""
     classes = own.get(_BASE, ())
     return (
         isinstance(architectures, list)

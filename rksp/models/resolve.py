@@ -179,7 +179,6 @@ def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -
 
 
 def _from_published(known: Published, request: Request) -> ModelSource:
-    """Make the source of a published configuration, whose trained weights are not at hand."""
     source = _from_settings(request, "hub", copy.deepcopy(known.settings))
     notes = (known.note(request.target), *source.notes)
     source = replace(source, shape_from=known.origin, notes=notes)
@@ -188,7 +187,6 @@ def _from_published(known: Published, request: Request) -> ModelSource:
 
 
 def _start(target: str, kind: Kind, folder: Path | None) -> Start:
-    """Return what a target holds by itself."""
     if folder is not None:
         return Start(kind="stored", because="its folder holds weights")
     if kind != "model_type":
@@ -321,7 +319,6 @@ def stored_settings(
 
 
 def _config_file(path: Path) -> tuple[Path, Path | None]:
-    """Return the configuration that a path means, and the folder that may hold its weights."""
     if path.suffix == ".safetensors":
         path = path.parent
     return (path / "config.json", path) if path.is_dir() else (path, None)
@@ -431,7 +428,6 @@ def _from_settings(
 def _configured(
     request: Request, settings: dict[str, Any], remote: Path | None, needs_code: bool
 ) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return the configuration, its settings, and notes for the user, a sentence each."""
     target, overrides = request.target, request.overrides
     if remote is not None:
         note = "Code that came with the model was run (--trust-remote-code)."
@@ -457,8 +453,6 @@ Maker = Callable[[], "nn.Module"]
 def _makers(
     chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
 ) -> tuple[Maker, Maker]:
-    """Return two builders of the model: with its weights, if it has a folder, and without."""
-
     def construct() -> nn.Module:
         return make(chosen) if folder is None else _load(chosen, folder, is_fresh)
 

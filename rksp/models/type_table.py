@@ -78,7 +78,6 @@ class Common:
 
 @cache
 def _lines() -> dict[str, str]:
-    """Return each row's unparsed JSON by model type; the common part is under ""."""
     text = files("rksp.models").joinpath(FILE).read_text("utf-8")
     return dict(line.split("\t", 1) for line in text.splitlines())
 
@@ -252,7 +251,6 @@ def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
 
 
 def _is_usual(name: str, value: Any, default: Any) -> bool:
-    """Tell whether a value is one that every type stores as it is."""
     if name.endswith("_token_id"):
         return value is None or _is_list(value) or (_is_int(value) and value >= 0)
     if isinstance(value, bool) or isinstance(default, bool):
@@ -322,7 +320,6 @@ def _whole(value: float) -> float:
 
 
 def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
-    """Tell whether a given value may stand in the place of a computed one."""
     if row.rules[name][0] == "cycle":
         return given == computed
     return _is_int(given) and given > 0 and name not in row.unsure
@@ -339,7 +336,6 @@ def _part(default: Any, given: Any, *, is_fixed: bool) -> TableConfig | None:
 
 
 def _divides(row: TypeRow, state: Mapping[str, Any]) -> bool:
-    """Tell whether every width that its heads divide by default is still divided by them."""
     for width in WIDTHS:
         for heads in HEADS:
             sizes: list[Any] = [

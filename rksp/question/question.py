@@ -165,7 +165,6 @@ class Question:
         return summarized(report.model_copy(update={"next_command": following})), notes
 
     def _next_command(self, report: ScoreReport) -> str:
-        """Return the command that comes next; empty for a module, which none can name."""
         from rksp.question.next_step import next_step, written
 
         if self.source.kind == "module":

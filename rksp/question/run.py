@@ -282,7 +282,6 @@ class Run:
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
     def _text(self) -> RunText:
-        """Return the text of the run file, or an empty one that says what was typed."""
         from rksp.recipe_files.said.edits import RunText
 
         known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
@@ -420,7 +419,6 @@ def holds_a_run(name: str) -> bool:
 
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return typed fields by their own names."""
     return {field_of(Recipe, name): value for name, value in fields.items()}
 
 

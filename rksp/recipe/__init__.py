@@ -53,7 +53,6 @@ _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
 def _optimizer(value: Any) -> Any:
-    """Return the name of a class of optimizers, such as `torch.optim.AdamW`, or of `AdamW`."""
     if isinstance(value, str) and any(spec.name == value.lower() for spec in OPTIMIZERS):
         return value.lower()
     if not isinstance(value, type):
@@ -71,7 +70,6 @@ def in_steps(fields: Mapping[str, Any], steps: object) -> dict[str, Any]:
 
 
 def _sane_rate(value: Any) -> Any:
-    """Refuse a rate that no optimizer takes; mostly the sign of its exponent is missing."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value > _HIGHEST:
         nearby = f"{value:.0e}".replace("e+0", "e-").replace("e+", "e-")
         raise ValueError(f"no optimizer trains above {_HIGHEST:g}; did you mean {nearby}?")
@@ -79,14 +77,12 @@ def _sane_rate(value: Any) -> Any:
 
 
 def _entries(value: Any) -> Any:
-    """Split the text `a,b` into a tuple."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
 def _ramp(value: Any) -> Any:
-    """Split the text `0:16,1000:32` into pairs of first step and sequences."""
     if isinstance(value, str):
         return tuple(tuple(part.split(":", 1)) for part in _entries(value))
     return () if value is None else value

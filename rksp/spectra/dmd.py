@@ -348,7 +348,6 @@ def _measure(
 
 
 def _sums(states: DistinctStates) -> dict[str, float]:
-    """Compute squared Frobenius norms of inputs and updates, centered and raw."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean
@@ -377,7 +376,6 @@ def _outside(
 
 
 def _ratio(above: float, below: float, *, floor: float = 0.0) -> float | None:
-    """Return the root of a ratio of squares; None if the denominator is zero or round-off."""
     return math.sqrt(above / below) if below > 1e-24 * floor and below > 0.0 else None
 
 

@@ -163,7 +163,6 @@ def _of_response(response: ResponseProfile) -> dict[str, float | None]:
 
 
 def _crossing(points: tuple[ResponsePoint, ...], level: float) -> float | None:
-    """Return log10 of the rate at which the change of the loss first rises past a level."""
     for left, right in pairwise(points):
         before, after = left.fresh, right.fresh
         if after < level:

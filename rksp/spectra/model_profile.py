@@ -77,7 +77,6 @@ def _judged_as(model: nn.Module) -> str:
 
 
 def _blocks_do(spectra: SpectralProfile, placed: Placement | None) -> str:
-    """Return what the spectra mean, in one line: how much a block adds, and why."""
     gain = spectra.aggregates.get("energy_gain", {}).get("mean")
     grows = (
         "The blocks have"

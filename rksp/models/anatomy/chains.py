@@ -168,7 +168,6 @@ def find_chains(
 
 
 def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
-    """Record what enters and leaves every child of every list, in the order of the calls."""
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
         for index, child in enumerate(listing.children):

@@ -95,7 +95,6 @@ class OptimizerSpec:
 
 
 def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
-    """Read a row; each of its facts is true."""
     where = f"optimizers.toml [{name}]"
     row = row | dict.fromkeys(row.pop("facts", ()), True)
     row |= {key: _function(row[key], where) for key in ("make", "by_rows") if key in row}
@@ -107,7 +106,6 @@ def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
 
 
 def _function(said: str | dict[str, Any], where: str) -> Any:
-    """Return the function of `makers` of this name, or `made` with these options."""
     if isinstance(said, str):
         known_word(said, vars(makers), where=where, noun="function")
         return getattr(makers, said)

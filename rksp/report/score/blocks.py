@@ -104,7 +104,6 @@ def _headline(report: ScoreReport, risk: Answer) -> str:
 
 
 def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the chance to fail, the three rates and what moved them, or why there is no answer."""
     risk = seed.risk
     if isinstance(risk, Untold):
         for reason in risk.reasons:
@@ -164,7 +163,6 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
 
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
-    """Yield what failed the gate, which settings were not read, and what was assumed."""
     if report.gate and report.gate.failed:
         keys = (part for key in report.gate.issues for part in (", ", page.Code(key)))
         yield page.Sentence(

@@ -158,7 +158,6 @@ def risk_curve(
 
 
 def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
-    """Draw a tint over the rates up to the one not to exceed."""
     if safe is None:
         return ""
     left, right = across.start, across(safe)
@@ -168,7 +167,6 @@ def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
 
 
 def _range(risk: Estimate, marked: list[float]) -> tuple[float, float]:
-    """Return whole decades that contain the marks and the rise of the curve."""
     rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
     wanted = [*rises, *marked] or [1e-5, 1e-1]
     ends = risk.curve[0][0], risk.curve[-1][0]

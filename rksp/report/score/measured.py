@@ -120,7 +120,6 @@ def measured(seed: SeedReport) -> list[Measured]:
 
 
 def _beyond(word: str, value: float) -> str:
-    """Say that a number is outside the range of 98 of 100 labelled models; empty if it is not."""
     column, of = _LABELLED.get(word, ("", float))
     ends = load_edge_model().measured_ranges.get(column)
     if ends is None:

@@ -63,7 +63,6 @@ class Scale:
 
 
 def _continued(line: Text, width: int) -> Iterator[Text]:
-    """Break a command as a shell reads it on: before an option, after a backslash."""
     shown = ""
     for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
         if shown and cell_len(f"{shown} {part} \\") > width:
@@ -82,7 +81,6 @@ def render(report: ScoreReport) -> Group:
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
-    """Yield the verdict with its reason and its probability, or with what is missing."""
     target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
     title = (report.verdict.upper(), STYLES.get(report.verdict, DOUBTFUL))
@@ -110,7 +108,6 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
 
 
 def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
-    """Yield the three rates with their letters, and the scale; nothing that is unreliable."""
     if isinstance(risk, FromPublished):
         yield _line(f"  start here {words.rate(risk.start_here)}, the middle of the published runs")
     if not isinstance(risk, Estimate):
@@ -129,7 +126,6 @@ def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
 
 
 def _scale(report: ScoreReport, risk: FromEdge | FromFineTuning, length: int) -> Text:
-    """Draw the three rates and the recipe's on one logarithmic scale; none hides another."""
     rates = risk.start_here, risk.do_not_exceed, risk.likely_edge, report.recipe.learning_rate
     marks = dict(zip("SXE●", rates, strict=True))
     known = {mark: math.log10(rate) for mark, rate in marks.items() if rate}
@@ -148,7 +144,6 @@ def _scale(report: ScoreReport, risk: FromEdge | FromFineTuning, length: int) ->
 
 
 def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
-    """Yield the main finding, the assumptions and those that decide, and what to do next."""
     yield from _finding(report)
     decisive = words.decisive(report, seed) if report.assumed else ""
     yield from _notes(words.noise(report), words.unread(report), decisive, style="")
@@ -163,7 +158,6 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
 
 
 def _finding(report: ScoreReport) -> Iterator[Line]:
-    """Yield the finding that matters most, its fix, and how many more there are."""
     if not report.findings:
         return
     first, *others = words.ordered(report)
@@ -177,7 +171,6 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 
 def _notes(*said: str, style: str = "dim") -> Iterator[Line]:
-    """Yield a line of each that is not empty."""
     return (_line(Text(f"  {one}", style=style)) for one in said if one)
 
 

@@ -142,7 +142,6 @@ class Result:
 
 
 def _in_python(assumed: str) -> str:
-    """Return the line of assumptions with fields of `recipe` in place of options."""
     said, _, options = assumed.partition("; pass ")
     names = {flag_of(name): name for name in Recipe.model_fields}
     fields = [names[option] for option in options.split(", ") if option in names]
