@@ -311,12 +311,12 @@ class ModelSettings:
         known: Value by name, complete with its defaults, nested.
         renamed: Other name → name that the model type accepts too: `hidden_size` for GPT-2's
             `n_embd`.
-        has_weights: The target has stored weights, which fit its own settings only.
+        is_stored: The target has stored weights, which fit its own settings only.
     """
 
     known: Mapping[str, Any]
     renamed: Mapping[str, str] = field(default_factory=dict)
-    has_weights: bool = False
+    is_stored: bool = False
 
     def __contains__(self, name: str) -> bool:
         is_group = name == "dropout" and bool(self.dropouts)

@@ -294,7 +294,7 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
     return replace(
         found,
         known={k: v for k, v in found.known.items() if k not in _NOT_SHAPE and not acts(k)},
-        has_weights=folder is not None and any(folder.glob("*.safetensors")),
+        is_stored=folder is not None and any(folder.glob("*.safetensors")),
     )
 
 
@@ -386,7 +386,7 @@ def _from_settings(
     architectures, whole = settings.get("architectures"), replace(request, counts=True)
     counted = partial(_from_settings, whole, kind, settings, folder=folder, remote=remote)
     is_fresh = folder is not None and task is not None and has_fresh_head(task, architectures)
-    choices = partial(choose, target, config, architectures, has_weights=folder is not None)
+    choices = partial(choose, target, config, architectures, is_stored=folder is not None)
     if isinstance(config, TableConfig):
         chosen = choices(heads=_heads, task=task)
         makers: tuple[Maker, Maker] = (

@@ -16,6 +16,7 @@ from rksp.documents.answer import (
 )
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.documents.verdict import Verdict
+from rksp.question import said as phrases
 from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import blocks as page
@@ -95,12 +96,12 @@ def _headline(report: ScoreReport, risk: Answer) -> str:
         is_asked = risk.verdict is Verdict.CANNOT_TELL
         return "No data support an answer" if is_asked else "The risk was not assessed"
     if isinstance(risk, FromPublished):
-        return words.sentence(words.published(report, risk))
+        return words.sentence(phrases.published(report, risk))
     if risk.probability_failed is not None:
         return f"{page.likelihood(risk.probability_failed).capitalize()} to fail"
     if isinstance(risk, CertainFailure):
         return "No learning rate trains this model"
-    return f"Start at a learning rate of {words.rate(risk.start_here)}"
+    return f"Start at a learning rate of {phrases.rate(risk.start_here)}"
 
 
 def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
@@ -115,7 +116,7 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
         yield page.Sentence(_odds(risk, number))
     head = ("Learning rate", "Value", "Meaning")
     yield page.Table(head, list(_rates(report, risk, number)), look="figures")
-    for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
+    for sentence in filter(None, (risk.counterfactual, phrases.margin(report, risk))):
         yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
     adds = risk.measuring_adds if isinstance(risk, FromFineTuning) else []

@@ -90,13 +90,11 @@ def _past(report: ScoreReport, risk: Estimate) -> list[tuple[float, bool]]:
     if report.own_runs is None or risk.learned is None:
         return []
     expected = risk.likely_edge / 10**risk.learned.edge_shift
-    is_of_tuning = isinstance(risk, FromFineTuning)
+    tunes = isinstance(risk, FromFineTuning)
     return [
         (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
         for ladder in report.own_runs.ladders
-        if ladder.likely_edge is not None
-        and not ladder.unused
-        and ladder.is_of_tuning == is_of_tuning
+        if ladder.likely_edge is not None and not ladder.unused and ladder.is_of_tuning == tunes
         for run in ladder.runs
         if run.label not in ("unknown", "unfinished")
     ]

@@ -10,7 +10,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.answer import FromEdge, FromFineTuning
 from rksp.documents.score import SeedReport
 from rksp.ground.text import short
-from rksp.report import words
+from rksp.question import said as phrases
 from rksp.report.glossary import find_word
 
 RANGE_NOTE = (
@@ -142,7 +142,7 @@ def change(seed: SeedReport) -> str:
     if before.likely_edge is None or not isinstance(after, FromEdge):
         if before.likely_edge is None and not isinstance(after, FromEdge):
             return ""
-        had = words.rate(before.likely_edge)
+        had = phrases.rate(before.likely_edge)
         told = "measuring told what the configuration could not"
         return told if before.likely_edge is None else f"the configuration had said E {had}"
     factor = after.likely_edge / before.likely_edge

@@ -15,7 +15,8 @@ from rich.text import Text
 from rksp.documents.answer import Answer, Estimate, FromEdge, FromFineTuning, FromPublished, Untold
 from rksp.documents.score import ScoreReport, SeedReport
 from rksp.ground.flags import count
-from rksp.ground.text import one_line, short
+from rksp.ground.text import one_line, percent, short
+from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.score.measured import change
@@ -102,19 +103,21 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     elif rate is None:
         said = f"{trained} {steps}; no learning rate was given"
     else:
-        diverging = words.diverging(risk) if risk.verdict == "risk" else ""
-        said = f"{words.odds(risk)}{diverging} for {trained} at {short(rate, 6)} {steps}"
+        diverging = phrases.diverging(risk) if risk.verdict == "risk" else ""
+        said = f"{phrases.odds(risk)}{diverging} for {trained} at {short(rate, 6)} {steps}"
     yield _line(Text.assemble(title, f"{start}{said}"))
 
 
 def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
     if isinstance(risk, FromPublished):
-        yield _line(f"  start here {words.rate(risk.start_here)}, the middle of the published runs")
+        yield _line(
+            f"  start here {phrases.rate(risk.start_here)}, the middle of the published runs"
+        )
     if not isinstance(risk, Estimate):
         return
-    start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
+    start, edge, most = map(phrases.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
     excess = f"+{risk.start_excess:.2f} nats, " if isinstance(risk, FromEdge) else ""
-    after = f"{excess}{words.percent(risk.start_failed)} fail"
+    after = f"{excess}{percent(risk.start_failed)} fail"
     yield _line(
         f"  start here (S) {start} ({after}) · do not exceed (X) {most} · likely edge (E) {edge}"
     )
