@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from rksp.assessment.evidence import NOTHING_RAN, Evidence
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
-from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -41,13 +40,14 @@ from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.type_table import TableConfig, common
 from rksp.recipe import Recipe
+from rksp.recipe.coverage import untuned
 from rksp.spectra.features import UNMEASURED, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
+    from rksp.documents.shown import ResponseProfile
     from rksp.ground.model import Progress
-    from rksp.measure.shown import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
 

@@ -14,7 +14,7 @@ from rksp.documents.finding import Level
 from rksp.models.declared import Declared
 
 if TYPE_CHECKING:
-    from rksp.measure.shown import BlockStats
+    from rksp.documents.shown import BlockStats
 
 _NARROW, _BROAD = 1.5, 12.0
 _UNNORMALIZED_RATE = 2e-3

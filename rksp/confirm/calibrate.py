@@ -29,7 +29,7 @@ from rksp.confirm.trial import (
     step_progress,
     trial_row,
 )
-from rksp.datasets.own_data import OwnRows
+from rksp.datasets.own_data import read_own_rows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
@@ -159,7 +159,7 @@ def make_ladder(
     steps: int = STEPS,
     seed: int = 0,
     text: Path | None = None,
-    data: OwnRows | None = None,
+    data: Path | None = None,
     device: str = "cpu",
 ) -> Ladder:
     """Return the ladder of a model under a recipe, shortened to `steps` steps.
@@ -170,7 +170,8 @@ def make_ladder(
     check_trainable(source)
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
-    trainee = Trainee(source=source, recipe=trained, text=text, data=data, device=device)
+    rows = None if data is None else read_own_rows(data)
+    trainee = Trainee(source=source, recipe=trained, text=text, data=rows, device=device)
     known = json.dumps(trainee.identity() | {"seed": seed}, sort_keys=True, default=str)
     return Ladder(trainee=trainee, shape=shape, inputs=inputs, seed=seed, key=digest(known))
 

@@ -119,7 +119,7 @@ class ForwardReport(Part):
 class ResponseReport(Part):
     """The first gradient, and the response to the first update if it was measured.
 
-    See `rksp.measure.shown.ResponseProfile`.
+    See `rksp.documents.shown.ResponseProfile`.
 
     `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
     text after one update at a rate of 1e-3.

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.ground.model import definite
-from rksp.kernels.wide_output import Unmade, part_of, row_buffer
-from rksp.measure.shown import (
+from rksp.documents.shown import (
     LOGITS_NOT_FINITE,
     AttentionStats,
     BlockStats,
     ForwardStats,
     RouterStats,
 )
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import Unmade, part_of, row_buffer
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
     attention_entropies,

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, logits_of, run_pass
-from rksp.ground.allocator import freed_memory_returned, return_freed_memory
-from rksp.ground.model import Progress, definite
-from rksp.kernels.cross_entropy import cross_entropy
-from rksp.measure.shown import (
+from rksp.documents.shown import (
     ResponsePoint,
     ResponseProfile,
     profile_of_gradient,
 )
+from rksp.ground.allocator import freed_memory_returned, return_freed_memory
+from rksp.ground.model import Progress, definite
+from rksp.kernels.cross_entropy import cross_entropy
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, chunks, size_of, taping
 from rksp.models.streaming.stream import Stream

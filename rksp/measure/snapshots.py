@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
+from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
+from rksp.measure.collected import Collected
 from rksp.measure.forward import ForwardWatch, block_stats
-from rksp.measure.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph
+from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.anatomy.placement import read_placement
 from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.configuration import refusals
@@ -126,7 +128,7 @@ def collect(
         states=reader.states,
         forward=forward,
         forward_passes=1 + 1 / count,
-        notes=_notes(chains),
+        notes=_notes(chains) if chains else (_judged_as(model),),
         placement=read_placement(graph, chains),
     )
 
@@ -232,6 +234,14 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     if any(len(set(map(id, chain.blocks))) < len(chain.blocks) for chain in chains):
         notes.append("Blocks share their weights; every pass through a block counts as a layer.")
     return tuple(notes)
+
+
+def _judged_as(model: nn.Module) -> str:
+    width, depth = equivalent_shape(model)
+    return (
+        f"Without a chain of blocks the model is judged as a transformer of width {width} and "
+        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
+    )
 
 
 def _forward_stats(

@@ -11,7 +11,6 @@ import numpy as np
 
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.assessment.risk import beyond as beyond_edge
-from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import HistoryReport, PastLadderReport, PastRunReport, ScorecardReport
@@ -22,6 +21,7 @@ from rksp.own_runs.history import History, PastLadder, read_history
 from rksp.own_runs.informed import Estimate, InformedModel
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
+from rksp.recipe.coverage import uncovered, untuned
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others

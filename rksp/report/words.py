@@ -20,6 +20,7 @@ from rksp.documents.answer import (
     PublishedReport,
 )
 from rksp.documents.finding import Finding
+from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
@@ -27,7 +28,6 @@ from rksp.ground.text import short
 from rksp.question.compare import STATES
 from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
-from rksp.spectra.spectrum import Status
 
 _WEIGHTS = {"stored": "stored weights", "scratch": "random initialization",
             "elsewhere": "random weights in place of the trained ones"}  # fmt: skip

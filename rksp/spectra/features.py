@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer needs no torch
-    from rksp.measure.shown import ForwardStats, ResponsePoint, ResponseProfile
-    from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
+    from rksp.documents.shown import ForwardStats, ResponsePoint, ResponseProfile
+    from rksp.documents.spectrum import LayerSpectrum, SpectralProfile
 
 SCHEMA = "features-1"
 

@@ -16,10 +16,10 @@ from rksp.documents.answer import CurvePoint
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import ForwardReport, ResponseReport, ScoreReport
+from rksp.documents.shown import ForwardStats, ResponseProfile
 from rksp.documents.terms import Gate
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.shown import ForwardStats, ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats

@@ -18,12 +18,12 @@ from support.commands import left_with
 from support.pages import Page, embedded
 
 from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
-from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import word_at
 from rksp.ground.text import percent
 from rksp.recipe import MuonScale, Recipe, Schedule
+from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS
 
 SETTINGS = 1000

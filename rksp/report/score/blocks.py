@@ -15,6 +15,7 @@ from rksp.documents.answer import (
     Untold,
 )
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.spectrum import VARIANTS
 from rksp.documents.verdict import Verdict
 from rksp.question import said as phrases
 from rksp.question.gate import deciding, place
@@ -25,7 +26,6 @@ from rksp.report.diff import changed_blocks
 from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
-from rksp.spectra.spectrum import VARIANTS
 
 _SMALL = 0.05  # decades; a smaller reason is not listed
 _MOST_REASONS = 12

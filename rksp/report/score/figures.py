@@ -11,11 +11,11 @@ from markupsafe import Markup
 
 from rksp.documents.answer import CurvePoint, Estimate, FromFineTuning
 from rksp.documents.score import LayerReport, ScoreReport
+from rksp.documents.spectrum import NEAR_UNIT, Status, Variant
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
 from rksp.report.blocks import Numbers
-from rksp.spectra.spectrum import NEAR_UNIT, Status, Variant
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
