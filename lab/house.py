@@ -119,7 +119,7 @@ def carries(value: object, rate: float, depth: int = _DEPTH) -> bool:
 
 def walk(target: str = "gpt2") -> list[str]:
     """Return the calls that are given the rate of a score, `rksp.room.module:name`, in order."""
-    from rksp.scoring import score
+    from rksp.calls.score import score
 
     score(target, lr=1e-3, evidence="config")  # what is loaded once is no part of a walk
     stays: list[str] = []

@@ -51,8 +51,12 @@ def learn(
     )
 
 
-def history_report(history: History, model: EdgeModel) -> HistoryReport:
-    """Return every run with its label, what the model says of it, and what contradicts what."""
+def history_report(history: History, model: EdgeModel | None = None) -> HistoryReport:
+    """Return every run with its label, what the model says of it, and what contradicts what.
+
+    The model is the shipped one where none is given.
+    """
+    model = model or load_edge_model()
     others = _said_by_others(history, model)
     return HistoryReport(
         ladders=[
@@ -65,8 +69,9 @@ def history_report(history: History, model: EdgeModel) -> HistoryReport:
     )
 
 
-def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
+def scorecard(history: History, model: EdgeModel | None = None) -> ScorecardReport | None:
     """Return how well the model would have predicted the runs; None if none can be judged."""
+    model = model or load_edge_model()
     seen = [x.observed for x in history.ladders if x.observed is not None and not _untold(x, model)]
     said, failed = _runs_of(seen, model)
     if not len(said):

@@ -37,7 +37,7 @@ def test_our_house_stands_on_its_ground_and_holds_nothing_of_the_lab() -> None:
 
 def test_a_rate_walks_from_the_score_to_the_report() -> None:
     stays = walk()
-    assert stays[0] == "rksp.scoring:score"
+    assert stays[0] == "rksp.calls.score:score"
     assert "rksp.assessment.pipeline:score_report" in stays
     assert len(stays) > len(set(stays))  # a function that is called again is a stay again
 
