@@ -6,7 +6,7 @@ from graphlib import CycleError
 
 import pytest
 
-from lab.house import arrows, carries, climbs, code_lines, floors, modules, walk
+from lab.house import arrows, carries, climbs, code_lines, floors, keyed, modules, untyped, walk
 from rksp.recipe import Recipe
 
 
@@ -53,3 +53,9 @@ def test_code_is_what_is_left_without_docstrings_blanks_comments_and_imports() -
     text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
     text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
     assert code_lines(text) == 2
+
+
+def test_a_spelled_key_is_an_access_and_a_display_or_another_name_is_none() -> None:
+    assert keyed('row["rate"] + row.get("rate") + f(x)["a"]') == 3
+    assert keyed('["rate"], {"rate": 1}, row[name], row.get(name)') == 0
+    assert untyped("x: Any = 1\ny: Anyone\nz: list[Any] | Any\n") == 2
