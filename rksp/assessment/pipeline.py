@@ -15,7 +15,7 @@ from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.registry import NotRun, not_run, run_checks
+from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
 from rksp.documents.answer import Answer, FromPublished
@@ -149,7 +149,7 @@ class Evaluation:
     alternatives: tuple[AlternativeReport, ...] = ()
     configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
-    not_run: tuple[NotRun, ...] = ()
+    not_run: tuple[NotRunReport, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -406,7 +406,7 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
         verdict=combined(risk_verdict, decides.findings),
         risk_verdict=risk_verdict,
         findings=list(decides.findings),
-        not_run=[NotRunReport.of(check) for check in decides.not_run],
+        not_run=list(decides.not_run),
         seeds=seeds,
         spread=_spread(seeds),
         provenance=_provenance(first),

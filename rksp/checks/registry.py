@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rat
 from rksp.checks.check import Check, Observation, Reads
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
+from rksp.documents.score import NotRunReport
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
@@ -28,15 +28,6 @@ Seen = dict[Hashable, tuple[Sight, ...]]  # by what was held, and by the recipe 
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotRun:
-    """A check that could not run, and why."""
-
-    code: str
-    name: str
-    reason: str
 
 
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
@@ -87,13 +78,13 @@ def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
     return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
 
 
-def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
+def not_run(evidence: CheckEvidence) -> tuple[NotRunReport, ...]:
     """Return the checks that lack evidence, by code."""
     lacking = (
         (check, [need for need in check.needs if need not in evidence.held]) for check in CHECKS
     )
     return tuple(
-        NotRun(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
+        NotRunReport(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
         for check, missing in lacking
         if missing
     )
@@ -185,11 +176,11 @@ def select_findings(
     return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
-def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRun, ...]:
+def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRunReport, ...]:
     """Return the checks whose findings `select_findings` drops, by code; raises as it does."""
     chosen, ignored = [_code(text) for text in select], [_code(text) for text in ignore]
     return tuple(
-        NotRun(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
+        NotRunReport(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
         for check in CHECKS
         if not _is_kept(check.code, chosen, ignored)
     )

@@ -227,6 +227,7 @@ class ForwardWatch:
             )
         if not self.aligned:
             missing["aligned_response"] = "no linear layer took part"
+        logs = list(map(math.log, self.aligned.values()))
         return ForwardStats(
             **output,
             blocks=tuple(blocks),
@@ -234,7 +235,7 @@ class ForwardWatch:
             routers=tuple(self.routers),
             activation_absmax=self.absmax if self.absmax_name else None,
             activation_name=self.absmax_name,
-            aligned_response=_geometric_mean(list(self.aligned.values())),
+            aligned_response=math.exp(sum(logs) / len(logs)) if logs else None,
             not_measured=missing,
             non_finite=self.non_finite,
         )
@@ -262,10 +263,6 @@ def block_stats(name: str, x: Tensor, y: Tensor) -> BlockStats:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _geometric_mean(values: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
 def _output_stats(

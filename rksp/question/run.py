@@ -21,6 +21,7 @@ from rksp.recipe_files.said.origin import (
     left_out,
     line_of,
     phrase,
+    used_in,
 )
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -370,11 +371,11 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
         recipe: The recipe of the options.
         typed: Field → its source (`--lr`); the other fields are rksp's defaults.
     """
-    values = dict(recipe)
+    used = used_in(dict(recipe))
     return {
         name: Origin(kind=OriginKind.FLAG, text=typed[name])
         if name in typed
-        else left_out(name, values)
+        else left_out(name, name in used)
         for name in Recipe.model_fields
     }
 
