@@ -345,7 +345,7 @@ class _Coder:
             )
         return list(found)
 
-    def chat(self, messages: Sequence[Any]) -> list[int]:
+    def chat(self, messages: Sequence[object]) -> list[int]:
         """Encode a conversation through the checkpoint's template."""
         with foreign(f"The chat template of {self.target} refuses a conversation"):
             said = [_message(one) for one in messages]
@@ -415,7 +415,7 @@ def _running(
 
 
 def _classified(
-    source: Any, data: OwnRows, coder: _Coder, count: int, length: int
+    source: object, data: OwnRows, coder: _Coder, count: int, length: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     fit_head(source, data)
     places = {label: place for place, label in enumerate(data.classes)}
@@ -429,7 +429,7 @@ def _classified(
 
 
 def _answered(
-    config: Any, data: OwnRows, coder: _Coder, count: int, length: int
+    config: object, data: OwnRows, coder: _Coder, count: int, length: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     pairs = [data.rows[i] for i in _evenly(len(data.rows), count)]
     questions = [coder.ids(_text(q), is_whole=True)[:length] for q, _ in pairs]
@@ -456,7 +456,7 @@ def _padded(rows: Sequence[Sequence[int]], padding: int, prefix: str = "") -> di
     }
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "\n".join(_message(one)["content"] for one in value)
     return str(value)

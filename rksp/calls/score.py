@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
 
 def score(
     target: str | Path | nn.Module | ModelSource,
-    batch: Any = None,
+    batch: object = None,
     recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
     loss: Loss | None = None,
     *,
@@ -45,7 +45,7 @@ def score(
     seeds: int = 1,
     baseline: Result | ScoreReport | None = None,
     bar: float | None = None,
-    **more: Any,
+    **more: object,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
 

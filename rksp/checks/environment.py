@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -154,7 +153,7 @@ def read_environment(path: Path) -> Environment:
     return Environment(releases=releases, is_whole=is_lock)
 
 
-def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
+def _locked(data: Mapping[str, object]) -> Iterator[tuple[str, Release]]:
     packages = data.get("package", data.get("packages"))
     for package in packages if isinstance(packages, list) else ():
         if isinstance(package, dict) and isinstance(package.get("name"), str):
@@ -165,7 +164,7 @@ def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
             yield name_of(package["name"]), Release(pinned, is_own)
 
 
-def _conda(data: Any) -> Iterator[tuple[str, Release]]:
+def _conda(data: object) -> Iterator[tuple[str, Release]]:
     listed = data.get("dependencies") if isinstance(data, dict) else None
     for entry in listed if isinstance(listed, list) else ():
         pip = entry.get("pip") if isinstance(entry, dict) else [entry]

@@ -178,11 +178,11 @@ def _rope(settings: Declared) -> tuple[float | None, bool]:
     return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
 
 
-def _part(value: Any, name: str) -> Any | None:
+def _part(value: object, name: str) -> Any | None:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: object) -> list[Any]:
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 

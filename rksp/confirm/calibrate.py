@@ -92,7 +92,7 @@ class Ranks:
         is_shared = self.device_number is not None and device == "cuda"
         return f"cuda:{self.device_number}" if is_shared else device
 
-    def all_gather(self, said: Any) -> list[Any]:
+    def all_gather(self, said: object) -> list[Any]:
         """Tell all ranks something, as JSON, and return what every rank says, in their order.
 
         Every rank calls it equally often.

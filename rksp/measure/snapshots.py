@@ -169,7 +169,7 @@ class _Reader:
         self._open.append((self.watch.block, _pick(chain, tensor, rows), rows))
 
     def _after(
-        self, chain: Chain, offset: int, block: Any, args: Any, kwargs: Any, output: Any
+        self, chain: Chain, offset: int, block: object, args: object, kwargs: object, output: object
     ) -> None:
         layer, x, rows = self._open.pop()
         y = _pick(chain, definite(chain.read_output(output)), rows)
@@ -245,7 +245,7 @@ def _judged_as(model: nn.Module) -> str:
 
 
 def _forward_stats(
-    watch: ForwardWatch, blocks: list[BlockStats], output: Any, batch: Batch
+    watch: ForwardWatch, blocks: list[BlockStats], output: object, batch: Batch
 ) -> ForwardStats:
     """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
@@ -263,12 +263,12 @@ def _forward_stats(
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
 
 
-def _tokens(inputs: Any) -> Tensor | None:
+def _tokens(inputs: object) -> Tensor | None:
     tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
 
-def _logits(output: Any) -> Tensor | None:
+def _logits(output: object) -> Tensor | None:
     for name in ("logits", "prediction_logits"):
         found = getattr(output, name, None)
         if isinstance(found, Tensor):

@@ -97,7 +97,7 @@ def acts(name: str) -> bool:
     return name in _DROPPED or name.startswith("_") or _KERNEL.match(name) is not None
 
 
-def _clean(value: Any, prefix: str, dropped: list[str], depth: int) -> Any:
+def _clean(value: object, prefix: str, dropped: list[str], depth: int) -> Any:
     if not isinstance(value, dict | list):
         return value
     if depth > _DEEPEST:

@@ -54,7 +54,7 @@ _WHOLE = "The model cannot run on a part of the batch, cut along dimension 0: it
 
 def module_source(
     model: nn.Module,
-    batch: Any = None,
+    batch: object = None,
     loss: Loss | None = None,
     *,
     target: str | None = None,
@@ -171,7 +171,7 @@ def factory_source(
     return made(seed)
 
 
-def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
+def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
     """Make a batch from the user's batch, on the model's device.
 
     Raises:
@@ -188,7 +188,7 @@ def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
     return batch
 
 
-def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
+def one_batch(model: nn.Module, given: object, objective: Objective) -> Batch:
     """Make a batch as the model takes it from one of the user's, on the model's device."""
     device = next(model.parameters()).device
     given = mapped(
@@ -252,7 +252,7 @@ def given_probe(batch: Batch) -> Probe:
     )
 
 
-def _unpacked(target: str, result: Any) -> tuple[nn.Module, Any, Loss | None]:
+def _unpacked(target: str, result: object) -> tuple[nn.Module, Any, Loss | None]:
     parts = result if isinstance(result, tuple) else (result,)
     model, batch, loss = (*parts[:3], None, None, None)[:3]
     if isinstance(model, nn.Module) and len(parts) <= 3:
@@ -346,7 +346,7 @@ class GivenLoss:
             loss = _by_data(main, batch) if own is None else own
         return Pass(output=main, loss=loss, logits=logits)
 
-    def _named(self, output: Any, batch: Batch) -> Tensor:
+    def _named(self, output: object, batch: Batch) -> Tensor:
         judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
         try:
             loss = definite(self.loss)(output, judged_by)
@@ -382,7 +382,7 @@ def own_optimizer(model: Any) -> Any | None:
     return found if isinstance(found, torch.optim.Optimizer) else None
 
 
-def main_output(output: Any) -> Tensor | None:
+def main_output(output: object) -> Tensor | None:
     """Return the logits, or else the first floating tensor that is not a scalar."""
     found = output.get("logits") if isinstance(output, Mapping) else None
     found = getattr(output, "logits", None) if found is None else found
@@ -429,11 +429,11 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     return first, given[-1] if isinstance(given[-1], Tensor) else None
 
 
-def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> bool:
+def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> bool:
     return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
-def _own_loss(output: Any) -> Tensor | None:
+def _own_loss(output: object) -> Tensor | None:
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None and isinstance(output, tuple | list):
         scalars = (t for t in output if isinstance(t, Tensor) and t.is_floating_point())
@@ -510,7 +510,7 @@ def _training_step(model: Any, batch: Batch) -> Pass:
         raise InputError(f"{type(model).__name__} optimizes manually in its training_step; {_HOW}.")
     seen: list[Tensor] = []
 
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
+    def keep(module: nn.Module, args: object, output: object) -> None:
         found = main_output(output)
         if found is not None:
             seen.append(found)
@@ -533,7 +533,7 @@ def _training_step(model: Any, batch: Batch) -> Pass:
     return Pass(output=output, loss=_scalar(loss, "The training_step"), logits=logits)
 
 
-def _scalar(loss: Any, what: str) -> Tensor:
+def _scalar(loss: object, what: str) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
         raise InputError(

@@ -67,7 +67,7 @@ _NOT_SHAPE = ("model_type", "architectures", "transformers_version", "id2label",
 def resolve(
     target: str,
     *,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
@@ -441,7 +441,7 @@ def _configured(
     return config, settings, notes + dropout_notes(config, overrides)
 
 
-def _divides_by_default(settings: Mapping[str, Any]) -> bool:
+def _divides_by_default(settings: Mapping[str, object]) -> bool:
     """Tell whether the heads of a type divide its width; some types have another width inside."""
     usual = declared_config({"model_type": settings["model_type"]}, {})
     return usual is not None and not working_heads(usual)
@@ -467,7 +467,7 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
     return {} if row is None else row.heads
 
 
-def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> nn.Module:
+def _skeleton(target: str, construct: Callable[[], nn.Module], config: object) -> nn.Module:
     """Build the model on the meta device; `target` and `config` are for messages.
 
     Raises:
@@ -528,7 +528,7 @@ def _from_factory(request: Request) -> ModelSource:
     )
 
 
-def shown_of_images(config: Any, task: str) -> dict[str, int | None]:
+def shown_of_images(config: object, task: str) -> dict[str, int | None]:
     """Return what the configuration of an image classifier shows, as `ModelSource.shown`.
 
     Its patches are the tokens of a sequence. Without them, and without a stream of declared width

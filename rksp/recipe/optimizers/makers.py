@@ -36,7 +36,7 @@ def matched_rate(width: float, scale: MuonScale = "original") -> float:
 
 
 def made(
-    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: Any
+    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: object
 ) -> Optimizer:
     """Build an optimizer of one class over matrices, which decay, and vectors, which do not.
 
