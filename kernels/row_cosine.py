@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.kernels import dispatch
 
 BINS = 64
-_MAX_VECTORS = 16  # the narrowest tile that a tensor core multiplies
 # Rows with a norm outside these limits are not counted: beyond them float32 squares overflow or
 # underflow, and a zero row has no cosine.
 _NORM_LIMITS = (1e-15, 1e15)
@@ -45,40 +43,34 @@ def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
 
     Args:
         x: Rows, `[..., width]`, floating, any strides.
-        vectors: `[k, width]` or `[width]`, floating, nonzero, on the same device; k <= 16. They
-            are scaled to unit length.
+        vectors: `[k, width]` or `[width]`, floating, nonzero, on the same device. They are
+            scaled to unit length.
 
     Returns:
         The statistics, each with a leading dimension k (1 for a single vector).
 
     Raises:
-        InputError: Shapes do not match, there are too many vectors, or a tensor is not floating.
+        InputError: Shapes do not match, there is no vector, or a tensor is not floating.
     """
-    rows = vectors[None] if vectors.ndim == 1 else vectors
+    given = vectors[None] if vectors.ndim == 1 else vectors
     if (
         x.ndim < 1
-        or rows.ndim != 2
-        or rows.shape[-1] != x.shape[-1]
-        or not 1 <= rows.shape[0] <= _MAX_VECTORS
+        or given.ndim != 2
+        or given.shape[-1] != x.shape[-1]
+        or len(given) == 0
         or not x.is_floating_point()
-        or not rows.is_floating_point()
+        or not given.is_floating_point()
     ):
         raise InputError(
-            f"row_cosine needs floating rows [..., width] and 1 to {_MAX_VECTORS} vectors "
-            f"[k, width], got {list(x.shape)} {x.dtype} and {list(vectors.shape)} "
-            f"{vectors.dtype}. Pass the singular vectors on the input side of the weight."
+            "row_cosine needs floating rows [..., width] and vectors [k, width], got "
+            f"{list(x.shape)} {x.dtype} and {list(vectors.shape)} {vectors.dtype}. Pass the "
+            "singular vectors on the input side of the weight."
         )
-    if dispatch.takes_triton("row_cosine", x, rows):
-        return row_cosine_triton(x, rows)
-    return row_cosine_reference(x, rows)
-
-
-def row_cosine_reference(x: Tensor, vectors: Tensor) -> RowCosine:
-    """Compute `row_cosine` in plain torch, on any device."""
     rows = x.reshape(-1, x.shape[-1])
     if rows.dtype != torch.float64:
         rows = rows.float()
-    units = _units(vectors).to(rows.dtype)
+    double = given.double()
+    units = (double / torch.linalg.vector_norm(double, dim=-1, keepdim=True)).to(rows.dtype)
     norms = torch.linalg.vector_norm(rows, dim=-1)
     valid = (norms >= _NORM_LIMITS[0]) & (norms <= _NORM_LIMITS[1])
     cosines = (rows @ units.mT) / torch.where(valid, norms, torch.ones_like(norms))[:, None]
@@ -95,47 +87,3 @@ def row_cosine_reference(x: Tensor, vectors: Tensor) -> RowCosine:
         total_squares=cosines.square().sum(0).float(),
         histogram=histogram,
     )
-
-
-def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
-    """Compute `row_cosine` in Triton with one read of the rows for all vectors and statistics."""
-    from rksp.kernels import programs  # triton is loaded only where it runs
-
-    rows, units = x.reshape(-1, x.shape[-1]), _units(vectors).float().contiguous()
-    k, block = len(units), 32
-    blocks = -(-len(rows) // block)
-    moments = torch.empty(blocks, 2, k, dtype=torch.float32, device=x.device)
-    counts = torch.empty(blocks, 3, k, dtype=torch.int32, device=x.device)
-    histogram = torch.empty(blocks, k, BINS, dtype=torch.int32, device=x.device)
-    if len(rows):
-        programs.row_cosine[(blocks,)](
-            rows,
-            units,
-            moments,
-            counts,
-            histogram,
-            *rows.shape,
-            *rows.stride(),
-            _NORM_LIMITS[0] ** 2,
-            _NORM_LIMITS[1] ** 2,
-            VECTORS=k,
-            PAD=_MAX_VECTORS,
-            BLOCK_M=block,
-            BLOCK_K=64,
-        )
-    total, total_squares = moments.sum(0, dtype=torch.float64).float()
-    positive, negative, counted = counts.sum(0)
-    return RowCosine(
-        rows=counted,
-        positive=positive,
-        negative=negative,
-        total=total,
-        total_squares=total_squares,
-        histogram=histogram.sum(0),
-    )
-
-
-def _units(vectors: Tensor) -> Tensor:
-    double = vectors.reshape(-1, vectors.shape[-1]).double()
-    norms: Tensor = torch.linalg.vector_norm(double, dim=-1, keepdim=True)
-    return double / norms

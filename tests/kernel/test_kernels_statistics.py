@@ -1,4 +1,4 @@
-"""Row cosines and router statistics: references against float64 and known answers."""
+"""Row cosines, router entropy and expert load against float64 and known answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from support.kernel_cases import FLOATS, states
 
 from rksp.ground.errors import InputError
-from rksp.kernels.router_statistics import router_statistics
-from rksp.kernels.row_cosine import row_cosine, row_cosine_reference
+from rksp.kernels.router_statistics import expert_load, router_entropy
+from rksp.kernels.row_cosine import row_cosine
 
 DTYPES = (*FLOATS, torch.float64)
 
@@ -46,13 +46,6 @@ def test_row_cosine_of_known_directions():
     assert at == {0: 1, 32: 1, 54: 1, 63: 1}
 
 
-def test_the_reference_takes_one_vector_as_the_function_does():
-    x, v = states(7, 5), states(5, 1)[:, 0]
-    assert v.ndim == 1
-    found, whole = row_cosine_reference(x, v), row_cosine(x, v[None])
-    assert torch.equal(found.total, whole.total) and found.rows.tolist() == [7]
-
-
 def test_rows_without_a_direction_are_not_counted():
     x = torch.ones(6, 4)
     x[1] = 0
@@ -70,7 +63,6 @@ def test_rows_without_a_direction_are_not_counted():
     ("x", "v"),
     [
         (torch.ones(2, 3), torch.ones(4)),
-        (torch.ones(2, 3), torch.ones(17, 3)),
         (torch.ones(2, 3), torch.ones(0, 3)),
         (torch.ones(2, 3).int(), torch.ones(3)),
     ],
@@ -82,76 +74,67 @@ def test_row_cosine_refuses(x, v):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("is_sigmoid", [False, True], ids=["softmax", "sigmoid"])
-@pytest.mark.parametrize(("shape", "top_k"), [((70, 8), 2), ((3, 7, 5), 5), ((1,), 1)], ids=str)
-def test_router_statistics_against_numpy(dtype, is_sigmoid, shape, top_k):
+@pytest.mark.parametrize("shape", [(70, 8), (3, 7, 5), (1,)], ids=str)
+def test_router_entropy_against_numpy(dtype, is_sigmoid, shape):
     logits = (4 * states(*shape, seed=3)).to(dtype)
-    result = router_statistics(logits, top_k, is_sigmoid=is_sigmoid)
+    entropy = router_entropy(logits, is_sigmoid=is_sigmoid)
     z = logits.double().numpy()
     weight = 1 / (1 + np.exp(-z)) if is_sigmoid else np.exp(z)
     p = weight / weight.sum(-1, keepdims=True)
-    np.testing.assert_allclose(result.entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
-    chosen = np.argsort(-z.reshape(-1, shape[-1]), axis=-1, kind="stable")[:, :top_k]
-    assert result.load.tolist() == np.bincount(chosen.ravel(), minlength=shape[-1]).tolist()
-    assert result.entropy.shape == shape[:-1] and result.entropy.dtype == torch.float32
+    np.testing.assert_allclose(entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
+    assert entropy.shape == shape[:-1] and entropy.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "top_k"), [((70, 8), 2), ((3, 7, 5), 5), ((1,), 1)], ids=str)
+def test_expert_load_against_numpy(dtype, shape, top_k):
+    logits = (4 * states(*shape, seed=3)).to(dtype)
+    z = logits.double().numpy().reshape(-1, shape[-1])
+    chosen = np.argsort(-z, axis=-1, kind="stable")[:, :top_k]
+    counted = np.bincount(chosen.ravel(), minlength=shape[-1]).tolist()
+    assert expert_load(logits, top_k).tolist() == counted
 
 
 def test_router_entropy_has_its_known_bounds():
-    uniform = router_statistics(torch.zeros(3, 64), 2)
-    torch.testing.assert_close(uniform.entropy, torch.full((3,), math.log(64)))
-    assert uniform.load[:2].tolist() == [3, 3] and uniform.load[2:].sum() == 0
+    uniform = torch.zeros(3, 64)
+    torch.testing.assert_close(router_entropy(uniform), torch.full((3,), math.log(64)))
+    load = expert_load(uniform, 2)
+    assert load[:2].tolist() == [3, 3] and load[2:].sum() == 0
     certain = torch.full((1, 8), -1e4)
     certain[0, 5] = 1e4
-    assert router_statistics(certain).entropy.item() == 0
+    assert router_entropy(certain).item() == 0
     # Masked experts are as if they were not there.
     masked = torch.full((1, 8), -math.inf)
     masked[0, :4] = 0
     for is_sigmoid in (False, True):
-        half = router_statistics(masked, 6, is_sigmoid=is_sigmoid)
-        assert half.entropy.item() == pytest.approx(math.log(4))
-        assert half.load.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+        entropy = router_entropy(masked, is_sigmoid=is_sigmoid)
+        assert entropy.item() == pytest.approx(math.log(4))
+    assert expert_load(masked, 6).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("is_sigmoid", [False, True], ids=["softmax", "sigmoid"])
 def test_a_token_that_cannot_be_read_is_nan_and_counts_nowhere(is_sigmoid):
     logits = states(5, 4, seed=4)
-    clean = router_statistics(logits[:2], is_sigmoid=is_sigmoid)
     logits[2, 1] = math.nan
     logits[3] = -math.inf
     logits[4, 0] = math.inf
-    result = router_statistics(logits, is_sigmoid=is_sigmoid)
-    assert result.entropy.isnan().tolist() == [False, False, True, True, True]
-    assert torch.equal(result.load, clean.load)
+    is_nan = router_entropy(logits, is_sigmoid=is_sigmoid).isnan().tolist()
+    assert is_nan == [False, False, True, True, True]
+    assert torch.equal(expert_load(logits), expert_load(logits[:2]))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e30])
 def test_entropy_does_not_depend_on_a_common_offset(offset):
     logits = torch.zeros(3, 8)
     logits[1, :4] = -math.inf
-    result = router_statistics(logits + offset)
-    assert result.entropy.tolist() == pytest.approx(
-        [math.log(8), math.log(4), math.log(8)], rel=1e-6
-    )
+    entropy = router_entropy(logits + offset).tolist()
+    assert entropy == pytest.approx([math.log(8), math.log(4), math.log(8)], rel=1e-6)
 
 
-def test_router_statistics_has_gradients():
-    logits = states(4, 5, seed=5).double().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda z: torch.softmax(z, -1).sum() + router_statistics(z, 2).entropy.double().sum(),
-        logits,
-        eps=1e-2,
-        atol=1e-3,
-    )
-
-
-@pytest.mark.parametrize(
-    ("logits", "top_k", "words"),
-    [
-        (torch.zeros(2, 3), 4, "top_k"),
-        (torch.zeros(2, 3), 0, "top_k"),
-        (torch.zeros(2, 0), 1, "logits"),
-        (torch.zeros(2, 3, dtype=torch.int64), 1, "floating"),
-    ],
-)
-def test_router_statistics_refuses(logits, top_k, words):
-    with pytest.raises(InputError, match=words):
-        router_statistics(logits, top_k)
+def test_a_router_without_experts_or_with_too_few_is_refused():
+    for wrong in (torch.zeros(2, 0), torch.zeros(2, 3, dtype=torch.int64)):
+        with pytest.raises(InputError, match="floating logits"):
+            router_entropy(wrong)
+    for top_k in (0, 4):
+        with pytest.raises(InputError, match="top_k"):
+            expert_load(torch.zeros(2, 3), top_k)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.kernels.router_statistics import router_statistics
+from rksp.kernels.router_statistics import expert_load, router_entropy
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import Router, find_anatomy
 from rksp.watch.moment import Moment, Phase
@@ -87,7 +87,7 @@ class RouterEntropy(RouterMonitor):
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         """Return the mean, lowest and median entropy of up to 8,192 tokens."""
         sample = logits[:: -(-len(logits) // _TOKENS)]
-        entropy = router_statistics(sample, is_sigmoid=router.is_sigmoid).entropy
+        entropy = router_entropy(sample, is_sigmoid=router.is_sigmoid)
         return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
@@ -130,7 +130,7 @@ class RouterLoad(RouterMonitor):
         scores = logits
         if router.correction is not None:
             scores = logits.sigmoid() + router.correction.to(logits.dtype)
-        return router_statistics(scores, router.top_k).load
+        return expert_load(scores, router.top_k)
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
         """Return the reading of one router's imbalance and, once known, of its dead experts."""
