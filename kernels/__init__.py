@@ -2,8 +2,6 @@
 
     newton_schulz       the polar factor (Polar Express)
     power_iteration     top singular triplets of many weights, in plain torch and in Triton
-    row_cosine          cosines of rows with vectors: signs, moments, histogram
-    router_statistics   entropy of a router, load of its experts
     cross_entropy       of many logits, some rows at a time
     wide_output         a product that is made only when it is read
     dispatch            the choice between torch and Triton

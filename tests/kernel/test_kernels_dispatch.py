@@ -10,8 +10,8 @@ from rksp.ground.errors import InputError
 from rksp.kernels.dispatch import takes_triton
 from rksp.kernels.newton_schulz import polar_factor
 from rksp.kernels.power_iteration import top_singular
-from rksp.kernels.router_statistics import expert_load, router_entropy
-from rksp.kernels.row_cosine import row_cosine
+from rksp.watch.monitors.routers import expert_load, router_entropy
+from rksp.watch.monitors.weights import alignment
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,7 @@ def test_an_unknown_mode_is_an_error(monkeypatch):
 
 STEPS = {
     "polar_factor": lambda x: polar_factor(x, 3),
-    "row_cosine": lambda x: row_cosine(x, x[0]).total_squares,
-    "row_cosine_histogram": lambda x: row_cosine(x, x[:2]).histogram,
+    "alignment": lambda x: alignment(x, x[:2]),
     "router_entropy": lambda x: router_entropy(x, is_sigmoid=True),
     "expert_load": lambda x: expert_load(x, 2),
 }
