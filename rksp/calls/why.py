@@ -89,7 +89,6 @@ def why(
 
 
 def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
-    """Yield the course of every run that was logged over steps."""
     for raw in raws:
         if raw.curves:
             with contextlib.suppress(InputError):
@@ -236,7 +235,6 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
 
 
 def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
-    """Return the document of a course, with its curves and its sentences."""
     found = story.course
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
@@ -298,7 +296,6 @@ _TOLD = {
 
 
 def _told(story: Story) -> Iterator[str]:
-    """Yield what happened, and what moved first."""
     found = story.course
     of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
@@ -354,7 +351,6 @@ def _checkpoint(story: Story, last: float) -> str:
 
 
 def _cause(course: CourseReport, rate: RateReport | None) -> str:
-    """Say whether the rate is the cause, and what to do."""
     value = course.learning_rate
     if rate is None or value is None or rate.do_not_exceed is None:
         return (
@@ -390,7 +386,18 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
     """Return the settings that differ: of the failed run, and of the other."""
-    names = [name for name in bad.raw.said if not is_bookkeeping(name)]
+    own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
+    names = [
+        name
+        for name, value in bad.raw.said.items()
+        if not is_bookkeeping(name) and not is_rate(name) and not str(value).startswith(own)
+    ]
     rates = {"learning rate": (_peak(bad), _peak(good))}
     pairs = {n: (bad.raw.said[n], good.raw.said.get(n)) for n in names} | rates
-    return {n: (str(a)[:80], str(b)[:80]) for n, (a, b) in pairs.items() if a != b}
+    return {n: (_setting(a), _setting(b)) for n, (a, b) in pairs.items() if a != b}
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return "none that is stated"
+    return short(value) if isinstance(value, float) and math.isfinite(value) else str(value)[:80]
