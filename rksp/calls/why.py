@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rksp.classifiers.edge_model import load_edge_model
+from rksp.calls.score import score
 from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
 from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
@@ -32,7 +32,6 @@ from rksp.question.gate import deciding
 from rksp.question.run import Run, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe.start import decide_start
-from rksp.scoring import score
 
 _EARLY = 100  # steps: at the first value of a later one a model has learned
 _LEARNED = 0.6  # of a guess: no run from random weights is below it by then
@@ -76,13 +75,12 @@ def why(
     history = _history(raws, question, metric, may_fail=bool(stories))
     rate = question.rate(stories[0]) if is_one else None
     courses = [_course_report(story, rate) for story in stories]
-    edges = load_edge_model()
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
         recipe=question.recipe,
-        history=None if history is None else history_report(history, edges),
-        scorecard=None if history is None else scorecard(history, edges),
+        history=None if history is None else history_report(history),
+        scorecard=None if history is None else scorecard(history),
         courses=courses,
         rate=rate,
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
