@@ -138,7 +138,7 @@ class Finder:
             self._seeking.remove()
             self._seeking = None
 
-    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
+    def _guarded(self, call: Callable[..., Any], *args: object) -> Any:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
         if self._is_busy or self._is_over or os.getpid() != self._process:
             return None
@@ -188,7 +188,9 @@ class Finder:
             self._guarded(self._begin, args, kwargs)
             self._guarded(_run_new, module, known, args, kwargs)
 
-    def _around_backward(self, backward: _Call, tensors: Any, *args: Any, **kw: Any) -> Any:
+    def _around_backward(
+        self, backward: _Call, tensors: object, *args: object, **kw: object
+    ) -> Any:
         if not self._depth and isinstance(tensors, Tensor):
             self._guarded(self._before_backward, tensors)
         self._depth += 1
@@ -201,7 +203,9 @@ class Finder:
             self._guarded(self._after_backward, tensors, weights)
         return done
 
-    def _around_grad(self, grad: _Call, outputs: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+    def _around_grad(
+        self, grad: _Call, outputs: object, inputs: object, *args: object, **kw: object
+    ) -> Any:
         if isinstance(inputs, Iterator):  # of parameters, which torch would use up
             inputs = tuple(inputs)
         found = grad(outputs, inputs, *args, **kw)
@@ -212,14 +216,14 @@ class Finder:
             self._guarded(self._differentiated, outputs, weights)
         return found
 
-    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: Any) -> Any:
+    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: object) -> Any:
         """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
         reduced = reduce(module, *args)
         if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
             return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
         return reduced
 
-    def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
+    def _around_clip(self, clip: _Call, *args: object, **kwargs: object) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
         self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
         return clip(*args, **kwargs)
@@ -229,11 +233,11 @@ class Finder:
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
-    def _around_loading(self, load: _Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_loading(self, load: _Call, owner: object, *args: object, **kwargs: object) -> Any:
         self._loaded.add("optimizer" if isinstance(owner, Optimizer) else "model")
         return load(owner, *args, **kwargs)
 
-    def _around_scale(self, scale: _Call, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_scale(self, scale: _Call, scaler: object, *args: object, **kwargs: object) -> Any:
         scaled = scale(scaler, *args, **kwargs)
         outputs = kwargs.get("outputs", args[0] if args else None)
         if isinstance(outputs, Tensor):
@@ -243,7 +247,7 @@ class Finder:
         return scaled
 
     def _around_scaled_step(
-        self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
+        self, step: _Call, scaler: object, optimizer: object, *args: object, **kw: object
     ) -> Any:
         before = len(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
@@ -289,14 +293,14 @@ class Finder:
             self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    def _wrap(self, owner: object, name: str, around: Callable[..., Any]) -> None:
         """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
         original = getattr(owner, name, None)
         if original is None:  # an older torch
             return
 
         @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: object, **kwargs: object) -> Any:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)

@@ -132,7 +132,7 @@ class Kept:
                 kept.copy_(local(self.parameters[name]))
         self._copies.append(copy)
 
-    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the inputs of a forward pass that begins."""
         device = next(self.model.parameters()).device
         random = [torch.get_rng_state()]
@@ -250,6 +250,6 @@ def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
     return abs(statistics.median(factors)) if factors else math.inf
 
 
-def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]

@@ -20,7 +20,7 @@ from rksp.watch.attach import living
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
 
-def sizes_of(inputs: Any, model: nn.Module) -> dict[str, Any]:
+def sizes_of(inputs: object, model: nn.Module) -> dict[str, Any]:
     """Return what the first forward pass shows: examples, tokens of each, precision.
 
     Args:

@@ -167,7 +167,7 @@ class Session:
 
     # Moments of a step
 
-    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a step; its first forward pass has these inputs."""
         self.step += 1
         if self.step == 1:
@@ -180,7 +180,7 @@ class Session:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
-    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a forward pass with these inputs."""
         self._inputs = args, kwargs
         if self._kept is not None:

@@ -158,7 +158,7 @@ class Targets:
         """Begin a step."""
         self._passes, self.own, self.masked = [], None, False
 
-    def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Add the cross-entropy of a pass with these inputs."""
         named = {k: v for k, v in kwargs.items() if not _NOT_WORDS.search(k)}
         leaves = [x for x in tree_leaves((args, list(named.values()))) if isinstance(x, Tensor)]

@@ -45,7 +45,7 @@ def log_known_faults(model: nn.Module, optimizer: Optimizer | None, facts: Facts
             _LOG.warning("%s %s: %s", finding.level, finding.code, finding.text)
 
 
-def stated(**values: Any) -> dict[str, Fact]:
+def stated(**values: object) -> dict[str, Fact]:
     """Return the settings that are known, as facts; None stands for one that is not."""
     return {name: Fact((value,)) for name, value in values.items() if value is not None}
 
