@@ -125,7 +125,7 @@ def read_document(
     document, notes = unwrap(document, part)
     reader = _named(trainer) if trainer is not None else reader_for(document)
 
-    def read_by(reader: Reader) -> Draft:
+    def read_by(reader: Reader, document: Document) -> Draft:
         title = f"{reader.title} {reader.version}".strip()
         draft = Draft(document, title, devices=devices, given=given)
         draft.by_name = reader is BY_NAME
@@ -136,7 +136,9 @@ def read_document(
         return draft
 
     try:
-        draft = read_by(reader)
+        draft = read_by(reader, document)
+        if reader is not BY_NAME and (moved := by_name.moved(draft, reader.known)):
+            draft = read_by(reader, dataclasses.replace(document, moved=moved))
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_believed = draft.explains_a_third or draft.has_rate or reader.matches(document)
@@ -150,7 +152,7 @@ def read_document(
                 )
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
-                draft = read_by(reader)
+                draft = read_by(reader, document)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
             field = "" if one.value or one.why else by_name.misspelt(one.key)
@@ -178,7 +180,7 @@ def reader_for(document: Document) -> Reader:
     except InputError:
         document, _ = unwrap(document)
         known = foreign_format(document)
-        if by_name.gives_rate(document) and (known is None or known[2] == "parts"):
+        if by_name.gives_rate(document) and (known is None or known[2] in ("parts", "typed")):
             return BY_NAME
         raise
 

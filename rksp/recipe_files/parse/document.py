@@ -66,6 +66,7 @@ class Document:
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
+        moved: A key that is looked for, and is not there → the key under which it stands.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Document:
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
+    moved: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -106,6 +108,12 @@ class Document:
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, Any]:
+        found = self._walk_as_written(key)
+        if not found[0] and _plain(key) in self.moved:
+            return self._walk_as_written(self.moved[_plain(key)])
+        return found
+
+    def _walk_as_written(self, key: str) -> tuple[str, Any]:
         value: Any = self.data
         actual: list[Any] = []
         for part in key.split("."):
@@ -217,10 +225,15 @@ def named_file(document: Document, name: str) -> Document | None:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """Find the named file beside the run file or in a folder above it."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    """Find the named file beside the run file or in a folder above it, within its repository."""
+    if Path(name).is_absolute():
         return None
-    return next((there for one in folders_above(path) if _is_file(there := one / name)), None)
+    folders = folders_above(path)
+    top = folders[-1].resolve()
+    places = [one / name for one in folders]
+    if ".." in Path(name).parts:
+        places = [one for one in places if one.resolve().is_relative_to(top)]
+    return next((one for one in places if _is_file(one)), None)
 
 
 def folders_above(path: Path) -> list[Path]:

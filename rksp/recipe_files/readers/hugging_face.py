@@ -178,6 +178,20 @@ def _peft_config(draft: Draft) -> None:
         return
 
 
+def _ranked(draft: Draft) -> None:
+    """Set LoRA where a rank stands and no switch: of scripts that have adapters alone.
+
+    TRL's own commands have the switch, and train all weights without it.
+    """
+    rank = draft.number("lora_r", "lora_rank")
+    is_own = draft.document.program.startswith("trl ") or draft.document.syntax == "script"
+    has_switch = any(draft.document.has(key) for key in ("use_peft", "use_lora", "lora_enable"))
+    if rank is None or rank.value <= 0 or is_own or has_switch or draft.knows("peft"):
+        return
+    draft.put("peft", "lora", rank)
+    convert.put_lora(draft, "lora_r lora_rank", "lora_alpha", "lora_target_modules target_modules")
+
+
 def model(draft: Draft) -> None:
     """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
     base = draft.text(

@@ -60,6 +60,7 @@ class Marks:
         all: Dotted keys that must all be there, as words.
         some: Dotted keys; at least `least` of them must be there.
         least: Required number of `some`.
+        one: Dotted keys; at least one of them must be there as well.
         none: Keys that must not be there.
         syntax: The file's syntax must be one of these.
         program: The program of a command line must match this expression; counts as two marks.
@@ -68,6 +69,7 @@ class Marks:
     all: str = ""
     some: str = ""
     least: int = 1
+    one: str = ""
     none: str = ""
     syntax: str = "yaml json toml shell"
     program: str = ""
@@ -77,6 +79,8 @@ class Marks:
         if document.syntax not in self.syntax.split():
             return False
         if any(document.has(key) for key in self.none.split()):
+            return False
+        if self.one and not any(document.has(key) for key in self.one.split()):
             return False
         if self.program and document.program:
             return re.search(self.program, document.program) is not None
@@ -306,7 +310,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             continue
         if not nearest and idle[1].match(plain):
             continue
-        nearest = nearest or _elsewhere(plain, absent)
+        nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
             yield Unread(key=key, line=line, nearest=nearest)
 
@@ -339,8 +343,10 @@ def _with_one_less(key: str) -> list[str]:
     return [".".join((*homes[:i], *homes[i + 1 :], name)) for i in range(len(homes))]
 
 
-def _elsewhere(key: str, asked: Iterable[str]) -> str:
-    """Return the known key of the same name at another level."""
+def elsewhere(key: str, asked: Iterable[str]) -> str:
+    """Return the known key of the same name at another level; the level next to it counts first."""
+    if near := _moved(key, asked):
+        return near
     name = key.rpartition(".")[2]
     levels = [one for one in asked if one.rpartition(".")[2] == name]
     return min(levels, key=lambda one: (len(one), one), default="")
