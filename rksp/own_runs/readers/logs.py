@@ -13,16 +13,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.budgets import PAST_RUN
+from rksp.ground.budgets import LOGGED, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_limited, read_text
+from rksp.ground.reading import parse_json
 from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
 from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
@@ -202,10 +202,7 @@ TRAINER_STATE = RunReader(matches=_is_trainer_state, read=_read_trainer_state)
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(read_text(path, PAST_RUN))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON ({error!s:.100}).") from None
+    return parse_json(read_text(path, PAST_RUN), path, most=LOGGED)
 
 
 def _read_json(path: Path) -> Iterator[RawRun]:
@@ -368,8 +365,8 @@ def _items(items: Any) -> dict[str, object]:
     for item in items:
         key = item.key or ".".join(item.nested_key)
         try:
-            value = json.loads(item.value_json)
-        except (ValueError, RecursionError):
+            value = parse_json(item.value_json, "W&B's summary")
+        except InputError:
             continue
         found |= flat({key: value})
     return found
@@ -436,8 +433,8 @@ def _arguments(events: Any, tags: list[str]) -> dict[str, object]:
         return {}
     text = events.Tensors(_TEXT_ARGUMENTS)[0].tensor_proto.string_val[0]
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text, "TensorBoard's arguments")
+    except InputError:
         return {}
     return flat(found) if isinstance(found, dict) else {}
 

@@ -6,12 +6,12 @@ decides what the arguments leave `auto` (transformers/integrations/deepspeed.py)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.reading import parse_json
 from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
@@ -72,8 +72,8 @@ def _shape(draft: Draft) -> None:
         return
     if isinstance(where.value, str):
         try:
-            settings = json.loads(where.value)
-        except ValueError:
+            settings = parse_json(where.value, draft.document.path)
+        except InputError:
             return
     if not isinstance(settings, Mapping):
         return
@@ -179,12 +179,13 @@ def _peft_config(draft: Draft) -> None:
 
 
 def _ranked(draft: Draft) -> None:
-    """Set LoRA where a rank stands and no switch: of scripts that have adapters alone.
+    """Set LoRA where a rank stands and no switch, unless a program may have the switch.
 
-    TRL's own commands have the switch, and train all weights without it.
+    A program that is named for LoRA has adapters alone (FastChat's train_lora.py).
     """
     rank = draft.number("lora_r", "lora_rank")
-    is_own = draft.document.program.startswith("trl ") or draft.document.syntax == "script"
+    program = draft.document.program.lower()
+    is_own = bool(program) and "lora" not in program
     has_switch = any(draft.document.has(key) for key in ("use_peft", "use_lora", "lora_enable"))
     if rank is None or rank.value <= 0 or is_own or has_switch or draft.knows("peft"):
         return

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
@@ -55,11 +54,9 @@ class _Leaf:
     is_elsewhere: bool
 
 
-@cache
 def thesaurus() -> dict[str, Any]:
     """Return the table: field → unit → spellings; blanks separate spellings."""
-    with (Path(__file__).parents[1] / "thesaurus.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "thesaurus.toml")
 
 
 @cache
@@ -618,9 +615,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
         if isinstance(one.value, str) and is_type(one.value):
             draft.look(one.key)
             if own := _sizes_beside(draft, one.key):
-                draft.no_target(
-                    f"its {one.value} has sizes of its own, such as {own}; name a TARGET."
-                )
+                draft.no_target(f"its {one.value} has its own sizes, such as {own}; name a TARGET.")
                 return
             draft.describe(one.value, {})
             return

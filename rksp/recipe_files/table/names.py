@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from rksp.ground.tables import packaged_toml
 from rksp.recipe.optimizers.table import optimizer_named
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
@@ -72,10 +71,8 @@ def precision_of(name: str) -> str | None:
 Shape = tuple[str, Mapping[str, object]]
 
 
-@cache
 def _known() -> dict[str, Any]:
-    with (Path(__file__).parents[1] / "models.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "models.toml")
 
 
 @cache

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from rksp.ground.tables import check_arguments, known_word, row_of
+from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
 from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
@@ -161,10 +159,8 @@ class Reader:
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
 
-@cache
 def _trainers() -> dict[str, dict[str, Any]]:
-    with (Path(__file__).parents[1] / "keys.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "keys.toml")
 
 
 def foreign_format(document: Document) -> tuple[str, str, str] | None:
