@@ -179,18 +179,13 @@ def _peft_config(draft: Draft) -> None:
 
 
 def _ranked(draft: Draft) -> None:
-    """Set LoRA where a rank stands and no switch, unless a program may have the switch.
+    """Set adapters by name where no switch stands, unless a program may have the switch.
 
     A program that is named for LoRA has adapters alone (FastChat's train_lora.py).
     """
-    rank = draft.number("lora_r", "lora_rank")
     program = draft.document.program.lower()
-    is_own = bool(program) and "lora" not in program
-    has_switch = any(draft.document.has(key) for key in ("use_peft", "use_lora", "lora_enable"))
-    if rank is None or rank.value <= 0 or is_own or has_switch or draft.knows("peft"):
-        return
-    draft.put("peft", "lora", rank)
-    convert.put_lora(draft, "lora_r lora_rank", "lora_alpha", "lora_target_modules target_modules")
+    if not draft.knows("peft") and (not program or "lora" in program):
+        by_name.adapters(draft)
 
 
 def model(draft: Draft) -> None:
@@ -235,6 +230,19 @@ def _completions(draft: Draft) -> None:
         limit = found.value if found is not None else "512 (the default)"
         why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
         draft.assume("sequence_length", f"{why}; give --sequence-length", found)
+
+
+def _groups(draft: Draft) -> None:
+    """Note answers that cannot be shared out: TRL refuses the run (trl/trainer/grpo_config.py)."""
+    each = draft.number("num_generations")
+    whole = draft.number("generation_batch_size")
+    size = int(whole.value) if whole is not None else int(draft.value("batch_size"))
+    is_known = whole is not None or draft.devices is not None
+    if each is not None and each.value > 1 and is_known and size % int(each.value):
+        draft.note(
+            f"The trainer refuses this run: {each.value} answers a prompt do not divide the "
+            f"{size} answers of a step; change {each.key} or the batch."
+        )
 
 
 def _factory(draft: Draft) -> None:

@@ -199,7 +199,7 @@ def fill(draft: Draft) -> None:
     if norm is not None:
         convert.clip(draft, "max_grad_norm", [norm.key])
     _lowest(draft, names)
-    _adapters(draft, names)
+    adapters(draft, names)
     if draft.value("objective") in PREFERENCES:
         _plain_number(draft, names, "preference_beta")
     if draft.value("objective") in REINFORCED:
@@ -466,8 +466,9 @@ def _of_switch(found: Found) -> str:
     return found.key.removesuffix(".enabled").rpartition(".")[2]
 
 
-def _adapters(draft: Draft, names: Names) -> None:
+def adapters(draft: Draft, names: Names | None = None) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
+    names = names or Names(draft.document)
     word = next(
         (
             one
@@ -494,7 +495,8 @@ def _adapters(draft: Draft, names: Names) -> None:
     if sign is None:
         return
     bits = next((one for one in names.find(_words("peft", "bits")) if _is_on(one.value)), None)
-    draft.put("peft", "lora" if bits is None else "qlora", sign, bits)
+    is_four = bits is not None or (word is not None and "qlora" in str(word.value).lower())
+    draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(_words("peft", part)))
         for part in ("rank", "alpha", "targets")
@@ -534,6 +536,8 @@ def objective(draft: Draft, names: Names | None = None) -> None:
         if not is_weak:
             draft.seen.add(found.key)
         both = [one for one in allowed if one in means] if first is not None else means
+        if is_weak and not both:
+            continue
         if first is not None and not both:
             said = (
                 f"{_words_of(first)} speaks for {allowed[0]}, and {_words_of(found)} for {means[0]}"
@@ -611,8 +615,9 @@ def model(draft: Draft, names: Names | None = None) -> None:
     if _literal(draft, draft.document.data, ""):
         return
     types = [*named, *names.find(_words("model", "type"))]
+    has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
-        if isinstance(one.value, str) and is_type(one.value):
+        if isinstance(one.value, str) and is_type(one.value) and not has_path:
             draft.look(one.key)
             if own := _sizes_beside(draft, one.key):
                 draft.no_target(f"its {one.value} has its own sizes, such as {own}; name a TARGET.")
