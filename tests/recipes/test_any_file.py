@@ -162,7 +162,7 @@ def test_a_readers_key_at_another_level_is_the_readers(tmp_path):
     ("name", "text", "peft"),
     [
         ("a.json", '{"learning_rate": 1e-4, "lora_r": 16, "do_train": 1, "bf16": true}', "lora"),
-        ("a.json", '{"learning_rate": 1e-4, "train_mode": "qlora", "output_dir": "o", "bf16": true}',
+        ("a.json", '{"learning_rate": 1e-4, "train_mode": "qlora", "do_train": 1, "bf16": true}',
          "qlora"),
         ("a.sh", "python train.py --learning_rate 1e-4 --lora_r 8 --output_dir o --bf16 True",
          "none"),

@@ -10,10 +10,6 @@ from rksp.recipe_files.table.draft import Draft
 
 _ACTOR = "actor_rollout_ref.actor"
 _EPOCHS = "trainer.total_epochs"
-_ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
-               "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
-               "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo",
-               "grpo_passk": "grpo"}  # fmt: skip
 
 
 def _rollouts(draft: Draft) -> None:
@@ -79,10 +75,6 @@ def _first_sft(draft: Draft) -> None:
     convert.warmup_share(draft, 0.1)
 
 
-def _estimator(draft: Draft) -> None:
-    convert.stated_objective(draft, "algorithm.adv_estimator", **_ESTIMATORS)
-
-
 def _kind(draft: Draft) -> str:
     """Return which of OpenRLHF's commands runs: sft, dpo, rm, kto, kd, ppo_ray."""
     return draft.document.program.rpartition("train_")[2].removesuffix(".py")
@@ -92,7 +84,7 @@ def _open_objective(draft: Draft) -> None:
     kind = _kind(draft)
     if kind.startswith("ppo"):
         for key in ("advantage_estimator", "algo.advantage.estimator"):
-            convert.stated_objective(draft, key, **_ESTIMATORS)
+            convert.stated_objective(draft, key)
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}

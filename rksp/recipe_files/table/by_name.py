@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rksp.ground.model import definite
 from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
@@ -24,7 +25,7 @@ from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import OBJECTIVES, hub_id_of, shape_of
+from rksp.recipe_files.table.names import hub_id_of, shape_of
 from rksp.recipe_files.table.reader import elsewhere, foreign_format
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -703,7 +704,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
             number = None if found is None else _number(found.value)
             if number is not None and number >= 1 and setting not in sizes:
                 sizes[setting], used[setting] = int(number), spelling
-                draft.look(definite_key(found))
+                draft.look(definite(found).key)
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
@@ -735,11 +736,3 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
     return True
-
-
-def definite_key(found: Found | None) -> str:
-    """Return the key of what was found."""
-    return "" if found is None else found.key
-
-
-__all__ = ["OBJECTIVES", "Names", "complete", "fill", "model", "objective", "plain", "thesaurus"]

@@ -357,5 +357,6 @@ def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
         chain.append(table)
         names[:0] = table.get("extends", "").split()
     idle = [key for table in chain for key in table.get("idle", "").split()]
-    changing = {key: why for table in chain for key, why in table.get("changes", {}).items()}
+    changes = [pair for table in chain for pair in table.get("changes", {}).items()]
+    changing = {key: why for why, keys in changes for key in keys.split()}
     return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing
