@@ -23,8 +23,11 @@ def _rollouts(draft: Draft) -> None:
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
     prompts = draft.number_or(1024, "data.train_batch_size")
-    whole = int(prompts.value)
-    updates = max(1, whole // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
+    whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
+    if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
+        draft.put("generations", int(agents.value), agents)
+    answers = whole * (1 if agents is None else int(agents.value))
+    updates = max(1, answers // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
     for part in (prompts, mini):
         if part.open and draft.knows("max_steps"):
