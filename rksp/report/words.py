@@ -20,21 +20,14 @@ from rksp.documents.answer import (
     PublishedReport,
 )
 from rksp.documents.finding import Finding
+from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.compare import STATES
-from rksp.question.said import answer as answer
-from rksp.question.said import diverging as diverging
-from rksp.question.said import margin as margin
-from rksp.question.said import odds as odds
-from rksp.question.said import published as published
-from rksp.question.said import published_range as published_range
-from rksp.question.said import rate as rate
+from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
-from rksp.report.blocks import percent as percent
-from rksp.spectra.spectrum import Status
 
 _WEIGHTS = {"stored": "stored weights", "scratch": "random initialization",
             "elsewhere": "random weights in place of the trained ones"}  # fmt: skip
@@ -322,8 +315,8 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
             "them only with spectra of the same rank and number of states"
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
-    if seed.response is not None and seed.response.reason is not None:
-        found.append(f"not measured: the gradient ({seed.response.reason})")
+    if seed.gradient is not None and seed.gradient.reason is not None:
+        found.append(f"not measured: the gradient ({seed.gradient.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
         f"{number} checks were skipped: {reason.replace('it needs', 'they need')}"

@@ -17,14 +17,14 @@ from support.grid_runs import run_here
 from support.places import SUPPORT
 
 import rksp.grid.cell
-from rksp.assessment.evidence import first_step
-from rksp.assessment.pipeline import evaluate, gather, judge
+from rksp.assessment.pipeline import evaluate
 from rksp.cli import app
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Gate
 from rksp.grid import table
-from rksp.grid.cell import Cell, Options, summarize
+from rksp.grid.cell import Cell, summarize
 from rksp.grid.engines.local import LocalEngine
+from rksp.grid.group import CellAnswer, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row, made_by
@@ -91,27 +91,6 @@ def test_a_worker_keeps_freed_memory_unless_it_streams(streaming, kept, tmp_path
         run_here(store)
         assert [row.state for row in store.rows()] == ["done"] * 2
     assert seen == kept
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
-def test_recipes_that_share_a_first_step_share_the_response(optimizer):
-    source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 64})
-    recipe = Recipe(optimizer=optimizer, learning_rate=1e-3)
-    later = {
-        "warmup_steps": 9, "max_steps": 50, "schedule": "linear", "batch_size": 4,
-        "adam_beta1": 0.8, "adam_beta2": 0.95, "momentum": 0.5, "learning_rate": 0.3,
-    }  # fmt: skip
-    other = recipe.model_copy(update=later)
-    assert first_step(recipe) == first_step(other)
-    evidence = gather(source, MeasureOptions(states=256, evidence="response"))
-    one, two = (judge(evidence, r).response for r in (recipe, other))
-    assert one is two
-    decayed = judge(evidence, recipe.model_copy(update={"weight_decay": 0.5})).response
-    assert decayed is not one
-    assert decayed.update_rms != one.update_rms
-    alone = gather(source, MeasureOptions(states=256))
-    gradients = {judge(alone, r).response for r in (recipe, other, Recipe(weight_decay=0.5))}
-    assert len(gradients) == len(alone.responses) == 1
 
 
 def test_ranking_filters_and_the_best_safe_setting(worked):
@@ -208,7 +187,7 @@ def test_the_terminal_shows_it_all(worked):
 def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     rows = worked[0]
     unsure = [
-        dataclasses.replace(r, result=r.result | {"verdict": "cannot tell", "reasons": ["odd"]})
+        dataclasses.replace(r, result=CellAnswer(verdict="cannot tell", reasons=("odd",)))
         if r.recipe["learning_rate"] == 1e-4 and r.result
         else r
         for r in rows
@@ -227,7 +206,7 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
 
 
 def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
-    row = next(r for r in worked[0] if r.result and r.result["expected_excess"] is not None)
+    row = next(r for r in worked[0] if r.result and r.result.expected_excess is not None)
     cells = [
         dataclasses.replace(row, position=n, recipe=row.recipe | {"batch_size": batch})
         for n, batch in enumerate((8, 256, 32, 256))
@@ -314,13 +293,11 @@ def fill_store(path: Path, *results: tuple[float, str]) -> None:
     ]
     with GridStore(path) as store:
         store.fill(cells, STATES)
-        for (key, _), (probability, findings) in zip(
-            store.claim(60.0)["cells"], results, strict=True
-        ):
-            answer = {"verdict": "ok", "probability_failed": probability}
+        for cell, (probability, findings) in zip(store.claim(60.0).cells, results, strict=True):
             parts = [text.split(" ") for text in findings.split(", ") if text]
             found = [{"code": code, "level": level} for code, level in parts]
-            assert store.finish(key, answer | {"findings": found})
+            answer = CellAnswer(verdict="ok", probability_failed=probability, findings=found)
+            assert store.finish(cell.key, answer)
 
 
 @pytest.mark.parametrize(

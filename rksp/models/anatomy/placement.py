@@ -7,6 +7,7 @@ a *branch*. So code of any style is read alike: modules, functionals, norms writ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,6 +61,7 @@ class BlockPlacement:
         norms: All norms in the block but those of queries and keys.
         centered: Of them, those that take the mean away first.
         is_parallel: A branch does not read what another adds before it.
+        routes: It chooses among experts.
         attends, normalizes_qk: There is attention, and its queries and keys are normalized.
     """
 
@@ -70,6 +72,7 @@ class BlockPlacement:
     norms: int
     centered: int
     is_parallel: bool
+    routes: bool
     attends: bool
     normalizes_qk: bool
 
@@ -99,15 +102,36 @@ def read_placement(graph: ForwardGraph, chains: Sequence[Chain]) -> Placement | 
         behind_norm=sum(block.behind_norms for block in found) / branches,
         branch_norm=sum(block.normed for block in found) / branches,
         centered=sum(block.centered for block in found) / max(1, sum(b.norms for b in found)),
-        parallel=sum(block.is_parallel for block in found) / len(found),
-        qk_norm=_share([block.normalizes_qk for block in attending]),
+        parallel=_mean([block.is_parallel for block in found]),
+        routed=_mean([block.routes for block in found]),
+        qk_norm=_mean([block.normalizes_qk for block in attending]) if attending else None,
+        scales_output=_scales_output(graph.nodes, max(end[1] for end in ends if end is not None)),
         read=len(found),
         blocks=len(ends),
     )
 
 
-def _share(said: Sequence[bool]) -> float | None:
-    return sum(said) / len(said) if said else None
+def _mean(said: Sequence[bool]) -> float:
+    return sum(said) / len(said)
+
+
+def _scales_output(nodes: Sequence[Node], last: int) -> bool:
+    """Tell whether a number multiplies what the last block leaves, or the logits, as in μP.
+
+    A cap divides before its tanh, and is none.
+    """
+    derived, scaled, capped = {last}, set[int](), set[int]()
+    rows = math.prod(nodes[last].shape[:-1])
+    for index in range(last + 1, len(nodes)):
+        node, given = nodes[index], [i for i in nodes[index].inputs if i in derived]
+        if not given or math.prod(node.shape[:-1]) != rows:
+            continue
+        derived.add(index)
+        if node.op in _FACTORS - {"neg"} and len(node.inputs) == 1:
+            scaled.add(index)
+        if node.op == "tanh" or not capped.isdisjoint(given):
+            capped.update((index, *given))
+    return bool(scaled - capped)
 
 
 class _Reading:
@@ -140,17 +164,16 @@ class _Reading:
             norms=len(others),
             centered=sum(map(self._is_centered, others)),
             is_parallel=self._is_parallel(),
+            routes=any(self.nodes[index].op == "topk" for index in self.derived),
             attends=bool(attention),
             normalizes_qk=bool(attention)
             and all(any(self._norms_of(part)) for pair in attention for part in pair),
         )
 
     def _inputs(self, index: int) -> list[int]:
-        """Return the inputs that depend on the state, each once."""
         return [i for i in dict.fromkeys(self.nodes[index].inputs) if i in self.derived]
 
     def _main(self, index: int) -> int | None:
-        """Return what a node only renames, reshapes, scales or shifts; None for any other."""
         node, given = self.nodes[index], self._inputs(index)
         if len(given) == 2 and node.op == "sub" and self._is_statistic(given[0], given[1]):
             return given[0]  # centered
@@ -175,7 +198,6 @@ class _Reading:
         return index
 
     def _normed(self, index: int) -> int | None:
-        """Return what a node normalizes; None if it does not."""
         node, given = self.nodes[index], self._inputs(index)
         if node.op in _NORMS and given:
             return given[0]
@@ -185,7 +207,6 @@ class _Reading:
         return next((a for a, by in pairs if self._is_statistic(a, by, _SIZES)), None)
 
     def _is_centered(self, norm: int) -> bool:
-        """Tell whether a norm takes the mean away first."""
         if self.nodes[norm].op in _NORMS:
             return "rms" not in self.nodes[norm].op
         here = definite(self._norms[norm])
@@ -290,7 +311,6 @@ class _Reading:
         return parts if len(parts) == 2 and kinds[0] != kinds[1] else [branch]
 
     def _inside(self, branch: int) -> set[int]:
-        """Return the nodes of a branch down to the stream."""
         left, seen = [branch], {branch}
         while left:
             new = [i for i in self._inputs(left.pop()) if i not in seen and not self._light[i]]
@@ -299,7 +319,6 @@ class _Reading:
         return seen
 
     def _mixes(self, branch: int) -> bool:
-        """Tell whether a branch mixes tokens."""
         for here in self._inside(branch):
             node, is_sequence = self.nodes[here], len(self.nodes[here].shape) > 2
             if node.op.startswith(_ATTENTION) or (node.op in _MIXERS and is_sequence):
@@ -312,7 +331,6 @@ class _Reading:
         return self._norms.get(self._strip(branch)) is not None
 
     def _is_behind_norm(self, branch: int) -> bool:
-        """Tell whether every product of a branch reads the stream through a norm."""
         entries = [
             i
             for here in self._inside(branch)
@@ -333,7 +351,6 @@ class _Reading:
         return False
 
     def _is_parallel(self) -> bool:
-        """Tell whether two branches of different kind read the same state."""
         for place, (late, _) in enumerate(self.branches):
             for early, base in self.branches[place + 1 :]:
                 both = self._mixes(late) != self._mixes(early)
@@ -342,7 +359,6 @@ class _Reading:
         return False
 
     def _reads(self, branch: int) -> set[int]:
-        """Return the nodes of the stream that a branch is made from."""
         found: set[int] = set()
         for here in self._inside(branch):
             for i in self._inputs(here):
@@ -354,7 +370,6 @@ class _Reading:
         return found
 
     def _attention(self) -> Iterator[tuple[int, int]]:
-        """Yield the nodes of the queries and keys of every attention."""
         for index in sorted(self.derived):
             node = self.nodes[index]
             if node.op.startswith(_ATTENTION) and len(node.shape) == 4:
@@ -370,7 +385,6 @@ class _Reading:
                 yield q, k
 
     def _logits(self, index: int) -> tuple[int, int] | None:
-        """Return the two factors whose product a softmax reads; None if it reads another thing."""
         while True:
             node, given = self.nodes[index], self._inputs(index)
             if node.op in ("bmm", "matmul") and len(given) == 2:
@@ -382,7 +396,6 @@ class _Reading:
             index = given[0]
 
     def _norms_of(self, part: int) -> set[int]:
-        """Return the norms between a projection and the queries or keys made from it."""
         left, seen = [part], {part}
         while left:
             here = left.pop()

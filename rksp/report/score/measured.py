@@ -10,7 +10,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.answer import FromEdge, FromFineTuning
 from rksp.documents.score import SeedReport
 from rksp.ground.text import short
-from rksp.report import words
+from rksp.question import said as phrases
 from rksp.report.glossary import find_word
 
 RANGE_NOTE = (
@@ -24,7 +24,6 @@ _GRADIENT = "grad_norm"  # the column that the first gradient moves
 _LABELLED: dict[str, tuple[str, Callable[[float], float]]] = {
     "near-unit mass": ("near_unit_mass", float),
     "gradient norm": ("grad_norm", lambda column: 10.0**column),
-    "critical rate": ("critical_rate", lambda column: 10.0**-column),
 }
 
 
@@ -91,8 +90,8 @@ def usual(column: Column) -> str:
 
 
 def measured(seed: SeedReport) -> list[Measured]:
-    """Return what was measured in the forward pass and in the response, in the pages' order."""
-    forward, response = seed.forward, seed.response
+    """Return what was measured in the forward pass and of the gradient, in the pages' order."""
+    forward = seed.forward
     uniform = forward.uniform_loss
     rows = [
         ("initial loss", "forward/loss", "" if uniform is None else f"a guess has {uniform:.3g}"),
@@ -103,12 +102,8 @@ def measured(seed: SeedReport) -> list[Measured]:
         ("largest activation", "forward/activation_absmax", forward.activation_name or ""),
         ("near-unit mass", "spectra/published_score", "mean over the blocks"),
     ]
-    if response is not None:
-        rows += [
-            ("gradient norm", "response/grad_norm", "first batch"),
-            ("critical rate", "response/critical_rate", "first step"),
-            ("drift", "response/drift", "nats a position, one update at 1e-3"),
-        ]
+    if seed.gradient is not None:
+        rows.append(("gradient norm", "gradient/grad_norm", "first batch"))
     found = []
     for word, path, note in rows:
         part, field = path.split("/")
@@ -120,7 +115,6 @@ def measured(seed: SeedReport) -> list[Measured]:
 
 
 def _beyond(word: str, value: float) -> str:
-    """Say that a number is outside the range of 98 of 100 labelled models; empty if it is not."""
     column, of = _LABELLED.get(word, ("", float))
     ends = load_edge_model().measured_ranges.get(column)
     if ends is None:
@@ -143,7 +137,7 @@ def change(seed: SeedReport) -> str:
     if before.likely_edge is None or not isinstance(after, FromEdge):
         if before.likely_edge is None and not isinstance(after, FromEdge):
             return ""
-        had = words.rate(before.likely_edge)
+        had = phrases.rate(before.likely_edge)
         told = "measuring told what the configuration could not"
         return told if before.likely_edge is None else f"the configuration had said E {had}"
     factor = after.likely_edge / before.likely_edge
