@@ -19,6 +19,7 @@ from rksp.cli.options import (
     Panel,
     as_count,
     brief,
+    refuse_unused,
     with_options,
 )
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
@@ -26,6 +27,7 @@ from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Terms
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS
+from rksp.ground.errors import InputError
 from rksp.ground.flags import assignments
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
@@ -78,12 +80,24 @@ Apply = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+Tuned = Annotated[
+    str | None,
+    typer.Option(
+        "--tuned",
+        help="Carry the learning rate that was tuned on SMALL, a model or its run file, to TARGET.",
+        metavar="SMALL=RATE",
+        rich_help_panel="Recipe",
+    ),
+]
 _STEPS = {  # of a measurement, in words
     "build": "building the model",
     "forward and spectra": "measuring the forward pass",
     "gradient": "measuring the first gradient",
     "response": "measuring the first gradient and update",
 }
+_NOT_CARRIED = (
+    "evidence seed seeds probe data apply output verbose fail_on baseline select ignore levels"
+)
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -102,8 +116,16 @@ def score(
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
+    tuned: Tuned = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
+    if tuned is not None:
+        from rksp.cli.tuned import carry
+
+        refuse_unused(context, _NOT_CARRIED, "--tuned carries a rate by configurations alone")
+        if len(target) > 1:
+            raise InputError(f"--tuned carries a rate to one target, not to {len(target)}.")
+        return carry(target[0], tuned, recipe, of, model, past.runs, output.output_format)
     with loading():
         from rksp.checks.registry import select_findings
     with collector_paused():

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import Field
 
-from rksp.cli.options import Panel, with_options
+from rksp.cli.options import Panel, brief, with_options
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
@@ -99,6 +99,7 @@ class WatchOptions(Finite):
 
 
 @with_options
+@brief("command log on_alarm to monitors record")
 def watch(
     command: Annotated[
         list[str], typer.Argument(help="The command that trains, after --.", metavar="-- COMMAND")

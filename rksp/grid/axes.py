@@ -14,6 +14,7 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
+from rksp.ground.flags import misread
 from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe_files.columns import canonical, names_weights
@@ -114,6 +115,9 @@ def read_override(text: str) -> tuple[str, Axis]:
     name, value = match["name"].lstrip("+"), match["value"].strip()
     call = _CALL.match(value)
     if call is None:
+        if "," not in value and (said := misread(value, name)):
+            how = said.removeprefix("for a range use rksp grid TARGET ")
+            raise InputError(f"{text!r} is no list of values; write {how.removeprefix('write ')}")
         return name, Choice(values=tuple(_listed(text, value)))
     parts = _listed(text, call["inside"])
     if call["name"] == "choice":

@@ -140,11 +140,11 @@ def written(step: Step | None, run: Run) -> str:
         if origin.kind is OriginKind.FLAG and name in flags_of(Recipe)
     }
     for name, value in (asked | changed).items():
-        flag = flags_of(Recipe)[name].name if name in flags_of(Recipe) else _OPTIONS.get(name)
-        if flag is None or value is None:
-            continue
         value = value[0] if isinstance(value, list) else value
-        words += [flag] if value is True else [flag, as_typed(value)]
+        if name in flags_of(Recipe) and value is not None:
+            words += flags_of(Recipe)[name].typed(as_typed(value))
+        elif name in _OPTIONS and value is not None:
+            words += [_OPTIONS[name]] if value is True else [_OPTIONS[name], as_typed(value)]
     return shlex.join(words)
 
 

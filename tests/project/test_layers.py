@@ -14,7 +14,7 @@ LAYERS = (
     "ground", "kernels", "recipe",
     "documents", "datasets", "models", "recipe_files", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "question", "watch", "grid", "confirm",
-    "report", "scoring", "post_mortem", "cli",
+    "report", "scoring", "fixing", "trying", "post_mortem", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (
@@ -26,7 +26,7 @@ LAB = (
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
     "text", "errors", "tables", "versions", "model", "budgets", "processes", "allocator", "files",
-    "factory", "flags", "option_lines", "giving_way",
+    "factory", "flags", "option_lines", "giving_way", "doors",
 )  # fmt: skip
 
 
