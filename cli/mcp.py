@@ -37,14 +37,21 @@ def mcp(
     """Serve score, fix, explain and grid to an agent over standard input and output."""
     try:
         from mcp.server import MCPServer
+        from mcp.server.mcpserver.tools import Tool
     except ImportError:
         raise InputError("rksp mcp needs the official SDK; pip install 'rksp[mcp]'.") from None
 
     if not root.is_dir():
         raise InputError(f"--root {root} is no folder.")
-    server = MCPServer("rksp", instructions=_HOW, version=version("rksp"))
+    tools = []
     for tool in (score, fix, explain, grid):
-        server.tool(structured_output=False)(_refusing(tool, root.resolve()))
+        safe = _refusing(tool, root.resolve())
+        made = Tool.from_function(safe, structured_output=False)
+        taken = made.fn_metadata.arg_model
+        taken.model_config["extra"] = "forbid"  # an argument that is not there is no answer
+        taken.model_rebuild(force=True)
+        tools.append(made)
+    server = MCPServer("rksp", instructions=_HOW, version=version("rksp"), tools=tools)
     server.run("stdio")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,6 +104,10 @@ def as_choice(
     return {"parser": parse, "metavar": f"[{'|'.join(known)}]", "autocompletion": complete}
 
 
+# What trainers add to the name of an optimizer whose update is the same.
+_VARIANT = re.compile(r"paged|bnb|torch|fused|apex|foreach|optim|hf|xla|npu|(4|8|32)-?bit|[_.-]")
+
+
 def _of_trainer(field: str) -> Callable[[str], str | None]:
     """Return what reads a trainer's word for a field of the recipe, as in its run files."""
 
@@ -111,7 +116,11 @@ def _of_trainer(field: str) -> Callable[[str], str | None]:
 
         if field == "precision":
             return names.precision_of(name)
-        return {"optimizer": names.optimizer_of, "schedule": names.schedule_of}[field](name)[0]
+        if field == "schedule":
+            return names.schedule_of(name)[0]
+        found, loss = names.optimizer_of(name)
+        spelled = found is not None and _VARIANT.sub("", name.lower().replace(found, "", 1)) == ""
+        return found if spelled and not loss else None
 
     return read if field in ("precision", "optimizer", "schedule") else lambda name: None
 

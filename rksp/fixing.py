@@ -71,11 +71,11 @@ def _answer(report: ScoreReport) -> str:
 def fix(
     file: str | Path, *, write: bool = False, devices: int | None = None, trainer: str | None = None
 ) -> Fixed:
-    """Apply all edits to a copy of a run file, until no finding has another.
+    r"""Apply all edits to a copy of a run file, until no finding has another.
 
         >>> import pathlib, rksp
         >>> lines = ["model_name_or_path: gpt2", "learning_rate: 0.3", "max_steps: 1000"]
-        >>> _ = pathlib.Path("run.yaml").write_text("\\n".join(lines))
+        >>> _ = pathlib.Path("run.yaml").write_text("\n".join(lines))
         >>> found = rksp.fix("run.yaml")
         >>> found.before.verdict, found.after.verdict
         ('risk', 'ok')

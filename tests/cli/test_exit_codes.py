@@ -215,7 +215,7 @@ def test_a_diff_exits_by_what_is_new_or_worse(run):
         ("score gpt2 --baseline absent.json", "absent.json cannot be read"),
         ("score gpt2 --fail-on high", "neither a probability"),
         ("score gpt2 -o absent/x.html", "the folder absent does not exist"),
-        ("schema soup", "no report of 'soup'"),
+        ("report --schema soup", "no report of 'soup'"),
     ],
 )
 def test_bad_input_is_two_with_one_sentence_and_nothing_on_stdout(run, command, sentence):

@@ -57,7 +57,11 @@ def test_the_hub_says_why_it_gave_nothing(status, said):
     ("word", "title"),
     [
         *(("critical", "critical rate"), ("gradient", "gradient norm"), ("the width", "width")),
-        *(("grokking", "grokking"), ("calibrate", "rksp calibrate"), ("trainers", "The trainers")),
+        *(
+            ("grokking", "grokking"),
+            ("calibrate", "rksp calibrate, the old name of rksp confirm --sweep"),
+            ("trainers", "The trainers"),
+        ),
     ],
 )
 def test_explain_knows_the_words_of_the_page_and_the_commands(word, title):
