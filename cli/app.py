@@ -99,7 +99,9 @@ class DeferredCommand(typer.core.TyperCommand):
         single = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
-        single.command(self.name, cls=BriefCommand)(found)
+        # What stands behind a watched program is the program's own.
+        settings = {"allow_interspersed_args": self.name != "watch"}
+        single.command(self.name, cls=BriefCommand, context_settings=settings)(found)
         command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
         command.from_file = getattr(found, "from_file", frozenset())
@@ -155,6 +157,8 @@ class CommandTable(typer.core.TyperGroup):
             said = f"rksp: rksp {name} is now rksp {now}; the old name works through 0.13."
             print(said, file=sys.stderr)
             return super().resolve_command(context, [*OLD[name], *others])
+        if f"--{name}" in ("--help", "--version"):
+            raise InputError(f"There is no command {name!r}; type rksp --{name}.")
         if name not in self.commands and not name.startswith("-"):
             hint = (
                 nearest(name, (*self.commands, *OLD))

@@ -141,7 +141,8 @@ def explained(word: str) -> tuple[str, Rows]:
             return title, [*rows, *_lever_rows(wanted)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
-    hint = nearest(word, [name for names, *_ in _entries() for name in names])
+    every = [name for names, *_ in _entries() for name in names if len(name) > 2]
+    hint = nearest(word, every, cutoff=0.72)
     raise InputError(
         f"rksp explain does not know the word {word!r}{hint or '; rksp explain lists the checks.'}"
     )

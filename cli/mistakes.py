@@ -26,6 +26,7 @@ _IN_UNITS = {
     ("batch_size", "tokens"): "{} counts sequences: tokens / length",
 }
 _PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
+_ALSO = {"config": "--recipe", "yaml": "--recipe", "gpus": "--devices", "gpu": "--devices"}
 _PARTS |= {"accumulation": "gradient_accumulation_steps"}  # units of a field that are another's
 
 
@@ -40,12 +41,12 @@ def unknown_option(typed: str, context: Any) -> str:
         if option in known and option != typed:
             how = _IN_UNITS.get((field, unit))
             return f"{said}; {how.format(option)}." if how else f"{said}; did you mean {option}?"
-    if close := _close(typed, known):
+    if close := _close(typed, known) or _part(typed, context):
         return f"{said}{close}"
     if owners := [owner for owner, options in _others(context) if typed in options]:
-        return f"{said}; it belongs to rksp {' and rksp '.join(owners)}."
+        return f"{said}; it belongs to rksp {', '.join(owners)}."
     more = f"; {context.command_path} --help lists what there is."
-    return f"{said}{nearest(typed, known, count=1) or more}"
+    return f"{said}{nearest(typed, known, count=1, cutoff=0.7) or more}"
 
 
 def _set_field(name: str) -> str:
@@ -59,6 +60,8 @@ def _meanings(typed: str) -> Iterator[tuple[str, str]]:
     name = plain(typed.lstrip("-"))
     for field in Recipe.model_fields:
         for unit, spellings in thesaurus().get(field, {}).items():
+            if unit in ("devices", "nodes"):
+                continue
             if isinstance(spellings, str) and name in spellings.split():
                 yield _PARTS.get(unit, field), unit
 
@@ -67,6 +70,21 @@ def _close(typed: str, known: list[str]) -> str:
     """Return a hint if a known option is a slip of the keys away."""
     close = difflib.get_close_matches(typed.lower(), known, n=1, cutoff=0.8)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _part(typed: str, context: Any) -> str:
+    """Return a hint if it is a value of an option, holds its words, or is another name of it."""
+    name, parameters = typed.strip("-").lower(), context.command.params
+    for one in parameters:
+        values = str(one.metavar or "").strip("[]").split("|")
+        if name in values and name not in _ALSO:
+            return f"; write {one.opts[0]} {name}."
+    if name.partition("-")[0] == "model" and parameters[0].param_type_name == "argument":
+        return "; the model is the first word, without an option."
+    known = {option for one in parameters for option in one.opts}
+    found = [one for one in known if one.strip("-") in name.split("-")]
+    found += [also for part, also in _ALSO.items() if part in name.split("-") and also in known]
+    return f"; did you mean {', '.join(sorted(found))}?" if found else ""
 
 
 def _others(context: Any) -> Iterator[tuple[str, set[str]]]:

@@ -253,6 +253,11 @@ def with_options(command: _Command) -> _Command:
     return with_flags
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Tell whether a parameter was typed, or set in the environment."""
+    return getattr(context.get_parameter_source(name), "name", "") in _TYPED
+
+
 def refuse_unused(context: typer.Context, names: str, why: str) -> None:
     """Refuse options that were typed and would have no effect.
 
@@ -265,8 +270,7 @@ def refuse_unused(context: typer.Context, names: str, why: str) -> None:
         InputError: One was typed.
     """
     for parameter in context.command.params:
-        source = getattr(context.get_parameter_source(parameter.name), "name", "")
-        if parameter.name in words(names) and source in _TYPED:
+        if parameter.name in words(names) and is_typed(context, str(parameter.name)):
             raise InputError(f"{parameter.opts[0]} has no effect here: {why}; leave it out.")
 
 

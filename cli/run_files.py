@@ -88,6 +88,8 @@ def audit(
     select_findings((), (), ignore or ())
     read = None
     if run_file is not None:
+        if not run_file.exists() and not run_file.suffix:
+            raise InputError(f"There is no run file {run_file}; --model names a model.")
         with reading(f"the run file {one_line(str(run_file), 200)}"):
             read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
     found, said = audited(

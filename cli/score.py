@@ -19,6 +19,7 @@ from rksp.cli.options import (
     Panel,
     as_count,
     brief,
+    is_typed,
     refuse_unused,
     with_options,
 )
@@ -98,6 +99,7 @@ _STEPS = {  # of a measurement, in words
 _NOT_CARRIED = (
     "evidence seed seeds probe data apply output verbose fail_on baseline select ignore levels"
 )
+_ONE_ALONE = "seed seeds probe data states baseline verbose"  # options of one target
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -137,6 +139,12 @@ def score(
         baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         if is_many:
+            refuse_unused(context, _ONE_ALONE, "several targets are answered together")
+            if measure.evidence != "config" and is_typed(context, "evidence"):
+                raise InputError(
+                    "Several targets are answered by their configurations alone; leave out "
+                    f"--evidence {measure.evidence}, or give one target."
+                )
             several = _several(target, recipe, of, model, past, terms, apply)
             emit(several, output.output_format, files)
             code = conclude(several, exit_zero=gate.exit_zero)
@@ -151,8 +159,7 @@ def score(
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         question = _question(run, model, past, terms, apply)
-        typed = context.get_parameter_source("evidence")
-        if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
+        if question.source.shape_from and not is_typed(context, "evidence"):
             # Nobody asked to measure: random weights do not stand for trained ones.
             measure = measure.model_copy(update={"evidence": "config"})
         question, faults = question.audited()
@@ -193,6 +200,9 @@ def _several(
         question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 
+    if len(targets) == 2 and len(files := [*filter(is_run_file, targets)]) == 1:
+        (other,) = {*targets} - {*files}
+        shared.say([f"two answers; for one: rksp score {other} --recipe {files[0]}"])
     with process.stdout_for_us_alone():
         return answered(targets, answer, fail_on=",".join(terms.fail_on))
 

@@ -261,7 +261,24 @@ class RunOptions(Finite):
                 needs_model=needs_model,
             )
         say(run.notes)
+        _refuse_idle(run.recipe, given.typed)
         return run.starting(self.is_pretrained)
+
+
+def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
+    """Refuse a typed field that has no effect in the recipe.
+
+    Raises:
+        InputError: There is one; the message says why it has none.
+    """
+    from rksp.recipe_files.said.origin import flag_of, is_used
+
+    for name in typed:
+        if name.startswith("lora_") and recipe.peft == "none":
+            raise InputError(f"{flag_of(name)} has no effect without adapters; add --peft lora.")
+        if name != "learning_rate" and not is_used(name, recipe.model_dump()):
+            with_what = f"the {recipe.schedule} schedule and {recipe.optimizer}"
+            raise InputError(f"{flag_of(name)} has no effect with {with_what}; leave it out.")
 
 
 def learned(question: Question, paths: Sequence[Path]) -> Question:

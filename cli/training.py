@@ -11,7 +11,7 @@ import typer
 
 from rksp.cli import process
 from rksp.cli import shared_options as shared
-from rksp.cli.options import RUN, Given, Panel, brief, refuse_unused, with_options
+from rksp.cli.options import RUN, Given, Panel, brief, is_typed, refuse_unused, with_options
 from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
 from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
@@ -102,10 +102,9 @@ def confirm(
     """Train briefly with all monitors: test the prediction, and what would have helped."""
     if sweep:
         refuse_unused(context, _OF_ARMS, "--sweep trains no arms")
-        typed = {name: _is_typed(context, name) for name in ("steps", "evidence")}
-        if not typed["steps"]:
+        if not is_typed(context, "steps"):
             trials = trials.model_copy(update={"steps": _SWEEP_STEPS})
-        if not typed["evidence"]:
+        if not is_typed(context, "evidence"):
             measure = measure.model_copy(update={"evidence": "config"})
         return _swept(context, target, recipe, of, measure, model, trials, output)
     files = outputs(output.output_format, output.output, "confirm")
@@ -141,10 +140,6 @@ def _confirmed(
         return run_confirmation(
             source, run.recipe, trials, measure=measure, cache=True, progress=begun
         )
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    return getattr(context.get_parameter_source(name), "name", "") != "DEFAULT"
 
 
 def _swept(

@@ -52,6 +52,7 @@ def _number(text: str) -> int | float:
         return math.nan
 
 
+_LONGEST = 60  # characters of a text that may have been meant as a number
 _VALUE = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
 _POWER = re.compile(rf"(?:({_VALUE}) *[*x×·] *)?10(?:\^|\*\*)\(?([+-]?\d+)\)?")
@@ -66,6 +67,8 @@ def misread(text: str, name: str = "lr") -> str:
         name: What the value is of, as an axis of a grid.
     """
     text = text.strip()
+    if len(text) > _LONGEST:
+        return ""
     if re.fullmatch(r"0?,\d+", text):
         return f"write the decimal point: 0.{text.partition(',')[2]}."
     if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
