@@ -212,7 +212,7 @@ def _announce(plan: GridPlan, options: Options) -> int:
 
     shared.say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    shared.say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
+    shared.say([f"cells: {len(plan.cells)}; models to measure: {groups}"])
     return groups
 
 

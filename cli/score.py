@@ -94,7 +94,6 @@ _STEPS = {  # of a measurement, in words
     "build": "building the model",
     "forward and spectra": "measuring the forward pass",
     "gradient": "measuring the first gradient",
-    "response": "measuring the first gradient and update",
 }
 _NOT_CARRIED = (
     "evidence seed seeds probe data apply output verbose fail_on baseline select ignore levels"

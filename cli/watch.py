@@ -289,7 +289,7 @@ def _concluded(code: int, folder: Path) -> int:
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
     elif found["torch"]:
-        _say("nothing was watched: torch was imported, and no step of an optimizer was followed")
+        _say("nothing was watched: the command ended before the first step of an optimizer")
     elif found["python"]:
         _say("nothing was watched: the command never imported torch")
     else:

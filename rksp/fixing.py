@@ -94,7 +94,8 @@ def fix(
     Raises:
         InputError: The file cannot be scored.
     """
-    file, read = str(file), {"devices": devices, "trainer": trainer}
+    file = str(file)
+    read: dict[str, Any] = {"devices": devices, "trainer": trainer}
     name, mark, part = file.partition("::")
     if not Path(name).is_file():
         raise InputError(

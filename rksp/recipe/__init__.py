@@ -109,7 +109,7 @@ class Recipe(Finite):
     optimizer: Annotated[
         Optimizer,
         BeforeValidator(_optimizer),
-        Flag("--optimizer", "What turns gradients into updates.", names="optim"),
+        Flag("--optimizer", "Optimizer.", names="optim"),
     ] = "adamw"
     learning_rate: Annotated[
         float | None,
@@ -227,7 +227,7 @@ class Recipe(Finite):
     ] = Field(default=None, ge=1)
     precision: Annotated[
         Precision,
-        Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.", names="dtype"),
+        Flag("--precision", "Precision; -pure also stores the weights in it.", names="dtype"),
     ] = "fp32"
     muon_scale: Annotated[
         MuonScale,

@@ -63,7 +63,7 @@ UNTOLD = "score gpt2 --lr 6e-4 --objective other --evidence config"
 def test_what_cannot_be_told_fails_only_where_it_was_asked_for(run, bars, code):
     found, out, err = run(*UNTOLD.split(), *bars.split())
     assert found == code
-    assert ("the gate is open" in out) == (code == 0 and "--exit-zero" not in bars)
+    assert ("exit 0 although rksp cannot tell" in out) == (code == 0 and "--exit-zero" not in bars)
     assert ("RKSP002" in err) == ("unknown" in bars and code != 1)
     if code:
         assert f"rksp: exit {code}: " in err
