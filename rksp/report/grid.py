@@ -208,12 +208,13 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
     over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
+    cells = "cell" if report.cells_in_grid == 1 else "cells"
     made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
     return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
         about=(
-            f"{total:,}{part} cell{'s' * (report.cells_in_grid != 1)}",
+            f"{total:,}{part} {cells}",
             *over,
             f", from {made}; nothing was trained.",
         ),
@@ -289,7 +290,7 @@ def _scattered(cells: Sequence[Record]) -> Iterator[page.Block]:
     """Yield a picture of every cell: P(failed) over the learning rate."""
     known = [cell for cell in cells if cell["probability_failed"] and cell["learning_rate"]]
     if len({cell["learning_rate"] for cell in known}) > 1:
-        hint = "One dot a cell. Green: ok; red: at or above the bar."
+        hint = "One dot a cell. Green: ok; yellow: caution; red: risk."
         drawn = figures.panel(partial(_scatter, known), 300, 270)
         yield page.Figure(title="P(failed) by learning rate", hint=hint, drawing=drawn)
 

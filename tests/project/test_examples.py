@@ -41,7 +41,7 @@ def test_a_folder_of_examples_is_scored_in_one_call():
 
 
 def test_the_log_of_the_failed_run_is_told_right():
-    done = run_rksp("why", str(EXAMPLES / "failed.log"), "--format", "json")
+    done = run_rksp("why", str(EXAMPLES / "failed_run"), "--format", "json")
     assert json.loads(done.stdout)["verdict"] == "failed"
 
 
