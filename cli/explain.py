@@ -21,6 +21,7 @@ from rksp.cli.app import COMMANDS, OLD
 from rksp.cli.options import Panel, TextOrJson, as_count, refuse_unused, with_options
 from rksp.cli.shared_options import RunOptions
 from rksp.documents.options import MeasureOptions
+from rksp.documents.spectrum import Status
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
@@ -29,7 +30,6 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
 from rksp.report.glossary import Word, find_word, words
-from rksp.spectra.spectrum import Status
 
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from rksp.calls.fix import fix as fixed
+from rksp.calls.fix import scored
+from rksp.calls.trial import grid as judged
 from rksp.cli.explain import as_json
-from rksp.fixing import fix as fixed
-from rksp.fixing import scored
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.versions import version
 from rksp.report.formats import render
-from rksp.trying import grid as judged
 
 _TARGET = "a tool's target"  # which runs no code of its own
 _HOW = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.calls.fix import fix as fixed
 from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
@@ -18,7 +19,6 @@ from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, with_
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
 from rksp.documents.terms import Software
-from rksp.fixing import fix as fixed
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite

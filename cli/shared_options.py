@@ -271,12 +271,13 @@ def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
     Raises:
         InputError: There is one; the message says why it has none.
     """
-    from rksp.recipe_files.said.origin import flag_of, is_used
+    from rksp.recipe_files.said.origin import flag_of, used_in
 
+    used = used_in(recipe.model_dump()) if typed else frozenset()
     for name in typed:
         if name.startswith("lora_") and recipe.peft == "none":
             raise InputError(f"{flag_of(name)} has no effect without adapters; add --peft lora.")
-        if name != "learning_rate" and not is_used(name, recipe.model_dump()):
+        if name != "learning_rate" and name not in used:
             with_what = f"the {recipe.schedule} schedule and {recipe.optimizer}"
             raise InputError(f"{flag_of(name)} has no effect with {with_what}; leave it out.")
 

@@ -46,7 +46,7 @@ def why(
     ] = None,
 ) -> int:
     """Say what became of past runs: whether they failed, when, why, and what to change."""
-    from rksp.post_mortem import why as told
+    from rksp.calls.why import why as told
 
     files = outputs(output.output_format, output.output, "why")
     given = _question(target, recipe, model, of)

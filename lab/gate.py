@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.bench.recipe_files import CONFIGS, names
+from rksp.calls.fix import fix as fixed
+from rksp.calls.fix import scored
 from rksp.documents.score import ScoreReport
-from rksp.fixing import fix as fixed
-from rksp.fixing import scored
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.registry import read_recipe_file

@@ -2,4 +2,4 @@
 
 from rksp.ground.doors import open_door
 
-open_door(__name__, "rksp.trying:confirm")
+open_door(__name__, "rksp.calls.trial:confirm")

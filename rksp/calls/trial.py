@@ -44,7 +44,7 @@ def grid(
         store: The file that keeps finished cells, from which the same call goes on; by default
             nothing is kept.
         fail_on: As for `rksp.score`.
-        **options: Fields of `rksp.grid.cell.Options`: `evidence`, `risk`, `runs`, `threads`, ….
+        **options: Fields of `rksp.grid.group.Options`: `evidence`, `risk`, `runs`, `threads`, ….
 
     Returns:
         The document that `rksp grid` writes, with every cell in it, the least risky first.
@@ -52,7 +52,7 @@ def grid(
     Raises:
         InputError: Something cannot be read or used.
     """
-    from rksp.grid.cell import Options
+    from rksp.grid.group import Options
     from rksp.grid.plan import read_plan
     from rksp.grid.run import run_grid
     from rksp.report.grid import grid_report
