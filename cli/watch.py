@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import Field
 
-from rksp.cli.options import Panel, with_options
+from rksp.cli.options import Panel, brief, with_options
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
@@ -99,6 +99,7 @@ class WatchOptions(Finite):
 
 
 @with_options
+@brief("command log on_alarm to monitors record")
 def watch(
     command: Annotated[
         list[str], typer.Argument(help="The command that trains, after --.", metavar="-- COMMAND")
@@ -288,7 +289,7 @@ def _concluded(code: int, folder: Path) -> int:
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
     elif found["torch"]:
-        _say("nothing was watched: torch was imported, and no step of an optimizer was followed")
+        _say("nothing was watched: the command ended before the first step of an optimizer")
     elif found["python"]:
         _say("nothing was watched: the command never imported torch")
     else:

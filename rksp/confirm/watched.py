@@ -117,7 +117,7 @@ def _ended(facts: dict[str, dict[str, Any]]) -> str:
     end = facts.get("end")
     if end is None:
         return "it was killed, or still runs"
-    return f"it raised {end['crash']}" if end.get("crash") else "it ended by itself"
+    return f"it raised {end['crash']}" if end.get("crash") else "it finished"
 
 
 def _conclusions(
@@ -151,7 +151,7 @@ def _conclusions(
     advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
     if advice:
         how = "--on-alarm shape" if advice == "update_bound" else f'interventions=["{advice}"]'
-        found.append(f"Against this alarm there is {advice} ({how}).")
+        found.append(f"{advice} can absorb such a spike ({how}).")
     return found
 
 

@@ -173,7 +173,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
         yield f"{hidden:,} more runs: --format json lists all"
     assumed = sorted({name for ladder in history.ladders for name in ladder.assumed})
     if assumed:
-        yield f"missing from some runs, so assumed: {', '.join(assumed)}"
+        yield f"unknown of some runs, so assumed: {', '.join(assumed)}"
     if history.ignored:
         columns = one_line(", ".join(history.ignored), 300)
         yield f"ignored columns (neither recipe nor settings of the model): {columns}"

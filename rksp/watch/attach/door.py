@@ -26,6 +26,18 @@ from rksp.watch.registry import make_monitors
 class Watched:
     """Watches what trains in a block of this process, as `rksp watch` watches a command.
 
+        >>> import rksp, torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with rksp.watch(model, optimizer, log="watch.jsonl"):
+        ...     for _ in range(3):
+        ...         loss = model(torch.ones(2, 4)).square().mean()
+        ...         loss.backward()
+        ...         optimizer.step()
+        >>> import pathlib
+        >>> pathlib.Path("watch.jsonl").exists()
+        True
+
     The run stays bitwise the same. Alarms and their causes are printed on stderr and written to
     the log, of which `rksp report watch.jsonl` makes a page.
 
