@@ -369,8 +369,8 @@ def wrapped(fault: str, model: nn.Module) -> nn.Module:
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     if fault == "ddp":
         return nn.parallel.DistributedDataParallel(model)
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  only here
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (1,))
     for layer in model.layers:

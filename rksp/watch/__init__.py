@@ -3,9 +3,10 @@
     with rksp.watch(model, optimizer):
         train()
 
-    Trainer(model, args, callbacks=[rksp.watch.Callback()])
+    Trainer(model, args, callbacks=[rksp.watch.Callback()])  # of transformers
+    Trainer(callbacks=[rksp.watch.LightningCallback()])
 
-Both are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
+All are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class _Door(ModuleType):
         return importlib.import_module("rksp.watch.attach.door").Watched(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "Callback":
-            return importlib.import_module("rksp.watch.attach.door").callback
+        kinds = {"Callback": "callback", "LightningCallback": "lightning_callback"}
+        if name in kinds:
+            return getattr(importlib.import_module("rksp.watch.attach.door"), kinds[name])
         raise AttributeError(f"module 'rksp.watch' has no attribute {name!r}")
 
 

@@ -184,6 +184,10 @@ class Checks:
             else:
                 yield from self._once("unmoved", "precision", self.unmoved_text)
 
+    def accept(self) -> None:
+        """Take the weights and the optimizers' state as they are: an intervention wrote them."""
+        self._after, self._count = self._sample(), self._counted()
+
     @property
     def unmoved_text(self) -> str:
         """How many weights a step leaves as they were, in words."""
