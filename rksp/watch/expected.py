@@ -34,7 +34,9 @@ _LATEST = 5_000
 _PACE = 10.0  # times the steps so far that the rest of the way may take at the present pace
 _BELOW = 0.05  # nats below the frequencies where something is learned
 _ABOVE = 0.1
-_AT_PLATEAU = {True: 150, False: 400}  # steps at the frequencies: every token a target, or few are
+_AT_PLATEAU = 150  # steps at the frequencies of the targets, where every token is one, or
+_EACH = 100  # targets of each class were seen: few are as dense; of two or three classes
+_FEW_CLASSES, _LONG = 3, 400  # a task may be so hard that it takes longer
 UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
 _RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
 _NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
@@ -74,6 +76,7 @@ class Reference:
         pairs: Of a target given the token before it; None if unknown.
         information: What the token at a target's place tells of it; None if unknown.
         is_dense: Whether every token has a target, as in language models.
+        rows: Targets of a step.
     """
 
     classes: int
@@ -81,13 +84,18 @@ class Reference:
     pairs: float | None = None
     information: float | None = None
     is_dense: bool = False
+    rows: int | None = None
 
     @property
     def patience(self) -> int:
         """How many steps a run may stay at the frequencies of the targets."""
         if self.information is not None and self.information < UNTOLD:
             return _EARLIEST
-        return _AT_PLATEAU[self.is_dense]
+        if self.is_dense:
+            return _AT_PLATEAU
+        if self.rows is None or self.classes <= _FEW_CLASSES:
+            return _LONG
+        return max(_AT_PLATEAU, _EACH * self.classes // max(self.rows, 1))
 
     @property
     def nothing(self) -> float:

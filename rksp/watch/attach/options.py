@@ -25,7 +25,7 @@ class WatchOptions(Finite):
             "Use only these monitors (name or name:every=5) beside the loss; repeatable.",
             unit="monitor",
         ),
-    ] = Field(default_factory=list)
+    ] = []
     on_alarm: Annotated[
         Literal["log", "checkpoint", "stop", "shape"],
         Flag(
@@ -43,7 +43,7 @@ class WatchOptions(Finite):
             "opens in wandb, mlflow or trackio; repeatable.",
             unit="tracker",
         ),
-    ] = Field(default_factory=list)
+    ] = []
     record: Annotated[
         Path | None,
         Flag("--record", "File of runs to append this run to, for --runs of a later command."),

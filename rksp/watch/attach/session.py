@@ -280,7 +280,7 @@ class Session:
                 self._ratios.append(loss / mine)
             if self.step == _CONTROL:
                 self._control()
-            self._checked(self.checks.before_update)
+            self._hear([], self._checked(self.checks.before_update), has_moved=False)
             if is_finite and not self.was_stopped:
                 self._beside.before_update(self._moment)
         if self.was_stopped or (self.responds and not is_finite):
@@ -573,10 +573,15 @@ class Session:
             before=self._before,
         )
         try:
-            return diagnose(evidence)
+            found = diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
             return CauseReport(step=self.step, cause="unknown", text=text)
+        known = next((one for one in self._diagnoses[::-1] if one.cause != "unknown"), None)
+        if found.cause == "unknown" and known is not None:
+            text = f"{found.text}; see step {known.step} ({known.cause})"
+            return found.model_copy(update={"text": text})
+        return found
 
     def _stands_still(self, seconds: float, usual: float, place: str) -> None:
         """Say, from the thread beside, that no step ended for long."""
