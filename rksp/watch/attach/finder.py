@@ -454,8 +454,8 @@ class Finder:
         if self._takes_part(optimizer):
             self._read(1.0)
             self._phase = _Phase.BETWEEN
-            if self.session is not None and self.session.responds:
-                self.session.after_update()  # a rollback may be what ends the overflows
+            if self.session is not None:
+                self.session.skip()
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves the watched model; it may have been made later."""

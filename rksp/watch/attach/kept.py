@@ -116,6 +116,7 @@ class Kept:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         size = sum(local(p).nbytes for p in self.parameters.values())
         self._copies: deque[dict[str, Tensor]] = deque()
+        self._copied_at: deque[int] = deque(maxlen=2)
         self._next = 0 if 2 * size <= memory else math.inf
 
     @torch.no_grad()
@@ -132,6 +133,25 @@ class Kept:
             for name, kept in copy.items():
                 kept.copy_(local(self.parameters[name]))
         self._copies.append(copy)
+        self._copied_at.append(step)
+
+    @torch.no_grad()
+    def paces(self, step: int) -> dict[str, float]:
+        """Return how fast each tensor moves since the newer copy, against between both copies.
+
+        Tensors that did not move before are left out; none of too few steps.
+        """
+        if len(self._copies) < 2 or step <= self._copied_at[1]:
+            return {}
+        old, new = self._copies
+        between, since = self._copied_at[1] - self._copied_at[0], step - self._copied_at[1]
+        found = {}
+        for name, p in self.parameters.items():
+            usual = float((new[name].float() - old[name].float()).norm()) / between
+            moved = float((local(p).cpu().float() - new[name].float()).norm()) / since
+            if usual > 0:
+                found[name] = moved / usual
+        return found
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Keep the inputs of a forward pass that begins."""

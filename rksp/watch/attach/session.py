@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ from rksp.watch.training.recorded import Recorded
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
 _PER_DIAGNOSIS = 1000
 _EPISODE = 50  # steps after a cause was found in which an alarm is taken for the same trouble
+_SKIPS = 25  # steps in a row without an update; a scale that begins high is right after 16
+_AFTER = 5  # steps after a known cause in which the loss jumps because of it
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
@@ -154,7 +157,8 @@ class Session:
             silent=self.watch.silent,
         )
         self._pulse = Pulse(self._stands_still)
-        self._passes_before = 1
+        self._passes_before, self._skipped = 1, 0
+        self._planned: object = None  # steps, where a schedule or a trainer tells
         if self.responds:
             for one in self.optimizers:
                 self._lowered += scale_rates(one, lambda: self._beside.rate_scale)
@@ -286,10 +290,25 @@ class Session:
         if self.was_stopped or (self.responds and not is_finite):
             self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
 
+    def skip(self) -> None:
+        """End a step that a loss scaler left out; raises as `after_backward`."""
+        self._skipped += 1
+        if self.responds:  # a rollback may be what ends the overflows
+            self.after_update()
+        elif self._skipped == _SKIPS:
+            text = (
+                f"the loss scaler left out each of {_SKIPS} steps (its scale is "
+                f"{self.scaler.get_scale():.3g}): the gradients overflow; lower its first scale, "
+                "or look for what is not finite"
+            )
+            found = Finding(name="skipped", cause="precision", text=text, is_critical=True)
+            self._hear([], [found], has_moved=False)
+
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
         if self.was_stopped:
             return
+        self._skipped = 0
         found = self._checked(self.checks.after_update)
         found += [] if self._ahead is None else [self._ahead]
         self._ahead = None
@@ -349,6 +368,7 @@ class Session:
         ranks = self.ranks.count
         sizes = {**sizes, "passes": self._passes, "ranks": ranks, "limit": self._limit}
         recipe = found_recipe(self.model, self.optimizers, sizes)
+        self._planned = recipe.get("max_steps")
         described = next(filter(_has_config, self.model.modules()), self.model)
         if _has_config(described):
             config: Any = described.config
@@ -527,7 +547,8 @@ class Session:
         is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
         is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
         self._was_critical |= is_worse
-        is_same = last is not None and self.step == last.step
+        since = _AFTER if is_open and head.quantity == "jump" else 0
+        is_same = last is not None and self.step - last.step <= since
         if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
             self._folded += len(alarms)
             return
@@ -650,6 +671,9 @@ class Session:
         pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
         if usual and self.targets.rows:
             pace += f", {self.targets.rows / usual:,.0f} targets a second"
+        if usual and isinstance(self._planned, int) and self._planned > self.step:
+            left = timedelta(seconds=round(usual * (self._planned - self.step)))
+            pace += f", {left} left of {self._planned:,} steps"
         self.voice.say(f"step {self.step}{loss}{pace}, {alarms}{cause}")
 
 
