@@ -131,7 +131,7 @@ def run(tmp_path: Path, fault: str = "", steps: int = 30) -> tuple[list[float], 
         held = [{"params": [p for p in net.parameters() if p.dim() > 1], "lr": 0.0}]
         held.append({"params": [p for p in net.parameters() if p.dim() == 1]})
     optimizer = torch.optim.AdamW(held, lr=rate, weight_decay=decay)
-    scaler = torch.amp.GradScaler("cpu", 2.0**100, backoff_factor=0.9, enabled=fault == "skipped")
+    scaler = torch.amp.GradScaler("cpu", 2.0**127, backoff_factor=0.999, enabled=fault == "skipped")
     losses: list[float] = []
     with rksp.watch(net, optimizer, log=tmp_path / f"{fault}.jsonl") as watched:
         for _ in range(steps):
@@ -143,7 +143,7 @@ def run(tmp_path: Path, fault: str = "", steps: int = 30) -> tuple[list[float], 
             loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
             if fault == "script" and len(losses) > 20:
                 loss = loss + 0.0 * torch.zeros(()).log()
-            scaler.scale(loss).backward()
+            scaler.scale(loss * (1e6 if fault == "skipped" else 1.0)).backward()
             if fault == "cleared":
                 optimizer.zero_grad()
             if fault == "written" and len(losses) == 20:
