@@ -128,7 +128,7 @@ def _reported(
 
 def _purposes(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> dict[str, str]:
     """Return what each monitor of a run is for, those that raised an alarm first."""
-    names = dict.fromkeys(one.monitor for one in (*alarms, *readings))
+    names = dict.fromkeys([one.monitor for one in alarms] + [one.monitor for one in readings])
     known = {name: MONITORS[name].__doc__ for name in names if name in MONITORS}
     return {name: (text or "").partition("\n\n")[0] for name, text in known.items()}
 

@@ -201,8 +201,9 @@ def loss_curves(
     lines = svg.flags(flags, across.end, bottom)
     parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4), *lines]
     if band:
-        edges = [[(across(one[0]), up(min(one[i], high))) for one in band] for i in (2, 1)]
-        parts.append(svg.band(*edges, "band"))
+        upper = [(across(step), up(min(most, high))) for step, _, most in band]
+        lower = [(across(step), up(min(least, high))) for step, least, _ in band]
+        parts.append(svg.band(upper, lower, "band"))
     if bar is not None:
         y = up(bar[0])
         parts.append(svg.line(across.start, y, across.end, y, "bar"))
