@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import gc
-import json
 import os
 import sys
 import time
@@ -23,7 +22,9 @@ from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 
+from rksp.ground.errors import RkspError
 from rksp.watch.attach import living
+from rksp.watch.attach.options import Watching
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -49,9 +50,15 @@ class Finder:
     first of: a clip of torch, and the step of an optimizer (inside of it, after its closure). It
     ends when every optimizer that took part in the last step has stepped. Nothing is raised into
     the script but the end that `--on-alarm stop` asks for: at any error the finder detaches.
+
+    Attributes:
+        keep: Gets each session.
+        raises: Errors of the user, which are raised where Python asked for the watch.
     """
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    raises: type[RkspError] | tuple[()] = ()
+
+    def __init__(self, options: Watching) -> None:
         self.options = options
         self._session: Callable[[], Session | None] = lambda: None  # the model's hook holds it
         self._process = os.getpid()
@@ -75,7 +82,7 @@ class Finder:
         self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._loaded: set[str] = set()  # what the script loaded a state into
-        self.keep: Callable[[Session], None] = lambda session: None  # gets each session
+        self.keep: Callable[[Session], None] = lambda session: None
 
     @property
     def session(self) -> Session | None:
@@ -85,7 +92,7 @@ class Finder:
     @classmethod
     def attach(cls) -> None:
         """Attach to this process, once torch is imported."""
-        finder = cls(json.loads(os.environ["RKSP_WATCH"]))
+        finder = cls(Watching.model_validate_json(os.environ["RKSP_WATCH"]))
         finder.hook()
         atexit.register(finder.close)
 
@@ -146,6 +153,8 @@ class Finder:
         try:
             with torch.random.fork_rng(devices=[]):
                 return call(*args)
+        except self.raises:
+            raise
         except Exception as error:
             self._detach(f"{type(error).__name__}: {error}")
             return None
@@ -191,11 +200,14 @@ class Finder:
     def _around_backward(
         self, backward: _Call, tensors: object, *args: object, **kw: object
     ) -> Any:
+        whole = tensors
         if not self._depth and isinstance(tensors, Tensor):
             self._guarded(self._before_backward, tensors)
+            penalty = self._guarded(self._penalty, tensors)
+            whole = tensors if penalty is None else tensors + penalty
         self._depth += 1
         try:
-            done = backward(tensors, *args, **kw)
+            done = backward(whole, *args, **kw)
         finally:
             self._depth -= 1
         if not self._depth:
@@ -372,6 +384,12 @@ class Finder:
         if self.session is not None and not self._is_of_another():
             self.session.begin_backward(loss)
 
+    def _penalty(self, loss: Tensor) -> Tensor | None:
+        """Return what interventions add to what backward is called on."""
+        if self.session is None or self._is_of_another() or loss.numel() != 1:
+            return None
+        return self.session.penalty(is_scaled=id(loss) == self._scaled[0])
+
     def _after_backward(self, tensors: Any, weights: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
@@ -440,6 +458,8 @@ class Finder:
         if self._takes_part(optimizer):
             self._read(1.0)
             self._phase = _Phase.BETWEEN
+            if self.session is not None:
+                self.session.skip()
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves the watched model; it may have been made later."""
