@@ -196,7 +196,7 @@ def _assumed(read: RecipeFile) -> str:
 def _sure(read: RecipeFile) -> str:
     """Say how many fields were found by name, and how many nobody can tell; mostly empty."""
     by_name = sum(field.origin.by_name for field in read.fields)
-    said = [f"{by_name} fields found by name"] if by_name and read.reader != "by name" else []
+    said = [f"{by_name} found by name"] if by_name and read.reader != "by name" else []
     said += [f"{len(read.unknown)} unknown"] if read.unknown else []
     return "".join(f"; {one}" for one in said)
 

@@ -50,9 +50,10 @@ def next_step(
 ) -> Step | None:
     """Return the command that is most useful after an answer; None where only -v says more.
 
-    The edits of a run file that is not to be launched; a ladder of short runs where rksp cannot
-    tell, or else past runs to learn from; the explanation of an error; another rate, if rksp knows
-    a better one; a measurement, if there was none; else a short run of the user's own recipe.
+    The edits of a run file that is not to be launched; its model, if nobody knows it; a ladder of
+    short runs where rksp cannot tell, or else past runs to learn from; the explanation of an error;
+    another rate, if rksp knows a better one; a measurement, if there was none; else a short run of
+    the user's own recipe.
 
     Args:
         report: The answer.
@@ -62,6 +63,8 @@ def next_step(
     """
     if is_fixable(report) and not has_recipe_file:
         return Step(command="fix", changed={"file": target})
+    if report.target.kind == "config" and report.target.config_hash is None:  # a model nobody knows
+        return Step(command="score", changed={"target": "MODEL", "recipe_file": target})
     seed, error = deciding(report), decisive_finding(report.risk_verdict, report.findings)
     if report.risk_verdict == "not assessed" and report.target.probe == "nothing":
         return Step(command="score", changed={"evidence": None})

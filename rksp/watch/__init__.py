@@ -3,9 +3,10 @@
     with rksp.watch(model, optimizer):
         train()
 
-    Trainer(model, args, callbacks=[rksp.watch.Callback()])
+    Trainer(model, args, callbacks=[rksp.watch.Callback()])  # of transformers
+    Trainer(callbacks=[rksp.watch.LightningCallback()])
 
-Both are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
+All are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
 """
 
 from __future__ import annotations
@@ -13,4 +14,9 @@ from __future__ import annotations
 from rksp.ground.doors import open_door
 
 _DOOR = "rksp.watch.attach.door"
-open_door(__name__, f"{_DOOR}:Watched", Callback=f"{_DOOR}:callback")
+open_door(
+    __name__,
+    f"{_DOOR}:Watched",
+    Callback=f"{_DOOR}:callback",
+    LightningCallback=f"{_DOOR}:lightning_callback",
+)
