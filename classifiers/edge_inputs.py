@@ -169,16 +169,32 @@ def _between(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, math.log(value / low) / math.log(high / low)))
 
 
-def _is(condition: object) -> float:
-    return float(bool(condition))
-
-
 def _has(optimizer: str, run: EdgeInputs) -> float:
-    return _is(run.optimizer == optimizer)
+    return float(run.optimizer == optimizer)
+
+
+def _normed(norm: Norm, run: EdgeInputs) -> float:
+    return float(run.norm == norm)
+
+
+def _normed_depth(norm: Norm, run: EdgeInputs) -> float:
+    return (run.norm == norm) * math.log10(run.depth / _DEPTH)
 
 
 def _above(value: float, least: float) -> float:
     return max(0.0, value - least)
+
+
+def _large_batch(run: EdgeInputs) -> float:
+    return _above(math.log10(min(run.batch_tokens, CRITICAL_BATCH)), math.log10(TOY_BATCH))
+
+
+def _long_memory(run: EdgeInputs) -> float:
+    return _above(run.memories[0], _LONG_MEMORY) if run.memories else 0.0
+
+
+def _memory_excess(run: EdgeInputs) -> float:
+    return _above(*run.memories) if run.memories else 0.0
 
 
 def _short_memory(run: EdgeInputs) -> float:
@@ -214,7 +230,7 @@ def _matched_width(run: EdgeInputs) -> float:
     return horizon_share(run.steps) * math.log10(run.width / _MUON_WIDTH)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of the model.
 
@@ -270,168 +286,109 @@ _KINDLY = partial(Column, unit="share", prior=KIND)
 # - The best rate follows the batch up to `CRITICAL_BATCH`, and its length up to `LONG` steps.
 # - An initial deviation counts above sqrt(2/5 width) (Nguyen and Salazar, 2019), in short runs.
 CONFIG_COLUMNS: tuple[Column, ...] = (
+    Column("width", "the width", lambda run: math.log10(run.width) + run.narrowness, sign=-1),
+    Column("depth", "the number of blocks", lambda run: math.log10(run.depth), sign=-1),
     Column(
-        name="width",
-        meaning="the width",
-        of=lambda run: math.log10(run.width) + run.narrowness,
-        sign=-1,
+        "warmup", "the warm-up", lambda run: math.log10(_FIRST_STEPS + run.warmed_steps), sign=1
     ),
     Column(
-        name="depth", meaning="the number of blocks", of=lambda run: math.log10(run.depth), sign=-1
-    ),
-    Column(
-        name="warmup",
-        meaning="the warm-up",
-        of=lambda run: math.log10(_FIRST_STEPS + run.warmed_steps),
-        sign=1,
-    ),
-    Column(
-        name="undecayed",
-        meaning="the end of the schedule",
-        of=lambda run: run.late_share**2,
+        "undecayed",
+        "the end of the schedule",
+        lambda run: run.late_share**2,
         unit="share",
         sign=-1,
     ),
     Column(
-        name="climbing",
-        meaning="a rate that rises to the end",
-        of=lambda run: run.climbing,
+        "climbing",
+        "a rate that rises to the end",
+        lambda run: run.climbing,
         unit="share",
         sign=-1,
         prior=_CLIMBING,
     ),
     Column(
-        name="length",
-        meaning="the length of the run",
-        of=lambda run: horizon_share(run.steps),
+        "length",
+        "the length of the run",
+        lambda run: horizon_share(run.steps),
         unit="share",
         of_edge=False,
         of_divergence=True,
         prior=_LENGTH,
     ),
     Column(
-        name="batch_tokens",
-        meaning="the tokens of a batch",
-        of=lambda run: math.log10(min(run.batch_tokens, TOY_BATCH)),
+        "batch_tokens",
+        "the tokens of a batch",
+        lambda run: math.log10(min(run.batch_tokens, TOY_BATCH)),
         sign=1,
         of_edge=False,
     ),
+    Column("large_batch", "the tokens of a large batch", _large_batch, sign=1, of_edge=False),
     Column(
-        name="large_batch",
-        meaning="the tokens of a large batch",
-        of=lambda run: _above(
-            math.log10(min(run.batch_tokens, CRITICAL_BATCH)), math.log10(TOY_BATCH)
-        ),
-        sign=1,
-        of_edge=False,
+        "vocabulary",
+        "the vocabulary, up to 1024",
+        lambda run: math.log10(min(run.vocabulary, 1024)),
     ),
+    Column("post_norm", "normalization after the sum", partial(_normed, "post"), "share", sign=-1),
     Column(
-        name="vocabulary",
-        meaning="the vocabulary, up to 1024",
-        of=lambda run: math.log10(min(run.vocabulary, 1024)),
-    ),
-    Column(
-        name="post_norm",
-        meaning="normalization after the sum",
-        of=lambda run: _is(run.norm == "post"),
-        unit="share",
-        sign=-1,
-    ),
-    Column(
-        name="post_norm_depth",
-        meaning="blocks normalized after the sum",
-        of=lambda run: _is(run.norm == "post") * math.log10(run.depth / _DEPTH),
+        "post_norm_depth",
+        "blocks normalized after the sum",
+        partial(_normed_depth, "post"),
         sign=-1,
         prior=KIND,
     ),
+    _KINDLY("no_norm", "no normalization", partial(_normed, "none"), sign=-1),
+    Column(
+        "no_norm_depth", "blocks that nothing normalizes", partial(_normed_depth, "none"), sign=-1
+    ),
+    Column("short_memory", "a low beta1 with look-ahead over many steps", _short_memory, sign=-1),
+    Column("long_memory", "a high beta1", _long_memory, sign=-1),
+    Column("memory_excess", "a first moment that outlasts the second", _memory_excess, sign=-1),
+    _KINDLY("parallel", "parallel blocks", lambda run: run.kind_share * run.is_parallel, sign=1),
     _KINDLY(
-        name="no_norm",
-        meaning="no normalization",
-        of=lambda run: _is(run.norm == "none"),
-        sign=-1,
-    ),
-    Column(
-        name="no_norm_depth",
-        meaning="blocks that nothing normalizes",
-        of=lambda run: _is(run.norm == "none") * math.log10(run.depth / _DEPTH),
-        sign=-1,
-    ),
-    Column(
-        name="short_memory",
-        meaning="a low beta1 with look-ahead over many steps",
-        of=_short_memory,
-        sign=-1,
-    ),
-    Column(
-        name="long_memory",
-        meaning="a high beta1",
-        of=lambda run: _above(run.memories[0], _LONG_MEMORY) if run.memories else 0.0,
-        sign=-1,
-    ),
-    Column(
-        name="memory_excess",
-        meaning="a first moment that outlasts the second",
-        of=lambda run: _above(*run.memories) if run.memories else 0.0,
-        sign=-1,
-    ),
-    _KINDLY(
-        name="parallel",
-        meaning="parallel blocks",
-        of=lambda run: run.kind_share * run.is_parallel,
+        "branch_norm",
+        "a norm after every branch",
+        lambda run: run.kind_share * run.normalizes_branches,
         sign=1,
     ),
+    Column("large_init", "a large initial deviation", _large_init, prior=KIND),
     _KINDLY(
-        name="branch_norm",
-        meaning="a norm after every branch",
-        of=lambda run: run.kind_share * run.normalizes_branches,
-        sign=1,
-    ),
-    Column(name="large_init", meaning="a large initial deviation", of=_large_init, prior=KIND),
-    _KINDLY(
-        name="other_objective",
-        meaning="another objective",
-        of=lambda run: horizon_share(run.steps) * (not run.predicts_next and not run.masks),
+        "other_objective",
+        "another objective",
+        lambda run: horizon_share(run.steps) * (not run.predicts_next and not run.masks),
     ),
     Column(
-        name="masked",
-        meaning="masked text",
-        of=lambda run: horizon_share(run.steps) * run.masks,
+        "masked",
+        "masked text",
+        lambda run: horizon_share(run.steps) * run.masks,
         unit="share",
         prior=_MASKED,
     ),
     Column(
-        name="qk_norm",
-        meaning="normalized queries and keys",
-        of=lambda run: horizon_share(run.steps) * run.normalizes_qk,
+        "qk_norm",
+        "normalized queries and keys",
+        lambda run: horizon_share(run.steps) * run.normalizes_qk,
         unit="share",
         prior=_QK_KNOWN,
         mean=_QK_NORM,
     ),
-    Column(name="noise", meaning="the tokens of a step", of=_noise, sign=1),
+    Column("noise", "the tokens of a step", _noise, sign=1),
     Column(
-        name="small_batch",
-        meaning="a batch of few tokens",
-        of=lambda run: -run.lack_of_tokens,
+        "small_batch",
+        "a batch of few tokens",
+        lambda run: -run.lack_of_tokens,
         sign=1,
         prior=_BATCH,
     ),
     Column(
-        name="matched_width",
-        meaning="the width under Muon",
-        of=_matched_width,
+        "matched_width",
+        "the width under Muon",
+        _matched_width,
         prior=_WIDTH_KNOWN,
         mean=_MATCHED_WIDTH,
     ),
-    Column(
-        name="made_up", meaning="a made-up task", of=lambda run: _is(run.is_made_up), unit="share"
-    ),
+    Column("made_up", "a made-up task", lambda run: float(run.is_made_up), unit="share"),
     *(
-        Column(
-            name=name,
-            meaning=f"the optimizer ({name})",
-            of=partial(_has, name),
-            unit="share",
-        )
+        Column(name, f"the optimizer ({name})", partial(_has, name), unit="share")
         for name in OPTIMIZERS
     ),
 )
@@ -444,7 +401,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
 
 # Measured at rate 1 (`rksp.spectra.features`), each less the value that the configuration predicts.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
+    Column("grad_norm", "the gradient before the first step", prior=0.06),
 )
 
 # What every contribution to the edge is of.
