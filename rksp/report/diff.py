@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rksp.classifiers.levers.fields import edge_effect
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
     ComparisonReport,
@@ -179,6 +180,11 @@ def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
         if not effect.why
     ]
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
+    why += [
+        f"{one.name} {edge_effect(one.name)}"
+        for one in report.effects
+        if one.name in Recipe.model_fields
+    ]
     shown: list[page.Block] = [page.Table(head, rows), *([page.Notes(why)] if why else [])]
     return [page.Section("What each difference moves", shown)]
 

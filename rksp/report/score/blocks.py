@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from rksp.classifiers.levers.fields import edge_effects
 from rksp.documents.answer import (
     Answer,
     CertainFailure,
@@ -129,7 +130,8 @@ def _odds(risk: Answer, number: page.Numbers) -> page.Words:
     ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
     between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
     diverging = risk.number("probability_diverged")
-    told = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
+    told: page.Words = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
+    told = (*told, f": {feared}") if (feared := getattr(risk, "feared", "")) else told
     return (
         *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
         *(() if diverging is None else told),
@@ -299,7 +301,10 @@ def _recipe(report: ScoreReport) -> page.Section:
         for name, value, said in recipe_rows(values, report.recipe_origins)
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
-    return page.Section("Recipe", [page.Table(("Field", "Value", "From"), rows)], folds="page")
+    table = page.Table(("Field", "Value", "From"), rows)
+    is_of_edge = report.seeds[0].risk.kind == "edge"
+    told = [page.Notes(edge_effects(name for name, *_ in rows))] if is_of_edge else []
+    return page.Section("Recipe", [table, *told], folds="page")
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
