@@ -23,11 +23,25 @@ ALIKE: Mapping[str, tuple[str, ...]] = {
     "pre layer": ("gpt2", "zoo_pre_ln"),
     "pre rms": ("llama", "gemma", "mamba", "zoo_rmsnorm"),
     "pre rms qk": ("qwen3", "zoo_qk_norm"),
+    "pre rms experts": ("mixtral",),
+    "pre rms qk experts": ("qwen3_moe",),
+    "pre layer experts": ("zoo_moe",),
     "pre layer parallel": ("gpt_neox", "phi", "zoo_parallel"),
     "post layer": ("opt_post", "zoo_post_ln", "zoo_deepnorm"),
     "branch rms": ("olmo2", "zoo_branch"),
     "sandwich rms": ("gemma2", "zoo_sandwich"),
+    "pre rms scaled": ("granite",),
+    "pre layer scaled": ("granite",),
 }
+
+
+def alike(design: str) -> tuple[str, ...]:
+    """Return the families of the kind that has most of a design's words, and none beside them."""
+    said = set(design.split())
+    fitting = [kind for kind in ALIKE if said.issuperset(kind.split())]
+    return ALIKE[max(fitting, key=lambda kind: len(kind.split()))] if fitting else ()
+
+
 _IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 

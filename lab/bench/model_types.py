@@ -23,10 +23,10 @@ from rksp.ground.text import words
 from rksp.models.tiny import SIZES, shrunk
 
 TABLE = Path(__file__).with_suffix(".csv")
-TIERS = ("config", "forward", "response", "streamed")
-COLUMNS = ("type", "task", *TIERS, "critical rate", "slope", "features", "findings")
+TIERS = ("config", "forward", "gradient", "streamed")
+COLUMNS = ("type", "task", *TIERS, "features", "findings")
 LIMIT = 30  # processor seconds a type; most take two
-SAME = {"critical rate": 0.02, "slope": 0.02, "features": 1e-3}
+SAME = {"features": 1e-3}
 WORKS = "works"
 # The dimensions of heads and of latent attention.
 _OF_HEADS = words(
@@ -83,21 +83,21 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
         "task": source.task,
         "config": WORKS if configured.is_told else configured.reasons[0],
         "forward": WORKS if whole.profile.chains else whole.profile.spectra.reason,
-        "response": _response(whole, source.task),
+        "gradient": _gradient(whole, source.task),
     }
     try:
         part = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
     except RkspError as error:
         return row | {"streamed": _sentence(error)}
-    if part.response is not None and part.response.reason != whole.response.reason:
-        return row | {"streamed": part.response.reason}
+    if part.gradient is not None and part.gradient.reason != whole.gradient.reason:
+        return row | {"streamed": part.gradient.reason}
     return row | {"streamed": WORKS} | _differences(whole, part)
 
 
-def _response(evaluation, task: str) -> str:
-    if evaluation.response is None:
+def _gradient(evaluation, task: str) -> str:
+    if evaluation.gradient is None:
         return f"the probe has no labels for the task {task}"
-    return evaluation.response.reason or WORKS
+    return evaluation.gradient.reason or WORKS
 
 
 def _differences(whole, part) -> dict[str, str]:
@@ -108,16 +108,11 @@ def _differences(whole, part) -> dict[str, str]:
         (f.code, f.level, f.layer) for f in part.findings
     ]
     left, right = (
-        extract(e.profile.forward, e.profile.spectra).values.values() for e in (whole, part)
+        extract(e.profile.forward, e.profile.spectra, e.gradient).values.values()
+        for e in (whole, part)
     )
     gaps = [abs(a - b) for a, b in zip(left, right, strict=True) if math.isfinite(a)]
-    found = {"findings": "same" if same else "differ", "features": f"{max(gaps, default=0):.1e}"}
-    if whole.response is not None and part.response is not None:
-        for name, field in (("critical rate", "critical_rate"), ("slope", "output_slope")):
-            a, b = (getattr(e.response, field) for e in (whole, part))
-            if a is not None and b is not None:
-                found[name] = f"{abs(b / a - 1):.1e}"
-    return found
+    return {"findings": "same" if same else "differ", "features": f"{max(gaps, default=0):.1e}"}
 
 
 def _sentence(error: BaseException | None) -> str:

@@ -180,7 +180,7 @@ def _measure(
 
 def _gradient(stream, batch) -> dict[str, object]:
     """Measure the first gradient on a stream that has run a pass, with its predicted memory."""
-    from rksp.measure.response import measure_streamed_gradient
+    from rksp.measure.gradient import measure_streamed_gradient
     from rksp.models.streaming.stream import gradient_peak
 
     same, peak = batch.rows(0, 1), gradient_peak(stream, batch.rows(0, 1))

@@ -6,6 +6,7 @@ prefix is of use, and resumes there; `rksp reproduce shaping --stored` prints wh
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import time
@@ -52,6 +53,7 @@ class Arm:
 # trained at both lengths of the choice before the others are at either.
 _FIRST_ARMS = 6
 _JUDGED = ("none", "weights_0.05", "step_clip", "third")  # first, where nothing is chosen on
+_AGAIN = ("switch", "least")  # what a second choice is made among, over 1,200 steps
 ARMS: Mapping[str, Arm] = {
     "none": Arm(),
     "weights_0.05": Arm(make=partial(Bound, rule="weights")),
@@ -105,7 +107,13 @@ class Cell:
 def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
     """Yield cells and the arms that they are trained with, arm by arm."""
     first, others = list(ARMS)[:_FIRST_ARMS], list(ARMS)[_FIRST_ARMS:]
-    yield from ((cells, _JUDGED) for cells in _left_out(1))
+    yield [Cell(model=m, steps=1200) for m in CHOOSING], _AGAIN
+    judged = list(_left_out(1))
+    alike = [
+        cells for cells in judged if {(c.optimizer, c.batch) for c in cells} == {("adamw", 16)}
+    ]
+    for cells in [*(c for c in judged if c[0].steps == 160), *alike, *judged]:
+        yield cells, _JUDGED
     for seed, arms, steps in product((1, 2), (first, others), (160, 1200)):
         yield [Cell(model=m, steps=steps, seed=seed) for m in CHOOSING], arms
     yield from ((cells, list(ARMS)) for seed in (1, 2) for cells in _left_out(seed))
@@ -180,12 +188,15 @@ def _key(row: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def main() -> None:
-    """Train what the file lacks."""
+    """Train what the file lacks, or the part of the models that one of several processes takes."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--models", nargs="+", default=list(CHOOSING + LEFT_OUT))
+    models = parser.parse_args().models
     torch.set_num_threads(1)
     done = {_key(row) for row in rows()}
     for cells, arms in rounds():
         for name in arms:
-            for cell in (cell for cell in cells if name in cell.arms()):
+            for cell in (c for c in cells if c.model in models and name in c.arms()):
                 for rate in cell.rates:
                     asked = {**{f: getattr(cell, f) for f in Cell.__dataclass_fields__}}
                     if _key({**asked, "arm": name, "rate": rate}) in done:

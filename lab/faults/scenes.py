@@ -201,7 +201,7 @@ class ConfirmScene(Scene):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamScene(Scene):
-    """A streamed score with its response, which writes a report over an older one."""
+    """A streamed score with its gradient, which writes a report over an older one."""
 
     name: str = "streamed score"
     size: int = 1

@@ -93,7 +93,7 @@ def options() -> st.SearchStrategy[Case]:
         ),
         st.lists(pair, min_size=1, max_size=4),
         st.sampled_from(
-            ((*CONFIG, *JSON), CONFIG, ("--evidence", "response", "--snapshots", "64", *JSON))
+            ((*CONFIG, *JSON), CONFIG, ("--evidence", "gradient", "--snapshots", "64", *JSON))
         ),
     )
 

@@ -12,7 +12,7 @@ from lab.fit.edge_ladder import LAB, EdgeLadder
 from lab.ladders.collection import read_collection
 from lab.ladders.plan import LadderSpec
 from lab.zoo import build_member
-from rksp.assessment.pipeline import gather, response_of
+from rksp.assessment.pipeline import gather, gradient_of
 from rksp.datasets.probe import make_probe
 from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite
@@ -43,8 +43,8 @@ def _measure(spec: LadderSpec) -> Mapping[str, float]:
     net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
     is_zoo = not hasattr(net.config, "model_type")  # rksp brings no batch for these
     batch = cast(Any, make_probe(net.config).inputs)["input_ids"] if is_zoo else None
-    evidence = gather(module_source(net, batch), MeasureOptions(evidence="response"))
-    response = response_of(evidence, spec.recipe, lambda done, total, label: None)
+    evidence = gather(module_source(net, batch), MeasureOptions())
+    gradient = gradient_of(evidence, spec.recipe, lambda done, total, label: None)
     return extract(
-        definite(evidence.profile).forward, definite(evidence.profile).spectra, response
+        definite(evidence.profile).forward, definite(evidence.profile).spectra, gradient
     ).values

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 from lab.ladders.plan import LadderSpec
+from lab.ladders.response import measure_response, of_response
 from lab.tasks.tasks import Task, make_task
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch
-from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
 from rksp.spectra.dmd import SpectralAccumulator
 from rksp.spectra.features import Features, extract
@@ -28,7 +29,8 @@ def measure_ladder(spec: LadderSpec) -> Features:
     spectra = SpectralAccumulator()
     seen = collect(model, _probe(task, spec, seed + 1), consume=spectra.consume)
     response = measure_response(model, same, fresh, recipe)
-    return extract(seen.forward, spectra.finish(), response)
+    found = extract(seen.forward, spectra.finish())
+    return replace(found, values={**found.values, **of_response(response)})
 
 
 def _probe(task: Task, spec: LadderSpec, seed: int) -> Batch:

@@ -10,7 +10,6 @@ from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
-from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import Start, decide_start
 from rksp.spectra.features import Tier
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
-    from rksp.measure.shown import ResponseProfile
+    from rksp.measure.shown import GradientProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
@@ -57,11 +56,11 @@ class Evidence:
         source: The target.
         options: How it was measured; `seed` is that of the initialization.
         tier: The most evidence that a recipe may use, at most what the options allow.
-        measurement: What was measured of it; its responses grow with the recipes.
+        measurement: What was measured of it; its gradients grow with the recipes.
         built: The model and its inputs; None until something is to be measured.
         store: Where measurements are kept; None keeps none.
         seconds: Wall time of each step.
-        responses: First step (from `first_step`) → what was measured along it so far.
+        gradients: What is trained (from `trained_part`) → its first gradient, as measured so far.
         declared: What the configuration declares.
         seen: What checks that read no rate saw of this model and its recipes; see `run_checks`.
     """
@@ -74,7 +73,7 @@ class Evidence:
     store: MeasurementStore | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     declared: Declared = field(init=False, repr=False, compare=False)
-    responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+    gradients: dict[Recipe, GradientProfile] = field(default_factory=dict)
     seen: dict[Hashable, tuple[Any, ...]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
@@ -83,7 +82,7 @@ class Evidence:
         """Read the configuration once for all recipes."""
         object.__setattr__(self, "declared", Declared(self.source.config, self.source.task))
         if self.measurement is not None:
-            self.responses.update(self.measurement.responses)
+            self.gradients.update(self.measurement.gradients)
 
     @property
     def profile(self) -> Profile | None:
@@ -117,23 +116,19 @@ class Evidence:
 
         return tokens_of(self.source.batch.inputs) is not None
 
-    def responds_to(self, recipe: Recipe) -> bool:
+    def has_gradient(self, recipe: Recipe) -> bool:
         """Return whether there is a gradient: the model has a loss, and rksp can take the step."""
         if self.tier < Tier.GRADIENT or not definite(self.measurement).is_judged:
             return False
         return recipe.can_be_stepped
 
-    def step_of(self, recipe: Recipe) -> Recipe:
-        """Reduce a recipe to what is measured for it; the gradient depends on adapters alone."""
-        return first_step(recipe, of_gradient=self.tier == Tier.GRADIENT)
-
-    def has_response(self, recipe: Recipe) -> bool:
+    def is_whole(self, recipe: Recipe) -> bool:
         """Return whether nothing is left to measure for a recipe."""
-        return not self.responds_to(recipe) or self.step_of(recipe) in self.responses
+        return not self.has_gradient(recipe) or trained_part(recipe) in self.gradients
 
     def kept(self) -> Measurement:
-        """Return the measurement with all responses so far."""
-        return replace(definite(self.measurement), responses=dict(self.responses))
+        """Return the measurement with all gradients so far."""
+        return replace(definite(self.measurement), gradients=dict(self.gradients))
 
     def keep(self) -> None:
         """Store the measurement, if there is a store."""
@@ -141,14 +136,7 @@ class Evidence:
             self.store.keep(self.source, self.options, self.kept())
 
 
-def first_step(recipe: Recipe, *, of_gradient: bool = False) -> Recipe:
-    """Reduce a recipe to what its first update depends on; everything else is the default.
-
-    Recipes that agree here share one `ResponseProfile`. Its algebra is linear in the rate, and the
-    schedule, the batch and the length of the run matter only later. For the gradient alone, not
-    even the optimizer matters (`of_gradient`).
-    """
-    names = [] if of_gradient else ["optimizer", *optimizer_spec(recipe.optimizer).first_step]
-    if recipe.peft != "none":  # the update is one of the adapters
-        names += ["peft", "lora_rank", "lora_alpha", "lora_targets"]
+def trained_part(recipe: Recipe) -> Recipe:
+    """Reduce a recipe to what its first gradient depends on: the adapters, if it has them."""
+    names = ["peft", "lora_rank", "lora_alpha", "lora_targets"] if recipe.peft != "none" else []
     return Recipe(**{name: getattr(recipe, name) for name in names})

@@ -2,8 +2,7 @@
 
 Nothing that is measured enters: the public runs that the model was fitted on were not measured,
 and in the lab's ladders, which were, no measurement of the trained weights lowers the error of the
-best rate or of the edge for certain. So every tier of evidence gives the same rates. The drift
-narrows where forgetting begins, and is printed as a measurement.
+best rate or of the edge for certain. So every tier of evidence gives the same rates.
 """
 
 from __future__ import annotations
@@ -67,16 +66,6 @@ _MEANINGS = {
     "final share": "the end of the schedule",
 }
 _LEVELS = {"objective": "the {} objective", "method": "training with {}"}
-_MEASURED = {
-    "grad_norm": "gradient norm",
-    "critical_rate": "critical rate",
-    "drift_1e-03": "drift",
-}
-_RATES_SAID = {
-    "best": "the rate to start with",
-    "edge": "the edge",
-    "forgetting": "where forgetting begins",
-}
 _TAKEN_AS_USUAL = ("base", "source", "model")  # the level itself, and what is not known of a run
 
 
@@ -151,7 +140,6 @@ def assess_fine_tuning(
     about: About,
     *,
     doubts: Sequence[str] = (),
-    is_measured: bool = False,
     objective: str = "",
 ) -> FromFineTuning | FromPublished | Untold:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
@@ -163,7 +151,6 @@ def assess_fine_tuning(
         model: The model of fine-tuning.
         about: What the answer is about.
         doubts: Reasons from the evidence to answer "cannot tell".
-        is_measured: Whether the first gradient was measured.
         objective: The recipe's own, which published runs are sorted by.
     """
     said, rate = model.predict(inputs), about.learning_rate
@@ -189,7 +176,6 @@ def assess_fine_tuning(
         outside=over,
         counterfactual=_advice(said, rate, about.terms.gate.bar),
         classifier_data=digest,
-        measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
         usual=said.usual,
     )
@@ -258,24 +244,6 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(named, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return largest_first(parts)
-
-
-def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
-    """Say what a measurement adds to the rates, from the ladders that the model's card names.
-
-    What lowers no error for certain enters no answer, and is said in one sentence.
-    """
-    method = {"full": "all", "adapter": "lora"}.get(inputs.trained)
-    rows = [row for row in model.card.get("measured", []) if row["method"] == method]
-    said: dict[str, list[str]] = {}
-    for row in rows:
-        names = " and ".join(_MEASURED.get(name, name) for name in row["measured"])
-        change = row["with_it"] - row["without"]
-        error = f"{change:+.2f} decades [{row['low']:+.2f}, {row['high']:+.2f}]"
-        verb = "narrows" if row["helps"] else "adds nothing to"
-        rate = f"{_RATES_SAID[row['rate']]} (error {error} in {row['ladders']} sweeps of the lab)"
-        said.setdefault(f"measuring the {names} {verb}", []).append(rate)
-    return [f"{does} {'; '.join(rates)}, families left out" for does, rates in said.items()]
 
 
 def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:

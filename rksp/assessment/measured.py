@@ -9,9 +9,9 @@ from typing import Any
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
-from rksp.classifiers.lines import ALIKE
+from rksp.classifiers.lines import alike
 from rksp.ground.model import definite
-from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, ResponseProfile
+from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, GradientProfile
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 
@@ -57,7 +57,7 @@ def _shown_by_blocks(evidence: Evidence) -> dict[str, Any]:
     placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
     if placed is None or placed.norm is None:
         return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}
-    return placed.kind | ({"alike": ALIKE.get(placed.design, ())} if is_bare else {})
+    return placed.kind | ({"alike": alike(placed.design)} if is_bare else {})
 
 
 def _vocabulary(evidence: Evidence) -> int:
@@ -83,11 +83,11 @@ def _norm(evidence: Evidence) -> Norm:
     return "post" if is_post else "pre"
 
 
-def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
+def not_finite(seen: Profile, gradient: GradientProfile | None) -> str | None:
     """Return what makes training impossible for any recipe, or None."""
     if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
         return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
-    if response is not None and response.reason == GRADIENT_NOT_FINITE:
+    if gradient is not None and gradient.reason == GRADIENT_NOT_FINITE:
         return GRADIENT_NOT_FINITE
     return None
 
@@ -99,16 +99,16 @@ def loss_doubts(seen: Profile) -> list[str]:
 
 
 def doubts_of(
-    seen: Profile, response: ResponseProfile | None, of_recipe: Sequence[str]
+    seen: Profile, gradient: GradientProfile | None, of_recipe: Sequence[str]
 ) -> list[str]:
     """Return the reasons why the evidence does not support an answer, with those of the recipe."""
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += of_recipe
     doubts += loss_doubts(seen)
-    if response is not None and response.reason is not None:
-        doubts.append(f"the gradient could not be measured: {response.reason}")
-    if response is None and seen.spectra.reading == "indeterminate":
+    if gradient is not None and gradient.reason is not None:
+        doubts.append(f"the gradient could not be measured: {gradient.reason}")
+    if gradient is None and seen.spectra.reading == "indeterminate":
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
-    if response is None and seen.spectra.reading == "not measured":
+    if gradient is None and seen.spectra.reading == "not measured":
         doubts.append(f"neither spectra nor the gradient could be measured: {seen.spectra.reason}")
     return doubts

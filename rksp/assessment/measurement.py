@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
 from rksp.ground.errors import ArtifactError
-from rksp.measure.shown import ForwardStats, ResponseProfile
+from rksp.measure.shown import ForwardStats, GradientProfile
 from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
@@ -31,12 +31,12 @@ class Measurement:
         facts: What the checks read off the model.
         source: Fields of `ModelSource` that only a built model shows, by name.
         probe: What the model was shown, in words.
-        is_judged: Whether the probe has a loss, so that there is a response.
+        is_judged: Whether the probe has a loss, so that there is a gradient.
         stands_for: Width and blocks of a transformer with about the same matrices, for a model
             without a chain of blocks.
         weights: How the weights were held, as a sentence.
-        responses: The response to each first update that was measured, by its reduced recipe; see
-            `rksp.assessment.evidence.first_step`.
+        gradients: The first gradient of each part that is trained; see
+            `rksp.assessment.evidence.trained_part`.
     """
 
     tier: Tier
@@ -47,13 +47,13 @@ class Measurement:
     is_judged: bool
     stands_for: tuple[int, int] | None = None
     weights: str = "in memory"
-    responses: Mapping[Recipe, ResponseProfile] = field(default_factory=dict)
+    gradients: Mapping[Recipe, GradientProfile] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Write every number with all its digits, and NaN as Python's JSON does."""
         content = asdict(self) | {"tier": str(self.tier)}
-        responses = content["responses"].items()
-        content["responses"] = [(step.model_dump(mode="json"), found) for step, found in responses]
+        gradients = content["gradients"].items()
+        content["gradients"] = [(part.model_dump(mode="json"), found) for part, found in gradients]
         return json.dumps(content, default=_plain)
 
     @classmethod
@@ -66,9 +66,9 @@ class Measurement:
         try:
             stored = json.loads(text)
             shape = stored["stands_for"]
-            response = TypeAdapter(ResponseProfile).validate_python
-            responses = {
-                Recipe.model_validate(step): response(found) for step, found in stored["responses"]
+            gradient = TypeAdapter(GradientProfile).validate_python
+            gradients = {
+                Recipe.model_validate(part): gradient(found) for part, found in stored["gradients"]
             }
             return cls(
                 **stored
@@ -77,7 +77,7 @@ class Measurement:
                     "profile": _profile(stored["profile"]),
                     "facts": ModelFacts(**stored["facts"]),
                     "stands_for": None if shape is None else tuple(shape),
-                    "responses": responses,
+                    "gradients": gradients,
                 }
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

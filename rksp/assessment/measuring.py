@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
 from rksp.checks.facts import read_facts
@@ -22,14 +20,8 @@ from rksp.documents.options import STATES, MeasureOptions
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import Progress, definite
-from rksp.measure.response import (
-    DRIFT_RATE,
-    measure_drift,
-    measure_gradient,
-    measure_response,
-    measure_streamed_gradient,
-)
-from rksp.measure.shown import ResponseProfile
+from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
+from rksp.measure.shown import GradientProfile
 from rksp.models.adapters import adapters_of, as_trained
 from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe
@@ -45,7 +37,6 @@ if TYPE_CHECKING:
 
 NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
 _STREAMED_ADAPTERS = "adapters are built only on a model in memory"
-_OLD_SEQUENCES, _OLD_LENGTH = 4, 64  # of the text on which the drift is read
 _GRADIENT_SHARE = 8  # the first gradient is that of an eighth of the probe's sequences
 
 
@@ -100,7 +91,7 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
                 source, options.seed, workers=options.workers, max_memory=options.max_memory
             )
         )
-        stream.gradient_batch = _parts(probe.batch)[0] if evidence == "gradient" else None
+        stream.gradient_batch = _part(probe.batch) if evidence == "gradient" else None
     else:
         if is_there and evidence != "forward":
             check_whole(source, options.max_memory, evidence)
@@ -126,54 +117,38 @@ def _measurement(built: Built, tier: Tier, seen: Profile, weights: str) -> Measu
     )
 
 
-def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
-    """Measure the gradient or the response to a first update, on disjoint parts of the probe.
+def measured_gradient(evidence: Evidence, recipe: Recipe, progress: Progress) -> GradientProfile:
+    """Measure the first gradient of what a recipe trains, on a part of the probe.
 
-    It is one of what the recipe trains: of its adapters, put on a copy of the model, or of the
-    weights. With the response of trained weights the drift is measured too. A model of which only
-    the measurement was kept is built again.
+    That is the model, or adapters put on a copy of it. A model of which only the measurement was
+    kept is built again.
 
     Args:
         evidence: What is known of the initialization; the time is added to it.
-        step: From `rksp.assessment.evidence.first_step`.
+        recipe: From `rksp.assessment.evidence.trained_part`.
         progress: See `Progress`.
     """
     built = evidence.built or _built_again(evidence, progress)
     return_freed_memory()  # gradients do not fit into the holes that the forward pass left
     with _timed(evidence.seconds, evidence.options.evidence, progress):
-        return _responded(built, evidence, step, progress)
+        return _gradient(built, evidence, recipe, progress)
 
 
-def _responded(
-    built: Built, evidence: Evidence, step: Recipe, progress: Progress
-) -> ResponseProfile:
-    """Measure the response of the model as the recipe trains it, with adapters if it has them."""
-    same, fresh = _parts(built.probe.batch)
-    model, share = built.model, same.count / (same.count + fresh.count)
-    if step.peft != "none" and adapters_of(model) is None:
+def _gradient(
+    built: Built, evidence: Evidence, recipe: Recipe, progress: Progress
+) -> GradientProfile:
+    batch, model = _part(built.probe.batch), built.model
+    if recipe.peft != "none" and adapters_of(model) is None:
         if built.stream is not None:
-            return ResponseProfile(reason=_STREAMED_ADAPTERS, forward_passes=0.0)
+            return GradientProfile(reason=_STREAMED_ADAPTERS)
         try:
             model = copy.deepcopy(model)
-            model = as_trained(model, step, built.source.task, seed=evidence.options.seed)
+            model = as_trained(model, recipe, built.source.task, seed=evidence.options.seed)
         except InputError as error:
-            return ResponseProfile(reason=str(error).rstrip("."), forward_passes=0.0)
+            return GradientProfile(reason=str(error).rstrip("."))
     if built.stream is not None:
-        return measure_streamed_gradient(built.stream, same, share, progress)
-    if evidence.tier < Tier.RESPONSE:
-        return measure_gradient(model, same, share)
-    found = measure_response(model, same, fresh, step)
-    if found.reason is None and not evidence.start_of(Recipe()).is_scratch:
-        found = replace(found, drift=_drift(model, built.source, same, step))
-    return found
-
-
-def _drift(model: nn.Module, source: ModelSource, same: Batch, step: Recipe) -> float | None:
-    """Return the drift of a language model on the bundled text; None of any other."""
-    if source.batch is not None or source.task not in ("causal-lm", "masked-lm", "seq2seq"):
-        return None
-    old = make_probe(source, num_sequences=_OLD_SEQUENCES, sequence_length=_OLD_LENGTH, seed=1)
-    return measure_drift(model, same, step, old.batch, [DRIFT_RATE])[0]
+        return measure_streamed_gradient(built.stream, batch, progress)
+    return measure_gradient(model, batch)
 
 
 def _built_again(evidence: Evidence, progress: Progress) -> Built:
@@ -205,15 +180,10 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
     return make_probe(source, num_sequences=sequences, text=options.probe)
 
 
-def _parts(batch: Batch) -> tuple[Batch, Batch]:
-    """Return two disjoint batches from the probe: of the gradient, and of the passes after it.
-
-    The second is half as large, because ten passes run over it and its loss only tells whether a
-    step went too far. A batch that came with the model is used whole, because its owner chose its
-    size.
-    """
-    size = max(1, batch.count // (2 if batch.objective is not None else _GRADIENT_SHARE))
-    return batch.rows(0, size), batch.rows(size, size + max(1, size // 2))
+def _part(batch: Batch) -> Batch:
+    """Return what the gradient is taken on: an eighth of the probe, or half of your own batch."""
+    share = 2 if batch.objective is not None else _GRADIENT_SHARE
+    return batch.rows(0, max(1, batch.count // share))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.evidence import NOTHING_RAN, Evidence
+from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
 from rksp.checks.coverage import untuned
@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.ground.model import Progress
-    from rksp.measure.shown import ResponseProfile
+    from rksp.measure.shown import GradientProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
 
@@ -98,7 +98,7 @@ def known(
     if options.evidence == "config":
         return gather(source, options)
     found = None if store is None else stored(source, options, store)
-    return found if found is not None and found.has_response(recipe) else None
+    return found if found is not None and found.is_whole(recipe) else None
 
 
 def stored(
@@ -119,17 +119,17 @@ def stored(
     )
 
 
-def response_of(evidence: Evidence, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
-    """Return the gradient or the response; recipes that agree on the first step share it."""
-    if not evidence.responds_to(recipe):
+def gradient_of(evidence: Evidence, recipe: Recipe, progress: Progress) -> GradientProfile | None:
+    """Return the first gradient; recipes that train the same share it."""
+    if not evidence.has_gradient(recipe):
         return None
-    step = evidence.step_of(recipe)
-    if step not in evidence.responses:
-        from rksp.assessment.measuring import measured_response
+    part = trained_part(recipe)
+    if part not in evidence.gradients:
+        from rksp.assessment.measuring import measured_gradient
 
-        evidence.responses[step] = measured_response(evidence, step, progress)
+        evidence.gradients[part] = measured_gradient(evidence, part, progress)
         evidence.keep()
-    return evidence.responses[step]
+    return evidence.gradients[part]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class Evaluation:
     source: ModelSource
     measurement: Measurement | None = None
     profile: Profile | None
-    response: ResponseProfile | None
+    gradient: GradientProfile | None
     risk: Answer
     alternatives: tuple[AlternativeReport, ...] = ()
     configured: ConfiguredReport | None = None
@@ -209,14 +209,14 @@ def judge(
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
-    response, start = response_of(evidence, recipe, progress), evidence.start_of(recipe)
-    answers = _Answers(evidence, response, classifier, terms or Terms(), unknown)
+    gradient, start = gradient_of(evidence, recipe, progress), evidence.start_of(recipe)
+    answers = _Answers(evidence, gradient, classifier, terms or Terms(), unknown)
     configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
-        bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
+        bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, gradients={})
         with suppress(ArtifactError, NotCovered):
-            answer = replace(answers, evidence=bare, response=None).of(recipe)
+            answer = replace(answers, evidence=bare, gradient=None).of(recipe)
             configured = ConfiguredReport.of(answer)
     assessment: Answer
     try:
@@ -240,7 +240,7 @@ def judge(
         facts=evidence.facts,
         forward=None if evidence.profile is None else evidence.profile.forward,
         placement=None if evidence.profile is None else evidence.profile.placement,
-        response=response,
+        gradient=gradient,
         **{name: assessment.number(name) for name in names},
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
@@ -254,7 +254,7 @@ def judge(
         source=evidence.source,
         measurement=None if evidence.measurement is None else evidence.kept(),
         profile=evidence.profile,
-        response=response,
+        gradient=gradient,
         risk=assessment,
         alternatives=others,
         configured=configured,
@@ -273,14 +273,14 @@ class _Answers:
 
     Attributes:
         evidence: What is known of the model.
-        response: The gradient, or the response to the first update.
+        gradient: The first gradient.
         classifier: Default the bundled one.
         terms: What they are judged by.
         unknown: See `judge`.
     """
 
     evidence: Evidence
-    response: ResponseProfile | None
+    gradient: GradientProfile | None
     classifier: EdgePredictor | None
     terms: Terms
     unknown: Mapping[str, str]
@@ -303,8 +303,8 @@ class _Answers:
         if seen is not None:
             from rksp.assessment.measured import doubts_of, not_finite
 
-            features = extract(seen.forward, seen.spectra, self.response)
-            broken = not_finite(seen, self.response)
+            features = extract(seen.forward, seen.spectra, self.gradient)
+            broken = not_finite(seen, self.gradient)
         tier = features.tier if broken is None else evidence.tier
         about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
         if broken is not None:
@@ -319,7 +319,7 @@ class _Answers:
         model = self.classifier or load_edge_model()
         doubts: Sequence[str] = choice.doubts
         if seen is not None:
-            doubts = doubts_of(seen, self.response, doubts)
+            doubts = doubts_of(seen, self.gradient, doubts)
 
         def make() -> Basis:
             """Ask the model of the edge, and if wanted once more for each lever."""
@@ -350,7 +350,6 @@ class _Answers:
             load_fine_tuning_model() if self.classifier is None else self.classifier.tuning,
             about,
             doubts=_tuning_doubts(self.evidence, recipe),
-            is_measured=self.response is not None and self.response.reason is None,
             objective=recipe.objective,
         )
 

@@ -92,7 +92,6 @@ class MeasurementStore:
         content |= {
             "task": asked.task,
             "workers": options.workers,  # their number changes the last digits
-            "trained": not source.start.is_scratch,  # then the responses have a drift
             "probe name": options.probe and options.probe.name,
             "versions": _versions(),
             "code": _code(),

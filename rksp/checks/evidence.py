@@ -16,7 +16,7 @@ from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start, decide_start
 
 if TYPE_CHECKING:
-    from rksp.measure.shown import ForwardStats, ResponseProfile
+    from rksp.measure.shown import ForwardStats, GradientProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -68,7 +68,6 @@ class Need(StrEnum):
     WEIGHTS = "the model's weights"
     FORWARD = "a forward pass"
     GRADIENT = "a backward pass"
-    RESPONSE = "the response to the first update (--evidence response)"
     ANSWER = "the classifier's likely edge"
 
 
@@ -84,7 +83,7 @@ class CheckEvidence:
         facts: Facts of the built model.
         placement: Where the blocks normalize, as read off the module.
         forward: Statistics of the forward pass over the probe.
-        response: The first gradient, and the response to the first update if it was measured.
+        gradient: The first gradient.
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
@@ -101,7 +100,7 @@ class CheckEvidence:
     facts: ModelFacts | None = None
     placement: Placement | None = None
     forward: ForwardStats | None = None
-    response: ResponseProfile | None = None
+    gradient: GradientProfile | None = None
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
@@ -123,8 +122,7 @@ class CheckEvidence:
             Need.MODULES: self.facts is not None,
             Need.WEIGHTS: self.facts is not None and self.facts.input_std is not None,
             Need.FORWARD: self.forward is not None,
-            Need.GRADIENT: self.response is not None,
-            Need.RESPONSE: self.response is not None and self.response.has_step,
+            Need.GRADIENT: self.gradient is not None,
             Need.ANSWER: self.likely_edge is not None,
         }
         return frozenset(need for need, is_held in held.items() if is_held)

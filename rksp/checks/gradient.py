@@ -24,8 +24,8 @@ _LARGE_EPSILON, _HUGE_EPSILON = 1e-4, 1e-2
 
 @check("RKSP401")
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
-    response, forward = evidence.response, evidence.forward
-    if definite(response).reason != GRADIENT_NOT_FINITE:
+    gradient, forward = evidence.gradient, evidence.forward
+    if definite(gradient).reason != GRADIENT_NOT_FINITE:
         return
     loss = forward.loss if forward is not None else None
     if loss is None:
@@ -37,7 +37,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP402")
 def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
-    largest = evidence.response.grad_max if evidence.response is not None else None
+    largest = evidence.gradient.grad_max if evidence.gradient is not None else None
     if largest is None or not evidence.in_fp16:
         return
     if largest > _SKIPPED:
@@ -113,10 +113,10 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _typical_entry(evidence: CheckEvidence) -> float | None:
     """Return the RMS of the clipped gradient: measured, else the largest that clipping allows."""
-    response, clip = evidence.response, evidence.recipe.max_grad_norm
-    if response is not None and response.grad_rms is not None and response.grad_norm is not None:
-        shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
-        return response.grad_rms * shrink
+    gradient, clip = evidence.gradient, evidence.recipe.max_grad_norm
+    if gradient is not None and gradient.grad_rms is not None and gradient.grad_norm is not None:
+        shrink = min(1.0, clip / gradient.grad_norm) if clip is not None else 1.0
+        return gradient.grad_rms * shrink
     if clip is None or not evidence.parameters:
         return None
     return clip / math.sqrt(evidence.parameters)
@@ -153,7 +153,7 @@ def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _norm(evidence: CheckEvidence) -> float | None:
-    return evidence.response.grad_norm if evidence.response is not None else None
+    return evidence.gradient.grad_norm if evidence.gradient is not None else None
 
 
 _SMALL, _TINY = 1e-3, 1e-5  # PixArt-α clips at 0.01, and nothing published below

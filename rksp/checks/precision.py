@@ -9,6 +9,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.flags import count
 from rksp.ground.model import definite
+from rksp.recipe.optimizers.table import optimizer_spec
 
 _FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room
@@ -102,14 +103,16 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP305")
 def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, response, facts = evidence.recipe, evidence.response, evidence.facts
+    recipe, facts = evidence.recipe, evidence.facts
     if recipe.precision not in _ROUNDING or recipe.learning_rate is None:
         return
     if recipe.peft != "none":
         return  # adapters begin at zero or small, so that nothing is rounded off them
-    if response is None or not response.update_rms or facts is None or not facts.input_std:
+    # The first update of Adam's kin moves every entry by the rate.
+    is_known = optimizer_spec(recipe.optimizer).is_adam_kin
+    if not is_known or facts is None or not facts.input_std:
         return
-    ratio = recipe.learning_rate * response.update_rms / facts.input_std
+    ratio = recipe.learning_rate / facts.input_std
     rounding = _ROUNDING[recipe.precision]
     if ratio < rounding:
         yield Observation(

@@ -217,14 +217,11 @@ class FromFineTuning(Estimate):
         usual: The usual rate, where no data beat it and `start_here` is it.
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
-        measuring_adds: What a measurement of trained weights adds to the rates, with an interval,
-            a sentence each; empty where nothing was measured.
     """
 
     kind: Literal["fine-tuning"] = "fine-tuning"
     usual: float | None = None
     forgets_from: float | None = None
-    measuring_adds: list[str] = Field(default_factory=list)
 
 
 class FromPublished(_Stated):

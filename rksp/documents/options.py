@@ -18,9 +18,8 @@ class MeasureOptions(Finite):
 
     Attributes:
         evidence: How much may be spent. `config`: nothing is built. `forward`: one forward pass
-            with its spectra. `gradient`: also one backward pass, whose norm alone moves the rates.
-            `response`: also the reaction to the recipe's first update, in ten further passes. A
-            model without a known loss stops at `forward`.
+            with its spectra. `gradient`: also one backward pass, whose norm moves the rates.
+            A model without a known loss stops at `forward`.
         seed: Seed of the initialization.
         probe: A text to use as input in place of the bundled one.
         data: The user's own examples, as `rksp.datasets.own_data` reads them, in place of text.
@@ -35,18 +34,13 @@ class MeasureOptions(Finite):
             holds the model in memory, `auto` streams a model that does not fit. The numbers are the
             same.
         max_memory: Bytes, default the free memory. The gradient needs up to two copies of the
-            weights, and `auto` streams a model if they do not fit; the response needs three, in
-            memory.
+            weights, and `auto` streams a model if they do not fit.
         threads: Threads that fit spectra and draw weights; None is one.
     """
 
     evidence: Annotated[
-        Literal["config", "forward", "gradient", "response"],
-        Flag(
-            "--evidence",
-            "How much to measure; each includes the one before. gradient is the last that moves "
-            "the rates.",
-        ),
+        Literal["config", "forward", "gradient"],
+        Flag("--evidence", "How much to measure; each includes the one before."),
     ] = "gradient"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
         default=0, ge=0

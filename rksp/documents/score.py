@@ -116,28 +116,16 @@ class ForwardReport(Part):
     not_measured: dict[str, str]
 
 
-class ResponseReport(Part):
-    """The first gradient, and the response to the first update if it was measured.
-
-    See `rksp.measure.shown.ResponseProfile`.
-
-    `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
-    text after one update at a rate of 1e-3.
+class GradientReport(Part):
+    """The first gradient; see `rksp.measure.shown.GradientProfile`.
 
     Attributes:
         grad_max: Largest absolute value in the first gradient.
-        output_slope: Relative change of the logits for each unit of the rate.
-        overshoot: Change of the loss on fresh text, in nats, at ten times the critical rate.
     """
 
     grad_norm: float | None
     grad_max: float | None
-    critical_rate: float | None
-    output_slope: float | None
-    overshoot: float | None
-    forward_passes: float
     reason: str | None
-    drift: float | None = None
 
 
 class ChangeReport(Part):
@@ -245,7 +233,7 @@ class SeedReport(Part):
     seed: int
     spectra: SpectraReport
     forward: ForwardReport
-    response: ResponseReport | None
+    gradient: GradientReport | None
     risk: Answer
     alternatives: list[AlternativeReport] = Field(default_factory=list)
     configured: ConfiguredReport | None = None

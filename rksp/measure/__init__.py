@@ -1,1 +1,1 @@
-"""Measure a model before it trains: snapshots, forward statistics and response."""
+"""Measure a model before it trains: snapshots, forward statistics and the first gradient."""

@@ -17,6 +17,8 @@ class Placement:
         branch_norm: Share of the branches that a norm follows before the sum.
         centered: Share of the norms that take the mean away first, as LayerNorm does.
         parallel: Share of the blocks in which attention and feed-forward read the same state.
+        routed: Share of the blocks that choose among experts.
+        scales_output: A number multiplies the logits, or what they are made from, as in μP.
         qk_norm: Share of the attending blocks that normalize queries and keys; None without one.
         read, blocks: Number of blocks that could be read, and of all.
     """
@@ -26,6 +28,8 @@ class Placement:
     branch_norm: float
     centered: float = 1.0
     parallel: float
+    routed: float = 0.0
+    scales_output: bool = False
     qk_norm: float | None
     read: int
     blocks: int
@@ -49,7 +53,9 @@ class Placement:
         norms = "layer" if self.centered > _MOST else "rms"
         # The norms of OLMo 2's branches and those of its queries and keys come together.
         has_qk = kind.get("normalizes_qk", False) and at == "pre"
-        return " ".join([at, norms] + ["parallel"] * kind["is_parallel"] + ["qk"] * has_qk)
+        said = ["parallel"] * kind["is_parallel"] + ["qk"] * has_qk
+        said += ["experts"] * (self.routed > _MOST) + ["scaled"] * self.scales_output
+        return " ".join([at, norms, *said])
 
     def __str__(self) -> str:
         kind = self.kind

@@ -160,5 +160,5 @@ def _compared(report: ScoreReport) -> Figures:
     return figures_of(report) | {
         "near-unit mass": seed.spectra.published_score,
         "initial loss": seed.forward.loss,
-        "gradient norm": seed.response.grad_norm if seed.response else None,
+        "gradient norm": seed.gradient.grad_norm if seed.gradient else None,
     }

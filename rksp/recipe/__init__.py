@@ -426,7 +426,7 @@ class Recipe(Finite):
 
     @property
     def can_be_stepped(self) -> bool:
-        """True if rksp can take a step of the optimizer, which the response and trials do."""
+        """True if rksp can take a step of the optimizer, as trials do."""
         return optimizer_spec(self.optimizer).make is not None
 
     @property

@@ -322,8 +322,8 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
             "them only with spectra of the same rank and number of states"
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
-    if seed.response is not None and seed.response.reason is not None:
-        found.append(f"not measured: the gradient ({seed.response.reason})")
+    if seed.gradient is not None and seed.gradient.reason is not None:
+        found.append(f"not measured: the gradient ({seed.gradient.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
         f"{number} checks were skipped: {reason.replace('it needs', 'they need')}"

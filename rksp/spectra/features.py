@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer needs no torch
-    from rksp.measure.shown import ForwardStats, ResponsePoint, ResponseProfile
+    from rksp.measure.shown import ForwardStats, GradientProfile
     from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
 
 SCHEMA = "features-1"
@@ -22,7 +21,6 @@ class Tier(IntEnum):
     CONFIG = 0  # the recipe and the shape: no forward pass
     FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
     GRADIENT = 2  # a backward pass
-    RESPONSE = 3  # a few forward passes along the first update
 
     @classmethod
     def parse(cls, name: str) -> Tier:
@@ -51,14 +49,8 @@ FEATURES: Mapping[str, str] = {
     "attention_logit_std": "the spread of the attention logits",
     "attention_entropy": "the entropy of attention",
     "aligned_rate": "how far one aligned step moves the layers",
-    "update_rms_rate": "the size of the first update",
-    "critical_rate": "the rate beyond which one step raises the loss",
-    "rise_rate": "the rate at which one step raises the loss by 0.25",
-    "best_step_rate": "the rate at which one step helps most",
-    "output_rate": "how far the first step moves the output",
     "grad_norm": "the gradient norm before the first step",
     "grad_rms": "the gradient's typical size",
-    "overshoot": "the damage of one step far too large",
 }
 
 
@@ -78,7 +70,7 @@ class Features:
 def extract(
     forward: ForwardStats | None = None,
     spectra: SpectralProfile | None = None,
-    response: ResponseProfile | None = None,
+    gradient: GradientProfile | None = None,
 ) -> Features:
     """Read the features off what was measured.
 
@@ -90,9 +82,9 @@ def extract(
     if forward is not None and spectra is not None:
         tier = Tier.FORWARD
         found |= _of_spectra(spectra) | _of_forward(forward)
-    if response is not None:
-        tier = Tier.RESPONSE if response.has_step else Tier.GRADIENT
-        found |= _of_response(response)
+    if gradient is not None:
+        tier = Tier.GRADIENT
+        found |= {"grad_norm": _log(gradient.grad_norm), "grad_rms": _log(gradient.grad_rms)}
     return Features(values={name: _number(found.get(name)) for name in FEATURES}, tier=tier)
 
 
@@ -147,40 +139,8 @@ def _of_forward(forward: ForwardStats) -> dict[str, float | None]:
     }
 
 
-def _of_response(response: ResponseProfile) -> dict[str, float | None]:
-    points = [p for p in response.points if math.isfinite(p.fresh)]
-    best = min(points, key=lambda p: p.fresh).rate if points else None
-    return {
-        "update_rms_rate": _log(response.update_rms),
-        "critical_rate": _minus(_crossing(response.points, 0.0)),
-        "rise_rate": _minus(_crossing(response.points, 0.25)),
-        "best_step_rate": _minus(_log(best)),
-        "output_rate": _log(response.output_slope),
-        "grad_norm": _log(response.grad_norm),
-        "grad_rms": _log(response.grad_rms),
-        "overshoot": response.overshoot,
-    }
-
-
-def _crossing(points: tuple[ResponsePoint, ...], level: float) -> float | None:
-    """Return log10 of the rate at which the change of the loss first rises past a level."""
-    for left, right in pairwise(points):
-        before, after = left.fresh, right.fresh
-        if after < level:
-            continue
-        low, high = math.log10(left.rate), math.log10(right.rate)
-        if before >= level or not math.isfinite(after):
-            return low if before >= level else high
-        return low + (high - low) * (level - before) / (after - before)
-    return None
-
-
 def _log(value: float | None) -> float | None:
     return math.log10(value) if value is not None and 0 < value < math.inf else None
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value
 
 
 def _number(value: float | None) -> float:

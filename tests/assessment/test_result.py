@@ -22,12 +22,12 @@ def result() -> rksp.Result:
 def test_fields_bear_the_names_of_the_json(result):
     document = json.loads(result.report.to_json())
     seed = document["seeds"][0]
-    parts = (document, *(seed[name] for name in ("risk", "response", "forward", "spectra")))
+    parts = (document, *(seed[name] for name in ("risk", "gradient", "forward", "spectra")))
     for part in (*parts, document["target"]):
         assert part.keys() <= result.to_dict().keys() & set(dir(result))
     assert result.verdict == document["verdict"]
     assert result.probability_failed == seed["risk"]["probability_failed"]
-    assert result.grad_norm == seed["response"]["grad_norm"]
+    assert result.grad_norm == seed["gradient"]["grad_norm"]
 
 
 def test_a_printed_result_names_fields_of_the_recipe_and_no_options(result):

@@ -135,7 +135,7 @@ def test_a_feature_like_that_of_no_labelled_run_makes_it_doubt(name):
 
 
 def _measured(values: dict[str, float]) -> Features:
-    return Features(values=extract().values | values, tier=Tier.RESPONSE)
+    return Features(values=extract().values | values, tier=Tier.GRADIENT)
 
 
 def test_the_shipped_model_was_fitted_on_the_shipped_lab():

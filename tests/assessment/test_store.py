@@ -12,7 +12,7 @@ from support.commands import run_rksp
 import rksp
 from rksp.assessment import measuring, store
 from rksp.assessment.measurement import Measurement
-from rksp.assessment.pipeline import evaluate, gather, response_of
+from rksp.assessment.pipeline import evaluate, gather, gradient_of
 from rksp.assessment.store import MeasurementStore
 from rksp.documents.options import MeasureOptions
 from rksp.grid.cell import Options, evaluate_group
@@ -45,7 +45,7 @@ def counted(monkeypatch) -> list[str]:
 
         return run
 
-    for name in ("profile", "measure_gradient", "measure_response"):
+    for name in ("profile", "measure_gradient"):
         monkeypatch.setattr(measuring, name, watched(name))
     return made
 
@@ -76,19 +76,12 @@ def test_another_rate_warm_up_length_or_batch_measures_nothing(counted):
         del counted[:]
 
 
-def test_another_optimizer_measures_nothing_but_its_response(counted):
+def test_another_optimizer_measures_nothing(counted):
     _report()
     del counted[:]
     stored = _report("--optimizer=lion")
     assert counted == []
     assert stored == _report("--optimizer=lion", "--no-cache")
-    _report("--evidence=response")
-    del counted[:]
-    _report("--evidence=response", "--optimizer=lion")
-    assert counted == ["measure_response"]
-    del counted[:]
-    _report("--evidence=response", "--optimizer=lion"), _report("--evidence=response")
-    assert counted == []
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "empty"])
@@ -104,7 +97,7 @@ def test_a_damaged_entry_is_measured_anew_and_replaced(counted, damage):
 
 def test_an_entry_of_another_form_is_measured_anew(counted, kept):
     source = resolve("gpt2", overrides=TINY)
-    kept._cache.write(kept._key(source, OPTIONS), b'{"tier": "response"}')
+    kept._cache.write(kept._key(source, OPTIONS), b'{"tier": "gradient"}')
     assert kept.find(source, OPTIONS) is None
     evaluate(source, RECIPE, OPTIONS, store=kept)
     assert counted == ["profile", "measure_gradient"]
@@ -226,11 +219,11 @@ def test_code_of_others_is_never_kept(kept, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral", "t5", "vit", "rwkv"])
 def test_a_measurement_is_read_as_it_was_written(kind):
     evidence = gather(resolve_tiny(kind), OPTIONS)
-    response_of(evidence, RECIPE, lambda done, total, label: None)
+    gradient_of(evidence, RECIPE, lambda done, total, label: None)
     written = evidence.kept().to_json()
     read = Measurement.from_json(written)
     assert read.to_json() == written
-    assert read.responses == evidence.kept().responses
+    assert read.gradients == evidence.kept().gradients
     assert read.profile.forward == evidence.profile.forward
     for one, other in zip(
         read.profile.spectra.layers, evidence.profile.spectra.layers, strict=True
@@ -240,10 +233,10 @@ def test_a_measurement_is_read_as_it_was_written(kind):
         assert one.eigenvalues.dtype == other.eigenvalues.dtype
 
 
-def test_a_streamed_model_takes_another_optimizer_s_step_too(kept):
+def test_a_streamed_model_answers_for_another_optimizer_too(kept):
     options = OPTIONS.model_copy(update={"streaming": "always"})
     source = lambda: resolve("gpt2", overrides=TINY)
     evaluate(source(), RECIPE, options, store=kept)
     lion = RECIPE.model_copy(update={"optimizer": "lion"})
     again = evaluate(source(), lion, options, store=kept)
-    assert again.response == evaluate(source(), lion, options).response
+    assert again.gradient == evaluate(source(), lion, options).gradient

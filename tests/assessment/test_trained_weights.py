@@ -22,7 +22,7 @@ NUMBERS = (
 )
 RATES = ("start_here", "likely_edge", "do_not_exceed", "probability_failed")
 SHORT = ("--sequence-length", "64", "--snapshots", "128")
-TIERS = ("config", "forward", "gradient", "response")
+TIERS = ("config", "forward", "gradient")
 
 
 def saved(folder, make, sizes) -> str:
@@ -79,19 +79,19 @@ def test_every_tier_and_python_give_a_checkpoint_one_answer(checkpoint, more, ca
 def test_a_head_on_stored_weights_is_answered(classifier, capsys):
     risks = [
         risk_of(scored(capsys, classifier, "--lr", "2e-5", "--evidence", evidence))
-        for evidence in ("config", "response")
+        for evidence in ("config", "gradient")
     ]
     assert all(map(is_tuned, risks)) and risks[0]["start_here"] == risks[1]["start_here"]
 
 
-@pytest.mark.parametrize("evidence", ["config", "response"])
+@pytest.mark.parametrize("evidence", ["config", "gradient"])
 @pytest.mark.parametrize("objective", ["distillation", "other"])
 def test_unseen_objectives_cannot_be_told(evidence, objective, capsys):
     more = ("--objective", objective, "--evidence", evidence)
     assert is_untold(risk_of(scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", *more)))
 
 
-@pytest.mark.parametrize("evidence", ["config", "response"])
+@pytest.mark.parametrize("evidence", ["config", "gradient"])
 def test_random_weights_are_answered_by_their_own_model(evidence, capsys):
     report = scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", "--evidence", evidence)
     risk = risk_of(report)
@@ -139,18 +139,6 @@ def test_each_page_says_which_model_answers_and_where_lora_forgets(checkpoint, f
     assert "so the fine-tuning model answers" in page and "forgetting: " in page
     left_with(given)
     assert "with lora adapters of rank 16: start here" in capsys.readouterr().out.lower()
-
-
-def test_what_measuring_adds_is_told_with_an_interval(checkpoint, capsys):
-    given = [checkpoint, "--lr", "2e-5", "--evidence"]
-    assert risk_of(scored(capsys, *given, "config"))["measuring_adds"] == []
-    said = risk_of(scored(capsys, *given, "response"))["measuring_adds"]
-    assert any("critical rate adds nothing to the rate to start with" in text for text in said)
-    assert any("drift narrows where forgetting begins" in text for text in said)
-    assert all("decades [" in text for text in said)
-    left_with(["score", *given, "response", *SHORT, "-v"])
-    page = " ".join(capsys.readouterr().out.split()).lower()
-    assert page.count("adds nothing to") == 1 and "; the edge (" in page
 
 
 def test_the_usual_ceiling_of_decoders_is_still_known(checkpoint, capsys):

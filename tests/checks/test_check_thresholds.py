@@ -71,7 +71,7 @@ def test_what_is_not_known_is_not_judged():
     bare = healthy(
         facts=dict.fromkeys(("input_std", "output_std", "embedding_std")),
         forward=nothing | {"attention": (), "routers": ()},
-        response=UNMEASURED | {"reason": "the gradient is zero"},
+        gradient=UNMEASURED | {"reason": "the gradient is zero"},
         start_here=None,
         do_not_exceed=None,
         likely_edge=None,

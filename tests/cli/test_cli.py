@@ -129,7 +129,7 @@ BAD = {
     "bad ramp": (["score", "gpt2", "--batch-ramp", "a"], "--batch-ramp is 'a'"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
-        "config, forward, gradient, response",
+        "config, forward, gradient",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "text, full, json"),
     "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),

@@ -133,7 +133,7 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
     risk = About(tier="config", steps=9, learning_rate=1e-3).certain_failure("x is not finite")
-    seen = Evaluation(seed=0, source=None, profile=None, response=None, risk=risk)
+    seen = Evaluation(seed=0, source=None, profile=None, gradient=None, risk=risk)
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)
     assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]

@@ -9,7 +9,7 @@ import torch
 
 from lab.zoo import build_member
 from rksp.datasets.probe import make_probe
-from rksp.measure.shown import ResponsePoint, ResponseProfile
+from rksp.measure.shown import GradientProfile
 from rksp.models.resolve import resolve
 from rksp.spectra.features import FEATURES, SCHEMA, Tier, extract
 from rksp.spectra.model_profile import profile
@@ -27,27 +27,8 @@ SHAPE = {
 FROZEN = (
     "near_unit_mass expansive_mass spectral_radius eigenvector_condition nonnormality energy_gain "
     "nonlinearity update_ratio residual_growth excess_initial_loss logit_std attention_logit_std "
-    "attention_entropy aligned_rate update_rms_rate critical_rate rise_rate "
-    "best_step_rate output_rate grad_norm grad_rms overshoot"
+    "attention_entropy aligned_rate grad_norm grad_rms"
 )
-
-
-def _response(points: list[tuple[float, float]]) -> ResponseProfile:
-    return ResponseProfile(
-        loss=5.0,
-        grad_norm=2.0,
-        grad_rms=0.01,
-        grad_max=0.5,
-        update_rms=1.0,
-        critical_rate=1e-2,
-        output_slope=30.0,
-        overshoot=1.5,
-        points=tuple(ResponsePoint(rate=rate, fresh=fresh) for rate, fresh in points),
-        forward_passes=8.0,
-    )
-
-
-POINTS = [(1e-4, -0.01), (1e-3, -0.05), (1e-2, 0.2), (1e-1, 3.0)]
 
 
 def test_names_and_order_are_frozen():
@@ -56,25 +37,11 @@ def test_names_and_order_are_frozen():
 
 
 def test_what_was_not_measured_is_missing_and_never_zero():
-    nothing, some = extract(), extract(response=_response(POINTS))
-    assert (nothing.tier, some.tier) == (Tier.CONFIG, Tier.RESPONSE)
+    nothing, some = extract(), extract(gradient=GradientProfile(grad_norm=2.0, grad_rms=0.01))
+    assert (nothing.tier, some.tier) == (Tier.CONFIG, Tier.GRADIENT)
     assert all(math.isnan(value) for value in nothing.values.values())
     assert math.isnan(some.values["nonlinearity"])
     assert some.values["grad_rms"] == pytest.approx(-2)
-
-
-def test_crossings_are_interpolated_between_points():
-    values = extract(response=_response(POINTS)).values
-    # the fresh loss passes 0 a fifth of the way from 1e-3 to 1e-2
-    assert -values["critical_rate"] == pytest.approx(-3 + 0.05 / 0.25)
-    # and 0.25 just above 1e-2
-    assert -values["rise_rate"] == pytest.approx(-2 + 0.05 / 2.8)
-
-
-def test_a_loss_that_overflows_crosses_at_the_overflow():
-    points = [*POINTS[:2], (1e-2, math.inf)]
-    values = extract(response=_response(points)).values
-    assert -values["critical_rate"] == pytest.approx(-2.0)
 
 
 @pytest.mark.parametrize(("sequences", "is_known"), [(1, False), (8, True)])

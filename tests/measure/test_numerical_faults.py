@@ -91,7 +91,7 @@ def test_states_that_do_not_differ_have_no_spectrum(score, case) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e30, 1e38])
-@pytest.mark.parametrize("evidence", ["forward", "response"])
+@pytest.mark.parametrize("evidence", ["forward", "gradient"])
 def test_a_forward_pass_that_overflows_is_a_certain_risk(score, factor, evidence) -> None:
     code, report, _ = score(checkpoint(lambda p: p.mul_(factor)), "--evidence", evidence)
     assert (code, report["verdict"]) == (1, "risk")
@@ -108,9 +108,9 @@ def test_a_huge_initialization_is_accused(score) -> None:
 def test_half_precision_checkpoints_are_measured_like_the_whole_ones(score, dtype) -> None:
     rates = []
     for kind in (torch.float32, dtype):
-        code, report, _ = score(checkpoint(dtype=kind), "--evidence", "response")
+        code, report, _ = score(checkpoint(dtype=kind), "--evidence", "gradient")
         assert (code, report["verdict"]) == (0, "cannot tell")  # stored weights may be trained ones
-        rates.append(report["seeds"][0]["response"]["critical_rate"])
+        rates.append(report["seeds"][0]["gradient"]["grad_norm"])
     assert rates[1] == pytest.approx(rates[0], rel=0.02)
 
 

@@ -239,6 +239,41 @@ def test_a_block_without_a_stream_is_not_read():
     assert read(Net(Through(), Through())) is None
 
 
+class Scaled(Net):
+    """What the blocks leave goes through another way to the logits."""
+
+    def __init__(self, *blocks, end):
+        super().__init__(*blocks)
+        self.end = end
+
+    def forward(self, ids):
+        return self.end(super().forward(ids))
+
+
+@pytest.mark.parametrize(
+    ("end", "is_scaled"),
+    [
+        (lambda z: z / 8, True),
+        (lambda z: 0.25 * z, True),
+        (lambda z: z, False),
+        (lambda z: 30 * (z / 30).tanh(), False),  # a cap
+        (lambda z: z * torch.ones(32), False),  # a gain
+        (lambda z: z.softmax(-1).sum() / 2, False),  # a loss
+    ],
+)
+def test_a_number_that_scales_the_logits_is_seen(end, is_scaled):
+    model = Scaled(OWN["functional norm before"][0](), OWN["identities"][0](), end=end)
+    found = collect(model, torch.randint(0, 32, (2, 12)), consume=lambda transition: None)
+    assert found.placement.scales_output is is_scaled
+
+
+@pytest.mark.parametrize(("family", "share"), [("mixtral", 1), ("qwen3_moe", 1), ("llama", 0)])
+def test_a_choice_among_experts_is_seen(family, share):
+    model = build_member(family, {"hidden_size": 32, "num_hidden_layers": 2}, seed=0)
+    found = collect(model, torch.randint(0, 32, (2, 12)), consume=lambda transition: None)
+    assert found.placement.routed == share
+
+
 KNOWN = {
     "pre_ln": ("pre", 0, 0, 0),
     "post_ln": ("post", 0, 0, 0),

@@ -15,8 +15,8 @@ from rksp.checks.facts import read_facts
 from rksp.datasets.batch import task_loss
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
-from rksp.measure.response import measure_gradient, measure_streamed_gradient
-from rksp.measure.shown import ResponseProfile
+from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
+from rksp.measure.shown import GradientProfile
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units
@@ -34,21 +34,21 @@ PUBLISHED = [
 ]
 
 
-def streamed(source, **told) -> ResponseProfile:
+def streamed(source, **told) -> GradientProfile:
     both, same, _ = halves(source)
     with open_stream(source, 0, workers=2) as stream:
         collect(stream.model, both, consume=lambda transition: None)
     return measure_streamed_gradient(stream, same, **told)
 
 
-def in_memory(source) -> ResponseProfile:
+def in_memory(source) -> GradientProfile:
     return measure_gradient(source.build(0), halves(source)[1])
 
 
-def assert_equal(found: ResponseProfile, expected: ResponseProfile, rel: float = 1e-4) -> None:
+def assert_equal(found: GradientProfile, expected: GradientProfile, rel: float = 1e-4) -> None:
     for name in ("grad_norm", "grad_rms", "grad_max"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=rel), name
-    assert not found.has_step and found.reason is expected.reason is None
+    assert found.reason is expected.reason is None
 
 
 # gemma4 reads a weight just after its module; led changes a product in place.
@@ -61,8 +61,8 @@ def test_streamed_is_in_memory(family):
 def test_features_are_those_of_the_model_in_memory():
     source = resolve_tiny("llama")
     vectors = [
-        list(extract(response=response).values.values())
-        for response in (streamed(source), in_memory(source))
+        list(extract(gradient=gradient).values.values())
+        for gradient in (streamed(source), in_memory(source))
     ]
     torch.testing.assert_close(
         *(torch.tensor(v) for v in vectors), rtol=1e-4, atol=1e-4, equal_nan=True
@@ -165,12 +165,6 @@ def test_a_failure_leaves_no_weight():
             task_loss(stream.model, same)
             raise KeyboardInterrupt
         assert all(p.is_meta for p in stream.model.parameters())
-
-
-def test_the_response_is_refused_for_a_model_that_is_streamed():
-    options = MeasureOptions(evidence="response", streaming="always", states=256)
-    with pytest.raises(InputError, match="--evidence gradient"):
-        evaluate(resolve_tiny("gpt2"), Recipe(), options)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem[:24])

@@ -179,7 +179,7 @@ def test_a_score_is_the_same_streamed():
     )
     assert part.profile.forward == whole.profile.forward
     assert part.profile.spectra.aggregates == whole.profile.spectra.aggregates
-    assert part.response.grad_norm == pytest.approx(whole.response.grad_norm, rel=1e-5)
+    assert part.gradient.grad_norm == pytest.approx(whole.gradient.grad_norm, rel=1e-5)
     left, right = whole.risk.probability_failed, part.risk.probability_failed
     assert right == pytest.approx(left, abs=1e-3)
 

@@ -126,14 +126,12 @@ def test_when_a_model_is_streamed(monkeypatch):
     assert not should_stream(source, "auto", held + 4 * source.num_parameters)
     assert not should_stream(source, "never", held + 4 * source.num_parameters)
     assert should_stream(resolve("llama"), "auto", 10**12)  # more than --max-params
-    for evidence, copies in (("forward", 1), ("gradient", 2), ("response", 3)):
+    for evidence, copies in (("forward", 1), ("gradient", 2)):
         needed = held + 4 * copies * source.num_parameters
         assert fits(source, needed, evidence) and not fits(source, needed - 1, evidence)
     between = held + 6 * source.num_parameters
     assert not should_stream(source, "auto", between)
     assert should_stream(source, "auto", between, "gradient")
-    with pytest.raises(InputError, match="three copies"):
-        should_stream(source, "auto", held + 8 * source.num_parameters, "response")
     with pytest.raises(InputError, match="not one of auto, always, never"):
         should_stream(source, "sometimes", None)
 
@@ -165,21 +163,18 @@ def test_in_memory_what_has_no_room_is_refused_before_the_model_is_built(monkeyp
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
     limits = {"states": 256, "streaming": "never", "max_memory": 7 * source.num_parameters}
     found = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
-    assert found.response is None
+    assert found.gradient is None
     monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
     with pytest.raises(InputError, match=r"gradient of .*--evidence forward needs .* and fits"):
         evaluate(source, Recipe(), MeasureOptions(**limits))
-    roomier = MeasureOptions(**limits | {"max_memory": 11 * source.num_parameters})
-    with pytest.raises(InputError, match=r"three copies.*--evidence gradient needs .* and fits"):
-        evaluate(source, Recipe(), roomier.model_copy(update={"evidence": "response"}))
 
 
-def test_a_module_is_counted_once_for_its_response(monkeypatch):
+def test_a_module_is_counted_once_for_its_gradient(monkeypatch):
     model = nn.Linear(8, 8)
     source = module_source(model, torch.ones(4, 8), lambda out, batch: out.sum())
     monkeypatch.setattr(memory, "resident_memory", lambda: 10**6)  # the module among it
-    needed = 10**6 + 2 * 4 * source.num_parameters
-    assert fits(source, needed, "response") and not fits(source, needed - 1, "response")
+    needed = 10**6 + 4 * source.num_parameters
+    assert fits(source, needed, "gradient") and not fits(source, needed - 1, "gradient")
 
 
 def test_streamed_a_gradient_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
@@ -205,4 +200,4 @@ def test_streamed_a_gradient_without_room_is_refused_before_a_weight_is_drawn(mo
         with pytest.raises(InputError, match=r"gradient of .* even when streamed.*forward needs"):
             evaluate(source, Recipe(), between)
     forward = between.model_copy(update={"evidence": "forward"})
-    assert evaluate(source, Recipe(), forward).response is None
+    assert evaluate(source, Recipe(), forward).gradient is None

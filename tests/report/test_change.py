@@ -53,8 +53,8 @@ def test_a_number_outside_the_range_of_the_labelled_models_says_so():
     seed = scored().seeds[0]
 
     def note(norm: float) -> str:
-        response = seed.response.model_copy(update={"grad_norm": norm})
-        rows = measured(seed.model_copy(update={"response": response}))
+        gradient = seed.gradient.model_copy(update={"grad_norm": norm})
+        rows = measured(seed.model_copy(update={"gradient": gradient}))
         return next(row.note for row in rows if row.word == "gradient norm")
 
     assert "labelled models" not in note(10 ** (0.5 * (low + high)))

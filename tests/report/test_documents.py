@@ -15,11 +15,11 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.answer import CurvePoint
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import ForwardReport, ResponseReport, ScoreReport
+from rksp.documents.score import ForwardReport, GradientReport, ScoreReport
 from rksp.documents.terms import Gate
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.shown import ForwardStats, ResponseProfile
+from rksp.measure.shown import ForwardStats, GradientProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats
@@ -46,7 +46,7 @@ def test_a_record_takes_its_fields_from_the_first_source_that_has_them():
 
 
 @pytest.mark.parametrize(
-    ("record", "measured"), [(ForwardReport, ForwardStats), (ResponseReport, ResponseProfile)]
+    ("record", "measured"), [(ForwardReport, ForwardStats), (GradientReport, GradientProfile)]
 )
 def test_a_measurement_has_every_field_of_its_record(record, measured):
     named = {field.name for field in dataclasses.fields(measured)}

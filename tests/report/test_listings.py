@@ -87,7 +87,7 @@ def test_the_summary_of_a_confirmation_has_its_arms_and_keeps_hostile_names_in_p
 def test_every_check_is_a_test_and_what_did_not_run_says_why():
     ignored = left_out(ignore=["RKSP5"])
     report = with_findings(finding("RKSP101", "error"))
-    assert [check.code for check in report.not_run] == ["RKSP305"]  # it needs the response
+    assert report.not_run == []
     report = report.model_copy(update={"not_run": [NotRunReport.of(c) for c in ignored]})
     tests = _tests(render(report, "junit"))
     assert {name.split()[0] for name in tests} == {c.code for c in CHECKS} | {"RKSP001"}

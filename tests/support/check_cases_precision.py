@@ -16,7 +16,7 @@ def at_4_8_billion(**recipe: float) -> CheckEvidence:
     return healthy(
         facts={"parameters": 4_800_000_000, "qk_norms": 48},
         recipe=recipe,
-        response={"grad_norm": 3.0, "grad_rms": 4e-5},
+        gradient={"grad_norm": 3.0, "grad_rms": 4e-5},
     )
 
 
@@ -108,24 +108,24 @@ CASES = {
         healthy(forward={"blocks": (replace(BLOCK, kurtosis=90.0),)}),
     ),
     "non-finite-gradient": (
-        healthy(response=UNMEASURED | {"reason": "the gradient is not finite"}),
+        healthy(gradient=UNMEASURED | {"reason": "the gradient is not finite"}),
         Level.ERROR,
-        healthy(response=UNMEASURED | {"reason": "the gradient is zero"}),
+        healthy(gradient=UNMEASURED | {"reason": "the gradient is zero"}),
     ),
     "fp16-gradient-range": (
-        healthy(response={"grad_max": 1e5}, recipe={"precision": "fp16"}),
+        healthy(gradient={"grad_max": 1e5}, recipe={"precision": "fp16"}),
         Level.ERROR,
-        healthy(response={"grad_max": 1e5}, recipe={"precision": "bf16"}),
+        healthy(gradient={"grad_max": 1e5}, recipe={"precision": "bf16"}),
     ),
     "gradient-scale": (
-        healthy(response={"grad_norm": 5000.0}, recipe={"max_grad_norm": None}),
+        healthy(gradient={"grad_norm": 5000.0}, recipe={"max_grad_norm": None}),
         Level.ERROR,
-        healthy(response={"grad_norm": 30.0}, recipe={"max_grad_norm": None}),
+        healthy(gradient={"grad_norm": 30.0}, recipe={"max_grad_norm": None}),
     ),
     "gradient-scale, clipped": (
-        healthy(response={"grad_norm": 132.0}),
+        healthy(gradient={"grad_norm": 132.0}),
         Level.NOTE,
-        healthy(response={"grad_norm": 90.0}),
+        healthy(gradient={"grad_norm": 90.0}),
     ),
     "no-clipping": (
         healthy(recipe={"max_grad_norm": None, "learning_rate": 3e-3}, likely_edge=1.0),
@@ -138,7 +138,7 @@ CASES = {
         healthy(recipe={"max_grad_norm": None}, likely_edge=5e-3),
     ),
     "no-clipping, large gradient": (
-        healthy(recipe={"max_grad_norm": None}, response={"grad_norm": 400.0}),
+        healthy(recipe={"max_grad_norm": None}, gradient={"grad_norm": 400.0}),
         Level.WARNING,
         healthy(recipe={"max_grad_norm": None}),
     ),

@@ -14,12 +14,12 @@ from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
 from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
-from rksp.measure.response import measure_response
+from rksp.measure.gradient import measure_gradient
 from rksp.measure.shown import (
     AttentionStats,
     BlockStats,
     ForwardStats,
-    ResponseProfile,
+    GradientProfile,
     RouterStats,
 )
 from rksp.measure.snapshots import collect
@@ -66,19 +66,8 @@ FORWARD = ForwardStats(
     aligned_response=50.0,
     not_measured={},
 )
-RESPONSE = ResponseProfile(
-    loss=10.9,
-    grad_norm=3.0,
-    grad_rms=3e-4,
-    grad_max=0.5,
-    update_rms=1.0,
-    critical_rate=0.05,
-    output_slope=10.0,
-    overshoot=3.0,
-    points=(),
-    forward_passes=10.0,
-)
-UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update_rms"))
+GRADIENT = GradientProfile(grad_norm=3.0, grad_rms=3e-4, grad_max=0.5)
+UNMEASURED = dict.fromkeys(("grad_norm", "grad_rms", "grad_max"))
 TUNED = Start(kind="stored", because="the test says so")
 TRAINED_SLOWLY = {"start": TUNED, "recipe": {"learning_rate": 1e-5}}
 
@@ -88,7 +77,7 @@ def healthy(
     recipe: dict[str, object] | None = None,
     facts: dict[str, object] | None = None,
     forward: dict[str, object] | Literal[False] | None = None,
-    response: dict[str, object] | None = None,
+    gradient: dict[str, object] | None = None,
     config: dict[str, object] | None = None,
     **more: object,
 ) -> CheckEvidence:
@@ -97,7 +86,7 @@ def healthy(
         recipe=RECIPE.model_copy(update=recipe or {}),
         facts=replace(FACTS, **facts or {}),
         forward=None if forward is False else replace(FORWARD, **forward or {}),
-        response=replace(RESPONSE, **response or {}),
+        gradient=replace(GRADIENT, **gradient or {}),
         config=SimpleNamespace(**config or {}),
         **{"start_here": 1e-3, "do_not_exceed": 2e-3, "likely_edge": 1e-2} | more,
     )
@@ -119,7 +108,7 @@ def measured(
         config=config,
         facts=read_facts(model, seen.chains, seen.width),
         forward=seen.forward,
-        response=measure_response(model, batch, batch, chosen) if respond else None,
+        gradient=measure_gradient(model, batch) if respond else None,
     )
 
 

@@ -101,7 +101,7 @@ from rksp.recipe.optimizers.table import optimizer_named
 print(optimizer_named('ToyOpt')[0].name)
 small = {'n_layer': 2, 'n_embd': 16, 'n_head': 2, 'n_positions': 32, 'vocab_size': 256}
 recipe = {'optimizer': 'toy', 'weight_decay': 0.1, 'sequence_length': 32}
-for evidence in ('config', 'response'):
+for evidence in ('config', 'gradient'):
     source = rksp.resolve('gpt2', overrides=small)
     found = rksp.score(source, recipe=recipe, lr=1e-3, evidence=evidence, states=128)
     print(found.report.seeds[0].risk.evidence, found.verdict, found.reasons[-1])
@@ -202,7 +202,7 @@ TOYS = {
         {"rksp/recipe/optimizers/optimizers.toml": _OPTIMIZER},
         _OPTIMIZER_SCORED,
         "toy\nconfig cannot tell the labelled runs include no optimizer toy\n"
-        "response cannot tell the labelled runs include no optimizer toy",
+        "gradient cannot tell the labelled runs include no optimizer toy",
     ),
     "a model type": Toy(
         {"rksp/models/families.toml": 'granite = "encoder of=bert overflows_fp16"\n'},

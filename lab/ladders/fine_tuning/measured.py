@@ -6,8 +6,8 @@ from torch import nn
 
 from lab.ladders.fine_tuning.model import OldAbility
 from lab.ladders.fine_tuning.spec import FineTuningSpec
+from lab.ladders.response import measure_drift, measure_response
 from rksp.datasets.batch import Batch
-from rksp.measure.response import measure_drift, measure_response
 
 _EVIDENCE_SEED = 1_000_003  # separates these batches from the training batches
 DRIFT_RATES = (1e-4, 1e-3, 1e-2)

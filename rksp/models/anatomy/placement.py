@@ -7,6 +7,7 @@ a *branch*. So code of any style is read alike: modules, functionals, norms writ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,6 +61,7 @@ class BlockPlacement:
         norms: All norms in the block but those of queries and keys.
         centered: Of them, those that take the mean away first.
         is_parallel: A branch does not read what another adds before it.
+        routes: It chooses among experts.
         attends, normalizes_qk: There is attention, and its queries and keys are normalized.
     """
 
@@ -70,6 +72,7 @@ class BlockPlacement:
     norms: int
     centered: int
     is_parallel: bool
+    routes: bool
     attends: bool
     normalizes_qk: bool
 
@@ -99,15 +102,36 @@ def read_placement(graph: ForwardGraph, chains: Sequence[Chain]) -> Placement | 
         behind_norm=sum(block.behind_norms for block in found) / branches,
         branch_norm=sum(block.normed for block in found) / branches,
         centered=sum(block.centered for block in found) / max(1, sum(b.norms for b in found)),
-        parallel=sum(block.is_parallel for block in found) / len(found),
-        qk_norm=_share([block.normalizes_qk for block in attending]),
+        parallel=_mean([block.is_parallel for block in found]),
+        routed=_mean([block.routes for block in found]),
+        qk_norm=_mean([block.normalizes_qk for block in attending]) if attending else None,
+        scales_output=_scales_output(graph.nodes, max(end[1] for end in ends if end is not None)),
         read=len(found),
         blocks=len(ends),
     )
 
 
-def _share(said: Sequence[bool]) -> float | None:
-    return sum(said) / len(said) if said else None
+def _mean(said: Sequence[bool]) -> float:
+    return sum(said) / len(said)
+
+
+def _scales_output(nodes: Sequence[Node], last: int) -> bool:
+    """Tell whether a number multiplies what the last block leaves, or the logits, as in μP.
+
+    A cap divides before its tanh, and is none.
+    """
+    derived, scaled, capped = {last}, set[int](), set[int]()
+    rows = math.prod(nodes[last].shape[:-1])
+    for index in range(last + 1, len(nodes)):
+        node, given = nodes[index], [i for i in nodes[index].inputs if i in derived]
+        if not given or math.prod(node.shape[:-1]) != rows:
+            continue
+        derived.add(index)
+        if node.op in _FACTORS - {"neg"} and len(node.inputs) == 1:
+            scaled.add(index)
+        if node.op == "tanh" or not capped.isdisjoint(given):
+            capped.update((index, *given))
+    return bool(scaled - capped)
 
 
 class _Reading:
@@ -140,6 +164,7 @@ class _Reading:
             norms=len(others),
             centered=sum(map(self._is_centered, others)),
             is_parallel=self._is_parallel(),
+            routes=any(self.nodes[index].op == "topk" for index in self.derived),
             attends=bool(attention),
             normalizes_qk=bool(attention)
             and all(any(self._norms_of(part)) for pair in attention for part in pair),

@@ -15,12 +15,7 @@ Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
 _COPY = 4  # bytes per parameter of a copy of the weights
 # Copies in memory at once; of the gradient's, one is that of the largest weights alone.
-_COPIES = {"forward": 1, "gradient": 2, "response": 3}
-_OF_WHAT = {
-    "gradient": "for its weights and the largest gradients",
-    "response": "for three copies of its weights",
-}
-_BELOW = {"gradient": "forward", "response": "gradient"}
+_COPIES = {"forward": 1, "gradient": 2}
 
 ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
@@ -81,7 +76,7 @@ def should_stream(
         source: The target.
         streaming: The user's choice.
         max_memory: Bytes; default the free memory.
-        evidence: What is measured of it: "forward", "gradient" or "response".
+        evidence: What is measured of it: "forward" or "gradient".
 
     Returns:
         Whether to stream.
@@ -98,14 +93,6 @@ def should_stream(
             f"{source.target} is a {source.kind}, whose weights cannot be drawn one by one; "
             "use --stream never."
         )
-    if evidence == "response":
-        if streaming == "always":
-            raise InputError(
-                "--evidence response moves weights that are held in memory, and --stream always "
-                "drops them; use --evidence gradient, or --stream auto."
-            )
-        check_whole(source, max_memory, evidence)
-        return False
     if streaming == "always" or source.num_parameters is None:
         return streaming == "always"
     is_large = source.num_parameters > source.max_params
@@ -125,15 +112,13 @@ def check_whole(source: ModelSource, max_memory: int | None, evidence: str) -> N
         return
     limit = readable(free_memory() if max_memory is None else max_memory)
     needed, can = readable(_needed(source, evidence)), source.construct_empty is not None
-    if evidence in _BELOW and fits(source, max_memory, _BELOW[evidence]):
+    if evidence == "gradient" and fits(source, max_memory, "forward"):
         raise InputError(
-            f"The {evidence} of {source.target} needs {needed} of memory {_OF_WHAT[evidence]}, "
-            f"more than {limit}; --evidence {_BELOW[evidence]} needs "
-            f"{readable(_needed(source, _BELOW[evidence]))} and fits, or raise --max-memory."
+            f"The gradient of {source.target} needs {needed} of memory for its weights and the "
+            f"largest gradients, more than {limit}; --evidence forward needs "
+            f"{readable(_needed(source, 'forward'))} and fits, or raise --max-memory."
         )
     advice = "use --stream auto" if can else "use a smaller one"
-    if evidence == "response":
-        advice = "use --evidence gradient"
     raise InputError(
         f"{source.target} needs {needed} of memory if held whole, more than {limit}; {advice}, or "
         "raise --max-memory."

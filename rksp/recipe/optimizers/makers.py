@@ -1,15 +1,12 @@
 """Make the optimizers that rksp can step, over the trainable parameters of a model.
 
-As in common trainers, weight decay applies only to matrices. A `RowRule` computes the first update
-for some rows of a weight from their gradient alone: it takes the clipped gradient and the options
-of the parameter group, and returns the update per unit rate, without the decay, in the memory of
-the gradient.
+As in common trainers, weight decay applies only to matrices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,27 +116,3 @@ def _embeddings_and_head(model: nn.Module) -> set[int]:
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
     ends = [m for m in model.modules() if isinstance(m, nn.Embedding)] + linears[-1:]
     return {id(m.weight) for m in ends}
-
-
-RowRule = Callable[["Tensor", Mapping[str, Any]], "Tensor"]
-
-
-def adam_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Return −g / (|g| + ε): the moments are corrected to g and g²."""
-    return gradient.div_(gradient.abs().add_(options["eps"])).neg_()
-
-
-def nadam_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Return AdamW's times 1 + β₁ / (1 + β₁), as it looks one step ahead."""
-    beta1 = options["betas"][0]
-    return adam_rows(gradient, options).mul_(1 + beta1 / (1 + beta1))
-
-
-def lion_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Return −sign(g)."""
-    return gradient.sign_().neg_()
-
-
-def sgd_rows(gradient: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Return −g: the momentum is empty."""
-    return gradient.neg_()

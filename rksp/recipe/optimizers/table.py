@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rksp.ground.errors import InputError
 from rksp.ground.tables import check_arguments, known_word, row_of
 from rksp.recipe.optimizers import makers
-from rksp.recipe.optimizers.makers import RowRule, Settings
+from rksp.recipe.optimizers.makers import Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,13 +54,10 @@ class OptimizerSpec:
             singular values are the same. `layerwise`: scaled to the layer's norm.
         aliases: Parts of the names that trainers give it (`adamw` of `paged_adamw_8bit`), each
             with what is lost if it is read as this optimizer, or "".
-        first_step: Fields of the recipe, besides the rate, that its first update depends on. The
-            betas cancel in Adam's bias correction, and a momentum starts as the gradient itself.
         follow_adam: Which parameters follow Adam, with its betas and its epsilon.
         make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
             optimizer, but cannot take its steps.
         stepped_by: Name of the class that takes the steps; empty if it is not one class.
-        by_rows: Computes rows of its first update; None if it needs the whole weight.
         rates: Known peak learning rates.
         needs_warmup: False if runs without warm-up succeeded (T5 and PaLM had none with
             Adafactor), or if none is known.
@@ -77,11 +74,9 @@ class OptimizerSpec:
     name: str
     family: Family
     aliases: tuple[tuple[str, str], ...]
-    first_step: tuple[str, ...] = ("max_grad_norm", "weight_decay")
     make: Maker | None = None
     follow_adam: Followed = "none"
     stepped_by: str = ""
-    by_rows: RowRule | None = None
     rates: RateRange = RateRange()
     needs_warmup: bool = False
     labelled: Labelled = "none"
@@ -98,8 +93,7 @@ def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
     """Read a row; each of its facts is true."""
     where = f"optimizers.toml [{name}]"
     row = row | dict.fromkeys(row.pop("facts", ()), True)
-    row |= {key: _function(row[key], where) for key in ("make", "by_rows") if key in row}
-    row |= {"first_step": tuple(row["first_step"])} if "first_step" in row else {}
+    row |= {"make": _function(row["make"], where)} if "make" in row else {}
     rates = row_of(RateRange, row.pop("rates", {}), where=f"{where} rates")
     aliases = tuple(row.pop("aliases", {}).items())
     row |= {"name": name, "rates": rates, "aliases": aliases}

@@ -11,7 +11,6 @@ from rksp.documents.answer import (
     CertainFailure,
     Estimate,
     FromEdge,
-    FromFineTuning,
     FromPublished,
     Untold,
 )
@@ -120,8 +119,7 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
-    adds = risk.measuring_adds if isinstance(risk, FromFineTuning) else []
-    for said in filter(None, (*hints, *adds, words.applied(risk))):
+    for said in filter(None, (*hints, words.applied(risk))):
         yield page.Sentence(f"{words.sentence(said)}.", "hint")
     yield page.Sentence(_FAILED, "hint")
 
@@ -279,10 +277,6 @@ def _evidence(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> pa
         [words.sentence(one.word), number(one.path), one.healthy, one.note]
         for one in measured(seed)
     ]
-    if seed.response is not None:
-        rows.append(
-            ["Cost of the response", number("response/forward_passes"), "", "forward passes"]
-        )
     table = page.Table(("Measured", "Value", "Healthy", ""), rows, look="cards")
     notes = words.notes(report, seed)
     numbers: list[page.Block] = [table, page.Sentence(RANGE_NOTE, "hint")] if rows else []

@@ -24,7 +24,6 @@ _GRADIENT = "grad_norm"  # the column that the first gradient moves
 _LABELLED: dict[str, tuple[str, Callable[[float], float]]] = {
     "near-unit mass": ("near_unit_mass", float),
     "gradient norm": ("grad_norm", lambda column: 10.0**column),
-    "critical rate": ("critical_rate", lambda column: 10.0**-column),
 }
 
 
@@ -91,8 +90,8 @@ def usual(column: Column) -> str:
 
 
 def measured(seed: SeedReport) -> list[Measured]:
-    """Return what was measured in the forward pass and in the response, in the pages' order."""
-    forward, response = seed.forward, seed.response
+    """Return what was measured in the forward pass and of the gradient, in the pages' order."""
+    forward = seed.forward
     uniform = forward.uniform_loss
     rows = [
         ("initial loss", "forward/loss", "" if uniform is None else f"a guess has {uniform:.3g}"),
@@ -103,12 +102,8 @@ def measured(seed: SeedReport) -> list[Measured]:
         ("largest activation", "forward/activation_absmax", forward.activation_name or ""),
         ("near-unit mass", "spectra/published_score", "mean over the blocks"),
     ]
-    if response is not None:
-        rows += [
-            ("gradient norm", "response/grad_norm", "first batch"),
-            ("critical rate", "response/critical_rate", "first step"),
-            ("drift", "response/drift", "nats a position, one update at 1e-3"),
-        ]
+    if seed.gradient is not None:
+        rows.append(("gradient norm", "gradient/grad_norm", "first batch"))
     found = []
     for word, path, note in rows:
         part, field = path.split("/")

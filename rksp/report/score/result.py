@@ -21,7 +21,7 @@ from rksp.report.html import render
 # If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
     *(("risk", kind) for kind in KINDS),
-    ("response", documents.ResponseReport),
+    ("gradient", documents.GradientReport),
     ("forward", documents.ForwardReport),
     ("spectra", documents.SpectraReport),
     ("target", documents.ScoredTarget),
@@ -34,7 +34,7 @@ _MOST_FINDINGS = 3
 class Result:
     """The answer for one model and recipe.
 
-    Its fields are those of the report, and those of the deciding seed's `risk`, `response`,
+    Its fields are those of the report, and those of the deciding seed's `risk`, `gradient`,
     `forward` and `spectra` and of the `target`. The names are those of the JSON: `result.verdict`,
     `result.probability_failed`, `result.grad_norm`, `result.published_score`. A field of a part
     that was not measured is None.

@@ -1,146 +1,84 @@
-"""Measure a model's first gradient, how it reacts to steps along its first update, its drift."""
+"""Measure how a model reacts to steps along its first update, and its drift: columns of ladders.
+
+No model of rksp reads them: with kinds of blocks left out they add nothing to P(failed)
+(`lab/experiments/spectrum.md`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
-from rksp.datasets.batch import Batch, logits_of, run_pass
-from rksp.ground.allocator import freed_memory_returned, return_freed_memory
-from rksp.ground.model import Progress, definite
-from rksp.kernels.cross_entropy import cross_entropy
-from rksp.measure.shown import (
-    ResponsePoint,
-    ResponseProfile,
-    profile_of_gradient,
-)
+from rksp.datasets.batch import Batch, run_pass
+from rksp.ground.allocator import return_freed_memory
+from rksp.ground.model import definite
+from rksp.measure.gradient import without_gradients
+from rksp.measure.shown import profile_of_gradient
 from rksp.models.as_found import evaluating
-from rksp.models.streaming.gradients import GradientSize, chunks, size_of, taping
-from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.gradients import size_of
 from rksp.models.streaming.weights import as_real, square_sum
 from rksp.recipe import Recipe
-from rksp.recipe.optimizers.table import make_optimizer, optimizer_of_class
-
-_AT_ONCE = 1 << 24  # entries of gradients after which freed memory goes back to the system
+from rksp.recipe.optimizers.table import make_optimizer
 
 
-def measure_gradient(model: nn.Module, same: Batch, share: float = 1.0) -> ResponseProfile:
-    """Measure the first gradient alone: one forward and one backward pass.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsePoint:
+    """The effect of moving the model along its first update by `rate` times that update.
 
-    The gradient of each parameter is dropped as soon as it is whole, so memory holds the weights
-    and a few of the largest gradients. The model is left bitwise unchanged.
-
-    Args:
-        model: As for `measure_response`.
-        same: The batch of the gradient.
-        share: What a pass over it counts in `forward_passes`.
-
-    Returns:
-        The profile without all that needs a step; it holds only a reason if the gradient is zero
-        or not finite.
+    `fresh` is the change of the loss, in nats, on a batch that the gradient has not seen.
     """
-    params = [p for p in model.parameters() if p.requires_grad]
-    with evaluating(model), without_gradients(params):
-        sizes = _dropped_sizes(model, same, params)
-        if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
-            backward(run_pass(model, same).total)
-            sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
-    # In the order of the parameters, whatever the order of the backward pass.
-    return profile_of_gradient([sizes[id(p)] for p in params if id(p) in sizes], 3 * share)
+
+    rate: float
+    fresh: float
 
 
-def _dropped_sizes(
-    model: nn.Module, same: Batch, params: list[nn.Parameter]
-) -> dict[int, GradientSize] | None:
-    """Return the size of each parameter's gradient; None if one came in several pieces."""
-    sizes: dict[int, GradientSize] = {}
-    in_pieces, dropped = set(), 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseProfile:
+    """The first gradient of a model and, if it was measured, the reaction to its first step.
 
-    def note(p: Tensor) -> None:
-        nonlocal dropped
-        if id(p) in sizes:
-            in_pieces.add(id(p))
-        sizes[id(p)], p.grad = size_of(definite(p.grad)), None
-        dropped += p.numel()
-        if dropped > _AT_ONCE:  # what is freed would stay beside what the next pieces need
-            return_freed_memory()
-            dropped = 0
+    What was not measured is None: all that needs a step where only the gradient was measured.
 
-    register: Callable[..., RemovableHandle] = Tensor.register_post_accumulate_grad_hook
-    with ExitStack() as stack:
-        for p in params:
-            stack.callback(register(p, note).remove)
-        total = run_pass(model, same).total
-        return_freed_memory()
-        backward(total)
-    return None if in_pieces else sizes
-
-
-def measure_streamed_gradient(
-    stream: Stream,
-    same: Batch,
-    share: float = 1.0,
-    progress: Progress = lambda done, total, label: None,
-) -> ResponseProfile:
-    """Measure what `measure_gradient` would give for the same weights in memory.
-
-    The gradients stay factors of products (`rksp.models.streaming.gradients`) until the backward
-    pass is over; then each is multiplied out by parts of rows.
-
-    Args:
-        stream: A closed stream, rehearsed on a batch like this.
-        same: The batch of the gradient.
-        share: As for `measure_gradient`.
-        progress: Called as the work proceeds.
-
-    Returns:
-        The profile; it holds only a reason if the gradient is zero or not finite.
+    Attributes:
+        loss: Loss of the unmoved model on the fresh batch, in nats.
+        grad_norm: Euclidean norm of the gradient on the first batch.
+        grad_rms: Root mean square of the gradient's entries.
+        grad_max: Largest absolute entry of the gradient (against the range of fp16).
+        update_rms: RMS of the first update per unit learning rate (1 for Adam and Lion).
+        critical_rate: Rate at which the fresh loss stops being lower than before the step; None if
+            even the smallest step raises it or no step does. The idea is "critical sharpness"
+            (arXiv 2601.16979), here on a batch that the gradient has not seen.
+        output_slope: Relative change of the logits of both batches per unit rate,
+            ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the rate, at an update RMS of 10⁻⁴.
+        overshoot: Change of the fresh loss, in nats, at ten times the critical rate.
+        points: Every evaluation, sorted by rate.
+        reason: Why nothing could be measured, or None.
     """
-    with stream as opened, evaluating(opened.model):
-        # Forward, and backward twice as much, in loadings of all weights.
-        done, total = 0, 3 * opened.size
 
-        def served(size: int) -> None:
-            nonlocal done
-            done = min(total, done + size)
-            progress(done, total, "first gradient")
-
-        served(0)
-        with freed_memory_returned(), taping(opened, served) as tape:
-            logits, aux = logits_of(opened.model, same)
-            loss = cross_entropy(logits, definite(same.labels))
-            run_backward: Callable[[], None] = (loss if aux is None else loss + aux).backward
-            run_backward()  # a method of the tensor, so that it leaves the tape
-        gradients, pool = tape.gradients, opened.supply.products
-        sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
-        served(total)
-    return profile_of_gradient(sizes, 3 * share)
-
-
-@contextmanager
-def without_gradients(params: list[nn.Parameter]) -> Iterator[None]:
-    """Leave no gradients."""
-    try:
-        yield
-    finally:
-        for p in params:
-            p.grad = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    grad_rms: float | None = None
+    grad_max: float | None = None
+    update_rms: float | None = None
+    critical_rate: float | None = None
+    output_slope: float | None = None
+    overshoot: float | None = None
+    points: tuple[ResponsePoint, ...] = ()
+    reason: str | None = None
 
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate evaluated afterwards
 _SMALL = 1e-4  # RMS update of the step for the linear response
-DRIFT_RATE = 1e-3  # at which the drift is told
 PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
 
 
@@ -164,18 +102,16 @@ def measure_response(
         The profile; it holds only a reason if the gradient is zero or not finite.
     """
     params = [p for p in model.parameters() if p.requires_grad]
-    share = same.count / (same.count + fresh.count)
     with evaluating(model), without_gradients(params):
         first = run_pass(model, same)
         backward(first.total)
         before = [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
-        first_gradient = profile_of_gradient(
-            [size_of(definite(p.grad)) for p in present], 3 * share
-        )
+        first_gradient = profile_of_gradient([size_of(definite(p.grad)) for p in present])
+        shown = asdict(first_gradient)
         if first_gradient.reason is not None:
-            return first_gradient
+            return ResponseProfile(**shown)
         norm, count = definite(first_gradient.grad_norm), sum(p.numel() for p in present)
         direction = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
@@ -201,13 +137,11 @@ def measure_response(
 
         with moving(present, direction) as steer:
             found = search(look, update_rms)
-    return replace(
-        first_gradient,
+    return ResponseProfile(
+        **shown,
         loss=base,
         update_rms=update_rms,
         output_slope=None if math.isnan(slopes[0]) else slopes[0],
-        # The data of the gradient three times and for the slope; the other before and per point.
-        forward_passes=4 * share + (1 - share) * (1 + len(found["points"])),
         **found,
     )
 
@@ -255,20 +189,9 @@ def first_direction(
     direction = []
     for p in params:
         gradient, p.grad = definite(p.grad), None
-        direction.append(gradient)
-        gradient, weight = as_real(gradient), as_real(p.detach())
         kind, options = groups[id(p)]
-        spec = optimizer_of_class(kind)
-        rule = None if spec is None else spec.by_rows
-        rows = [(0, len(p) if p.dim() else 1)] if rule is None else chunks(tuple(p.shape))
-        for start, stop in rows:  # a whole embedding would stand beside its update
-            part = gradient[start:stop] if p.dim() else gradient
-            here = weight[start:stop] if p.dim() else weight
-            if rule is None:
-                part.copy_(_step(kind, options, here, part * clip))
-            else:
-                found, decay = rule(part * clip, options), options.get("weight_decay", 0.0)
-                part.copy_(found.sub_(here, alpha=decay) if decay else found)
+        clipped, weight = as_real(gradient) * clip, as_real(p.detach())
+        direction.append(_step(kind, options, weight, clipped).view_as(as_real(gradient)))
     return direction
 
 
@@ -387,3 +310,41 @@ def _step(
         kind([{**options, "params": [parameter]}], lr=options["lr"]).step()
     change: Tensor = (parameter.detach() - weight) / options["lr"]
     return change
+
+
+def of_response(response: ResponseProfile) -> dict[str, float]:
+    """Return the columns of a table of ladders: log10 of a rate is told as that of 1 over it."""
+    points = [p for p in response.points if math.isfinite(p.fresh)]
+    best = min(points, key=lambda p: p.fresh).rate if points else None
+    found = {
+        "update_rms_rate": _log(response.update_rms),
+        "critical_rate": _minus(_crossing(response.points, 0.0)),
+        "rise_rate": _minus(_crossing(response.points, 0.25)),
+        "best_step_rate": _minus(_log(best)),
+        "output_rate": _log(response.output_slope),
+        "grad_norm": _log(response.grad_norm),
+        "grad_rms": _log(response.grad_rms),
+        "overshoot": response.overshoot,
+    }
+    return {name: math.nan if value is None else value for name, value in found.items()}
+
+
+def _crossing(points: tuple[ResponsePoint, ...], level: float) -> float | None:
+    """Return log10 of the rate at which the change of the loss first rises past a level."""
+    for left, right in pairwise(points):
+        before, after = left.fresh, right.fresh
+        if after < level:
+            continue
+        low, high = math.log10(left.rate), math.log10(right.rate)
+        if before >= level or not math.isfinite(after):
+            return low if before >= level else high
+        return low + (high - low) * (level - before) / (after - before)
+    return None
+
+
+def _log(value: float | None) -> float | None:
+    return math.log10(value) if value is not None and 0 < value < math.inf else None
+
+
+def _minus(value: float | None) -> float | None:
+    return None if value is None else -value

@@ -1,20 +1,28 @@
-"""The response probe against models whose answer is known."""
+"""The reaction to a first update, a column of the lab, against models whose answer is known."""
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
 import pytest
 import torch
+from support.tiny_models import TOKENS, tiny
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from lab.ladders.response import (
+    ResponsePoint,
+    ResponseProfile,
+    first_direction,
+    measure_drift,
+    measure_response,
+    of_response,
+)
 from lab.tasks.tasks import make_task
 from lab.zoo import build_member
-from rksp.datasets.batch import Batch, run_pass
-from rksp.measure.response import first_direction, measure_gradient, measure_response
-from rksp.models.streaming import gradients as of_weights
+from rksp.datasets.batch import Batch
+from rksp.measure.gradient import measure_gradient
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import OPTIMIZERS, make_optimizer
 
@@ -142,45 +150,13 @@ def test_the_learning_rate_of_the_recipe_does_not_matter():
     assert profiles[0] == profiles[1]
 
 
-def test_cost_is_counted():
-    same, fresh = _batches()
-    response = measure_response(build_member("zoo_pre_ln", SHAPE, seed=0), same, fresh, Recipe())
-    # A gradient on half of the data (1.5), that half once more, and the other unmoved and a point.
-    assert response.forward_passes == 2.5 + len(response.points) / 2
-    assert len(response.points) <= 9
-
-
-def test_the_first_gradient_alone_is_that_of_the_response_to_the_digit():
+def test_its_gradient_is_that_of_a_score_to_the_digit():
     first, second = _batches()
     model = build_member("zoo_pre_ln", SHAPE, seed=0)
-    whole = measure_response(model, first, second, Recipe())
-    alone = measure_gradient(model, first, 0.5)
+    whole, alone = measure_response(model, first, second, Recipe()), measure_gradient(model, first)
     names = ("grad_norm", "grad_rms", "grad_max")
     assert [getattr(alone, n) for n in names] == [getattr(whole, n) for n in names]
-    assert whole.has_step and not alone.has_step and alone.critical_rate is None
-    assert alone.forward_passes == 1.5
     assert all(p.grad is None for p in model.parameters())
-
-
-@pytest.mark.parametrize("is_reentrant", [False, True])
-def test_a_gradient_that_comes_in_pieces_is_added_up(is_reentrant):
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.embed, self.layer = nn.Embedding(5, 4), nn.Linear(4, 4)
-
-        def forward(self, inputs: Tensor) -> _Output:
-            x = self.embed(inputs)
-            for _ in range(2):
-                x = checkpoint(self.layer, x, use_reentrant=is_reentrant)
-            return _Output(x)
-
-    model, batch = Twice(), _constant_batch(1)
-    run_pass(model, batch).total.backward()
-    expected = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
-    model.zero_grad()
-    assert measure_gradient(model, batch).grad_norm == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", [spec.name for spec in OPTIMIZERS if spec.make is not None])
@@ -215,15 +191,62 @@ def test_the_direction_in_memory_leaves_the_weights_alone():
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd", "muon"])
-def test_the_direction_in_memory_is_the_same_in_parts_of_rows(optimizer, monkeypatch):
-    found = []
-    for entries in (1 << 20, 40):
-        monkeypatch.setattr(of_weights, "_CHUNK", entries)
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 5))
-        for p in model.parameters():
-            p.grad = torch.randn_like(p)
-        recipe = Recipe(optimizer=optimizer, weight_decay=0.1)
-        found.append(first_direction(model, recipe, 2.0, list(model.parameters())))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+RECIPE = Recipe(optimizer="adamw", max_grad_norm=None)
+BATCH = Batch(inputs={"input_ids": TOKENS[:, :-1]}, labels=TOKENS[:, 1:])
+
+
+def test_the_drift_grows_with_the_square_of_a_small_rate_and_leaves_the_model_as_it_was():
+    model = tiny("gpt2").eval()
+    before = copy.deepcopy(model.state_dict())
+    none, small, larger = measure_drift(model, BATCH, RECIPE, BATCH, [0.0, 1e-4, 2e-4])
+    assert none == pytest.approx(0.0, abs=1e-6)
+    assert larger / small == pytest.approx(4.0, rel=0.1)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_drift_is_the_divergence_of_the_moved_from_the_unmoved_predictions():
+    model = tiny("gpt2").eval()
+    (drift,) = measure_drift(
+        model, BATCH, Recipe(optimizer="sgd", max_grad_norm=None), BATCH, [1.0]
+    )
+    moved = copy.deepcopy(model)
+    logits = moved(BATCH.inputs["input_ids"]).logits
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), BATCH.labels.flatten()).backward()
+    with torch.no_grad():
+        for p in moved.parameters():
+            p -= p.grad
+        p, q = (m(BATCH.inputs["input_ids"]).logits.log_softmax(-1) for m in (model, moved))
+    expected = (p.exp() * (p - q)).sum(-1).mean()
+    assert drift == pytest.approx(float(expected), rel=1e-3)
+
+
+def _told(points: list[tuple[float, float]]) -> ResponseProfile:
+    return ResponseProfile(
+        loss=5.0,
+        grad_norm=2.0,
+        grad_rms=0.01,
+        grad_max=0.5,
+        update_rms=1.0,
+        critical_rate=1e-2,
+        output_slope=30.0,
+        overshoot=1.5,
+        points=tuple(ResponsePoint(rate=rate, fresh=fresh) for rate, fresh in points),
+    )
+
+
+POINTS = [(1e-4, -0.01), (1e-3, -0.05), (1e-2, 0.2), (1e-1, 3.0)]
+
+
+def test_crossings_are_interpolated_between_points():
+    values = of_response(_told(POINTS))
+    # the fresh loss passes 0 a fifth of the way from 1e-3 to 1e-2
+    assert -values["critical_rate"] == pytest.approx(-3 + 0.05 / 0.25)
+    # and 0.25 just above 1e-2
+    assert -values["rise_rate"] == pytest.approx(-2 + 0.05 / 2.8)
+
+
+def test_a_loss_that_overflows_crosses_at_the_overflow():
+    points = [*POINTS[:2], (1e-2, math.inf)]
+    values = of_response(_told(points))
+    assert -values["critical_rate"] == pytest.approx(-2.0)
