@@ -20,6 +20,7 @@ from rksp.classifiers.levers.catalogue import BY_NAME, LEVERS, Lever
 from rksp.cli.app import COMMANDS
 from rksp.cli.options import TextOrJson
 from rksp.documents.options import MeasureOptions
+from rksp.documents.spectrum import Status
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
@@ -27,7 +28,6 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
 from rksp.report.glossary import Word, find_word, words
-from rksp.spectra.spectrum import Status
 
 Rows = list[tuple[str, str]]
 # The experiments that are shipped; lab/experiments made them and makes them again.

@@ -33,8 +33,8 @@ from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.documents.terms import Gate
-    from rksp.grid.cell import Options
     from rksp.grid.engines.base import Engine
+    from rksp.grid.group import Options
     from rksp.grid.plan import GridPlan
     from rksp.grid.run import GridResult
     from rksp.report.formats import Output
@@ -95,7 +95,7 @@ def grid(
     with loading():
         from rksp.cli.run_files import known_faults
         from rksp.documents.terms import Gate
-        from rksp.grid.cell import Options
+        from rksp.grid.group import Options
         from rksp.grid.run import read_grid
         from rksp.grid.table import check_export, read_condition
 

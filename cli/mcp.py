@@ -14,7 +14,7 @@ from typing import Any
 from rksp.cli.explain import as_json
 from rksp.cli.run_files import fixed, scored
 from rksp.documents.terms import Terms
-from rksp.grid.cell import Options
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import run_grid
 from rksp.ground.errors import InputError, RkspError

@@ -223,7 +223,6 @@ def _trained(
     # Here and not above: --help must not wait for torch.
     from rksp.confirm.calibrate import Ranks, make_ladder, shown
     from rksp.confirm.calibrate import calibrate as train
-    from rksp.datasets.own_data import read_own_rows
 
     measure = process.with_threads(measure.model_copy(update={"evidence": "forward"}))
     process.quiet_transformers()
@@ -238,7 +237,7 @@ def _trained(
         steps=options.steps,
         seed=measure.seed,
         text=options.text,
-        data=None if measure.data is None else read_own_rows(measure.data),
+        data=measure.data,
         device=options.device,
     )
     ranks = Ranks.launched()

@@ -43,7 +43,7 @@ def why(
     ] = None,
 ) -> int:
     """Say what became of past runs: whether they failed, when, why, and what to change."""
-    from rksp.post_mortem import why as told
+    from rksp.calls.why import why as told
 
     if context.info_name == "runs":
         print("rksp: rksp runs is now rksp why; the old name works through 0.13.", file=sys.stderr)

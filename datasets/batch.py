@@ -104,7 +104,7 @@ def tensors(value: Any) -> list[Tensor]:
     return [t for part in parts for t in tensors(part)] if isinstance(value, _NESTED) else []
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: object, change: Callable[[Tensor], Tensor]) -> Any:
     """Change every tensor in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         return change(value)
@@ -117,7 +117,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def call(model: nn.Module, inputs: object) -> Any:
     """Call a model with a tensor, positional arguments or keyword arguments, without a cache."""
     args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
     args = (inputs,) if isinstance(inputs, Tensor) else args

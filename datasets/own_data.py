@@ -106,7 +106,6 @@ def _read(path: Path, stats: tuple[tuple[Path, int, int], ...]) -> OwnRows:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, of one as large as it may be."""
     if file.suffix.lower() == ".txt":
         yield from ({"text": line.rstrip("\n")} for line in _lines(file))
     elif file.suffix.lower() in (".json", ".jsonl"):
@@ -200,7 +199,6 @@ def _form(path: Path, names: Sequence[str]) -> tuple[Form, tuple[str, ...]]:
 
 
 def _within(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first rows up to a limit of characters, and at least one."""
     size = 0
     kept: list[dict[str, Any]] = []
     for row in rows:
@@ -309,8 +307,6 @@ def fit_head(source: Any, data: OwnRows) -> None:
 
 
 class _Coder:
-    """Turns text and chats into tokens, by the tokenizer beside the weights or by bytes."""
-
     def __init__(self, source: Any, data: OwnRows, seed: int) -> None:
         self.target, self.vocabulary = source.target, vocabulary_of(source.config)
         file: Path | None = source.tokenizer_path
@@ -349,7 +345,7 @@ class _Coder:
             )
         return list(found)
 
-    def chat(self, messages: Sequence[Any]) -> list[int]:
+    def chat(self, messages: Sequence[object]) -> list[int]:
         """Encode a conversation through the checkpoint's template."""
         with foreign(f"The chat template of {self.target} refuses a conversation"):
             said = [_message(one) for one in messages]
@@ -377,7 +373,6 @@ def _message(one: Any) -> dict[str, str]:
 
 
 def _enough(data: OwnRows, characters: int) -> OwnRows:
-    """Return examples evenly spaced over the data, of about so many characters together."""
     size = sum(len(str(first)) + len(str(second or "")) for first, second in data.rows)
     count = max(2, math.ceil(len(data.rows) * min(1.0, characters / max(1, size))))
     if count >= len(data.rows):
@@ -387,7 +382,6 @@ def _enough(data: OwnRows, characters: int) -> OwnRows:
 
 
 def _examples(data: OwnRows, coder: _Coder) -> Iterable[tuple[list[int], list[int]]]:
-    """Yield (tokens, labels) of every example; a question is read and not learned."""
     for first, second in data.rows:
         if data.form == "chat":
             ids = coder.chat(first)
@@ -405,7 +399,6 @@ def _examples(data: OwnRows, coder: _Coder) -> Iterable[tuple[list[int], list[in
 def _running(
     data: OwnRows, coder: _Coder, count: int, length: int, *, is_shifted: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Join all examples and cut them into sequences; the labels are the next tokens if shifted."""
     ids: list[int] = []
     learned: list[int] = []
     for tokens, labels in _examples(data, coder):
@@ -422,7 +415,7 @@ def _running(
 
 
 def _classified(
-    source: Any, data: OwnRows, coder: _Coder, count: int, length: int
+    source: object, data: OwnRows, coder: _Coder, count: int, length: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     fit_head(source, data)
     places = {label: place for place, label in enumerate(data.classes)}
@@ -436,9 +429,8 @@ def _classified(
 
 
 def _answered(
-    config: Any, data: OwnRows, coder: _Coder, count: int, length: int
+    config: object, data: OwnRows, coder: _Coder, count: int, length: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return questions for the encoder, and answers for the decoder to predict."""
     pairs = [data.rows[i] for i in _evenly(len(data.rows), count)]
     questions = [coder.ids(_text(q), is_whole=True)[:length] for q, _ in pairs]
     answers = [(coder.ids(_text(a)) + coder.end)[:length] or [coder.padding] for _, a in pairs]
@@ -449,7 +441,6 @@ def _answered(
 
 
 def _evenly(room: int, count: int) -> list[int]:
-    """Return at most `count` places, evenly spaced over this many, both ends among them."""
     room = max(1, room)
     places: list[int] = torch.linspace(0, room - 1, min(count, room)).round().long().tolist()
     return list(dict.fromkeys(places))
@@ -465,8 +456,7 @@ def _padded(rows: Sequence[Sequence[int]], padding: int, prefix: str = "") -> di
     }
 
 
-def _text(value: Any) -> str:
-    """Return a text; of TRL's messages in a prompt, their contents."""
+def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "\n".join(_message(one)["content"] for one in value)
     return str(value)

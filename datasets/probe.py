@@ -76,7 +76,7 @@ class Probe:
 
 
 def make_probe(
-    source: Any,
+    source: object,
     *,
     num_sequences: int | None = None,
     sequence_length: int | None = None,
@@ -154,7 +154,6 @@ def make_probe(
 
 
 def _windows(ids: Tensor, count: int, length: int, seed: int) -> Tensor:
-    """Return tokens from evenly spaced places and the one after each, `[count, length + 1]`."""
     generator = torch.Generator().manual_seed(seed)
     room = len(ids) - length
     start = int(torch.randint(0, max(1, room // count), (1,), generator=generator))
@@ -242,7 +241,7 @@ def encoded(text: str, tokenizer: Path) -> array[int]:
     return array("i", done.stdout)
 
 
-def _images(config: Any, count: int | None, seed: int) -> Probe:
+def _images(config: object, count: int | None, seed: int) -> Probe:
     height, width = _image_size(config) or (32, 32)
     channels = _setting(config, "num_channels") or 3
     patch = _setting(config, "patch_size")
@@ -268,14 +267,13 @@ def _images(config: Any, count: int | None, seed: int) -> Probe:
     )
 
 
-def _setting(config: Any, name: str) -> Any:
-    """Return a setting of a configuration, or else of the first part that has it."""
+def _setting(config: object, name: str) -> Any:
     parts = [config, *(getattr(config, part, None) for part in _PARTS)]
     found = (getattr(part, name, None) for part in parts)
     return next((value for value in found if value is not None), None)
 
 
-def vocabulary_of(config: Any) -> int:
+def vocabulary_of(config: object) -> int:
     """Return the number of tokens that a configuration knows; 0 if it does not say."""
     if config is None:
         return 256
@@ -283,7 +281,7 @@ def vocabulary_of(config: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def position_limit(config: Any) -> int | None:
+def position_limit(config: object) -> int | None:
     """Return the longest sequence that a configuration has positions for, or None."""
     found = (_setting(config, name) for name in _LONGEST)
     sizes = [size for size in found if isinstance(size, int) and size > 0]
@@ -294,7 +292,7 @@ def position_limit(config: Any) -> int | None:
     return max(2, min(sizes) - reserved)
 
 
-def _image_size(config: Any) -> tuple[int, int] | None:
+def _image_size(config: object) -> tuple[int, int] | None:
     size = _setting(config, "image_size")
     if isinstance(size, dict):
         size = (size.get("height"), size.get("width"))
@@ -305,7 +303,7 @@ def _image_size(config: Any) -> tuple[int, int] | None:
     return None
 
 
-def _task_of(config: Any) -> str:
+def _task_of(config: object) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return "seq2seq"
     if _image_size(config) and not vocabulary_of(config):

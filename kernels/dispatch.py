@@ -1,13 +1,14 @@
-"""Choose which implementation of an operation runs: its reference or its Triton kernel.
+"""Choose whether an operation runs in plain torch or in Triton.
 
-`RKSP_KERNELS` is read at the first choice: `auto` (the default) and `reference` never take Triton,
-since no GPU run has measured it to be faster yet; `triton` always does, or raises.
+`RKSP_KERNELS` decides: `auto` (the default) and `reference` take plain torch, since no GPU run has
+measured Triton to be faster yet; `triton` takes Triton, or raises.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -17,52 +18,26 @@ from rksp.ground.errors import InputError, nearest
 MODES = ("auto", "reference", "triton")
 
 
-_mode: str | None = None  # no cache: a compiler traces through
-
-
-def mode() -> str:
-    """Return the value of `RKSP_KERNELS`, which is read once.
-
-    Raises:
-        InputError: The value is not `auto`, `reference` or `triton`.
-    """
-    global _mode
-    if _mode is None:
-        value = os.environ.get("RKSP_KERNELS", "auto")
-        if value not in MODES:
-            raise InputError(
-                f"RKSP_KERNELS must be one of {', '.join(MODES)}, got {value!r}"
-                f"{nearest(value, MODES)}. Correct or unset it."
-            )
-        _mode = value
-    return _mode
-
-
-def forget() -> None:
-    """Forget the mode, as in a fresh process."""
-    global _mode
-    _mode = None
-
-
-def interpreting() -> bool:
-    """Tell whether programs run in Triton's interpreter, on CPU tensors (`TRITON_INTERPRET=1`)."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def takes_triton(op: str, *tensors: Tensor, limit: str | None = None) -> bool:
-    """Decide whether the kernel of an operation runs on `tensors`.
+def takes_triton(op: str, tensors: Iterable[Tensor]) -> bool:
+    """Decide whether the Triton program of an operation runs on `tensors`.
 
     Args:
         op: Name of the operation, for the message.
-        *tensors: The operation's inputs.
-        limit: What prevents the kernel in this call, if the operation knows of something.
+        tensors: The operation's inputs, of which no gradient is asked.
 
     Raises:
-        InputError: `RKSP_KERNELS=triton`, but Triton cannot run on these tensors.
+        InputError: `RKSP_KERNELS` is not a mode, or it is `triton` and Triton cannot run on these
+            tensors.
     """
-    if mode() != "triton":
+    mode = os.environ.get("RKSP_KERNELS", "auto")
+    if mode not in MODES:
+        raise InputError(
+            f"RKSP_KERNELS must be one of {', '.join(MODES)}, got {mode!r}{nearest(mode, MODES)}. "
+            "Correct or unset it."
+        )
+    if mode != "triton":
         return False
-    if obstacle := limit or _obstacle(tensors):
+    if obstacle := _obstacle(list(tensors)):
         raise InputError(
             f"RKSP_KERNELS=triton, but {op} cannot run in Triton: {obstacle}. "
             "Set RKSP_KERNELS=auto."
@@ -70,10 +45,8 @@ def takes_triton(op: str, *tensors: Tensor, limit: str | None = None) -> bool:
     return True
 
 
-def _obstacle(tensors: tuple[Tensor, ...]) -> str | None:
+def _obstacle(tensors: list[Tensor]) -> str | None:
     """Return why Triton cannot run on these tensors; None if it can."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "gradients are required and the kernel has no backward"
     if any(tensor.dtype == torch.float64 for tensor in tensors):
         return "float64 tensors"
     if all(tensor.is_cuda for tensor in tensors):
@@ -81,4 +54,5 @@ def _obstacle(tensors: tuple[Tensor, ...]) -> str | None:
         return None if importlib.util.find_spec("triton") else "triton is not installed"
     if not all(tensor.device.type == "cpu" for tensor in tensors):
         return "tensors on different devices or on one that is not CUDA"
-    return None if interpreting() else "tensors on the CPU"
+    # Triton's interpreter runs programs on tensors of the CPU.
+    return None if os.environ.get("TRITON_INTERPRET") == "1" else "tensors on the CPU"

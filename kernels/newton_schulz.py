@@ -1,14 +1,11 @@
-"""Compute symmetric matrix products, and the polar factor that is made of them."""
+"""Compute the polar factor of matrices by products alone."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.kernels import dispatch
 
 # Amsel et al. (2025), "The Polar Express" (arXiv:2505.16932): the composition of quintics
 # a s + b s^3 + c s^5 that is optimal for singular values in [1e-3, 1]. The last one repeats.
@@ -25,79 +22,8 @@ _COEFFICIENTS = (
 # Every triple but the last is damped by this, so that rounding errors above 1 stay bounded.
 _SAFETY = 1.01
 
-Product = Callable[[Tensor, float, float], Tensor]
 
-
-def symmetric_product_reference(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """Compute `alpha A + beta A A'` in plain torch, on any device.
-
-    Args:
-        a: Matrices, `[..., m, n]`, floating; square and symmetric if `alpha` is not zero.
-        alpha: Factor of `A`.
-        beta: Factor of `A A'`.
-
-    Returns:
-        `[..., m, m]` in the dtype of `a`, with float32 sums or better.
-    """
-    # The CPU has no fast half-precision product, and some of its builds sum it in half.
-    work = a.float() if a.device.type == "cpu" and a.dtype != torch.float64 else a
-    product = beta * (work @ work.mT)
-    if alpha != 0.0:
-        product = product + alpha * work
-    return product.to(a.dtype)
-
-
-def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
-    from rksp.kernels import programs  # triton is loaded only where it runs
-
-    m, n = a.shape[-2:]
-    # The interpreter truncates a float32 to bfloat16 where the hardware rounds; torch rounds here.
-    dtype = torch.float32 if dispatch.interpreting() else a.dtype
-    out = torch.empty(*a.shape[:-2], m, m, dtype=dtype, device=a.device)
-    if out.numel() == 0:
-        return out.to(a.dtype)
-    if n == 0:
-        return out.zero_().to(a.dtype)
-    stack, tile = a.reshape(-1, m, n), 32 if dispatch.interpreting() else 64
-    programs.symmetric_product[(len(stack) * (-(-m // tile)) ** 2,)](
-        stack,
-        out,
-        m,
-        n,
-        float(alpha),
-        float(beta),
-        *stack.stride(),
-        ADD=alpha != 0.0,
-        INTERPRET=dispatch.interpreting(),
-        BLOCK_M=tile,
-        BLOCK_N=tile,
-        BLOCK_K=32,
-    )
-    return out.to(a.dtype)
-
-
-# A custom operator lets a compiled training step keep its single graph. Its fake allocates like the
-# launcher: contiguous memory.
-_operator = torch.library.custom_op(
-    "rksp::symmetric_product",
-    _launch,
-    mutates_args=(),
-    schema="(Tensor a, float alpha, float beta) -> Tensor",
-)
-
-
-@_operator.register_fake
-def _(a: Tensor, alpha: float, beta: float) -> Tensor:
-    return a.new_empty(*a.shape[:-1], a.shape[-2])
-
-
-def symmetric_product_triton(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """Compute `symmetric_product_reference` in Triton; one half is calculated, and copied."""
-    product: Tensor = _operator(a, alpha, beta)
-    return product
-
-
-def polar_factor(x: Tensor, steps: int = 8, product: Product | None = None) -> Tensor:
+def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
     """Compute the nearest matrix with orthonormal rows or columns, `U V'` of `X = U S V'`.
 
     Eight steps reach rounding error for condition numbers up to 1e2 and leave singular values
@@ -106,7 +32,6 @@ def polar_factor(x: Tensor, steps: int = 8, product: Product | None = None) -> T
     Args:
         x: Matrices, `[..., m, n]`, wide or tall, floating.
         steps: Quintic steps of the Polar Express, at least one.
-        product: Computes two of the three products of a step; by default what is dispatched.
 
     Returns:
         The factors, in the shape and dtype of `x`. On the CPU half precision is computed in
@@ -124,9 +49,6 @@ def polar_factor(x: Tensor, steps: int = 8, product: Product | None = None) -> T
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
     is_tall = x.shape[-2] > x.shape[-1]
     work = x.mT if is_tall else x  # the matrices to multiply have the smaller dimension first
-    if product is None:
-        is_triton = dispatch.takes_triton("symmetric_product", work)
-        product = symmetric_product_triton if is_triton else symmetric_product_reference
     if x.dtype != torch.float64:
         work = work.float()
     # Scale by the largest entry first, since the squares of a norm overflow; then by the norm. Both
@@ -135,12 +57,12 @@ def polar_factor(x: Tensor, steps: int = 8, product: Product | None = None) -> T
     work = work / torch.where(largest > 0, largest, torch.ones_like(largest))
     norm = torch.linalg.matrix_norm(work, keepdim=True)
     work = work / (_SAFETY * torch.where(norm > 0, norm, torch.ones_like(norm)))
-    if x.device.type != "cpu":
+    if x.device.type != "cpu":  # which has no fast product in half precision
         work = work.to(x.dtype)
     for step in range(steps):
         a, b, c = _coefficients(step)
-        gram = product(work, 0.0, 1.0)
-        work = a * work + product(gram, b, c) @ work
+        gram = work @ work.mT
+        work = a * work + (c * (gram @ gram) + b * gram) @ work
     work = work.to(x.dtype)
     return work.mT if is_tall else work
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.kernels import dispatch
+from rksp.kernels.dispatch import takes_triton
 
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
@@ -76,8 +76,7 @@ def top_singular(
         InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
     _check(weights, state, iterations)
-    with torch.no_grad():  # trainable weights are fine: no gradient is ever returned
-        is_triton = bool(weights) and dispatch.takes_triton("top_singular", *weights)
+    is_triton = bool(weights) and takes_triton("top_singular", weights)
     compute = top_singular_triton if is_triton else top_singular_reference
     return compute(weights, state, iterations=iterations)
 

@@ -1,7 +1,8 @@
 """Count the house: lines, rooms, arrows between rooms, and the walk of a recipe through them.
 
 Lines are those of Python and those of tables (TOML, JSONL, TSV, JavaScript, templates); lines of
-code are Python without docstrings, blank lines, comments and imports. A room is a package or module
+code are Python without docstrings, blank lines, comments and imports. A string-keyed access is
+`x["key"]` or `x.get("key")`; a line with `Any` states no type. A room is a package or module
 directly below `rksp`; an arrow, that one imports another, in functions and for types too; its
 floor, the longest chain of rooms below it. The walk is that of the learning rate of a score in
 Python: each call that is given it, by itself or within an argument, is a stay, but for the checks,
@@ -12,6 +13,7 @@ is a climb.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -25,6 +27,8 @@ HOMES = ("rksp", "cli", "kernels", "classifiers", "datasets")
 TABLES = (".toml", ".jsonl", ".tsv", ".js", ".j2")
 _RATE = 6.1234e-4  # no default has it
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_KEYED = re.compile(r"""(?<=[\w\])])\[["'][^"'\n]*["']\]|\.get\(["']""")
+_UNTYPED = re.compile(r"^.*\bAny\b", re.MULTILINE)
 _DEPTH = 2  # how far within an argument the rate may lie
 _MOST = 64  # parts of an argument that are looked into
 
@@ -95,6 +99,16 @@ def code_lines(text: str) -> int:
     return sum(bool(lines[n].strip()) and not lines[n].strip().startswith("#") for n in left)
 
 
+def keyed(text: str) -> int:
+    """Return how often a text looks a value up by a string that it spells out."""
+    return len(_KEYED.findall(text))
+
+
+def untyped(text: str) -> int:
+    """Return the lines of a text with `Any`."""
+    return len(_UNTYPED.findall(text))
+
+
 def _lines_of(node: ast.stmt) -> set[int]:
     return set(range(node.lineno - 1, node.end_lineno or node.lineno))
 
@@ -119,7 +133,7 @@ def carries(value: object, rate: float, depth: int = _DEPTH) -> bool:
 
 def walk(target: str = "gpt2") -> list[str]:
     """Return the calls that are given the rate of a score, `rksp.room.module:name`, in order."""
-    from rksp.scoring import score
+    from rksp.calls.score import score
 
     score(target, lr=1e-3, evidence="config")  # what is loaded once is no part of a walk
     stays: list[str] = []
@@ -158,6 +172,8 @@ def report(*, shows_walk: bool = False) -> str:
     counted = [
         f"{lines:,} lines of Python in {len(modules())} files and {tables:,} of tables, together "
         f"{lines + tables:,}; {sum(map(code_lines, texts)):,} lines of code",
+        f"{1000 * sum(map(keyed, texts)) / lines:.1f} string-keyed accesses a thousand lines, "
+        f"{sum(map(untyped, texts))} lines with Any",
         f"{len(imports)} rooms on {max(floor.values())} floors, no circle, "
         f"{sum(map(len, imports.values()))} arrows",
         f"the walk of a learning rate: {len(stays)} stays, {len(first)} first ones in {visited} "

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rksp.assessment.pipeline import evaluate
+    from rksp.calls.score import score
+    from rksp.calls.why import why
+    from rksp.documents.spectrum import Status
     from rksp.ground.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
     from rksp.ground.versions import __version__ as __version__
     from rksp.models.resolve import resolve
-    from rksp.post_mortem import why
     from rksp.recipe import Recipe
     from rksp.report.diff import diff
     from rksp.report.score.result import Result
-    from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
-    from rksp.spectra.spectrum import Status
     from rksp.watch.interventions.update_bound import UpdateBound
 
 # In a checkout four of the packages stand beside this folder; installed, they lie within it. An
@@ -43,14 +43,14 @@ _HOME = {
     "Recipe": "rksp.recipe",
     "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
-    "Status": "rksp.spectra.spectrum",
+    "Status": "rksp.documents.spectrum",
     "UpdateBound": "rksp.watch.interventions.update_bound",
     "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
-    "score": "rksp.scoring",
-    "why": "rksp.post_mortem",
+    "score": "rksp.calls.score",
+    "why": "rksp.calls.why",
 }
 __all__ = [
     "ArtifactError",

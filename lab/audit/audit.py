@@ -15,9 +15,9 @@ from pydantic import Field
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
+from rksp.documents.shown import AttentionStats, ForwardStats, RouterStats
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
-from rksp.measure.shown import AttentionStats, ForwardStats, RouterStats
 from rksp.recipe import Recipe
 from rksp.recipe.start import SCRATCH, Start
 

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from rksp.grid.cell import Options, evaluate_group
+from rksp.grid.cell import evaluate_group
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.flags import assignments
@@ -58,12 +59,12 @@ def grid_cost(
         while task := store.claim(_LEASE):
             begun, is_first = time.process_time(), True
             for event in evaluate_group(task):
-                if event["kind"] == "profile":
-                    store.profiled(task["cells"][0][0], event["seconds"])
+                if event.kind == "profile":
+                    store.profiled(task.cells[0].key, event.seconds)
                     continue
-                if event["kind"] != "result":
-                    raise RuntimeError(event["message"])
-                store.finish(event["cell"], event["result"])
+                if event.cell is None or event.result is None:
+                    raise RuntimeError(event.message)
+                store.finish(event.cell, event.result)
                 if is_first:
                     profiles, is_first = profiles + time.process_time() - begun, False
         whole = time.process_time() - start

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.cell import EVALUATOR, load_evaluator
-from rksp.grid.engines.base import CellGroup, Event
+from rksp.grid.engines.base import EVALUATOR, load_evaluator
+from rksp.grid.group import CellAnswer, CellGroup, Event
 
 PAUSE = 0.01  # seconds a cell takes
 _LOG = "RKSP_FAULTS_LOG"
@@ -17,20 +17,20 @@ _LOG = "RKSP_FAULTS_LOG"
 
 def evaluate(group: CellGroup) -> Iterator[Event]:
     """Yield one profile, then for each cell a result that is a function of the cell alone."""
-    yield {"kind": "profile", "seconds": 0.0}
-    for key, text in group["cells"]:
-        recipe = json.loads(text)
+    yield Event(kind="profile")
+    for cell in group.cells:
+        recipe = json.loads(cell.recipe)
         time.sleep(PAUSE)
-        _note(key)
-        result = {"verdict": "ok", "probability_failed": recipe["learning_rate"], "findings": []}
-        yield {"kind": "result", "cell": key, "result": result}
+        _note(cell.key)
+        result = CellAnswer(verdict="ok", probability_failed=recipe["learning_rate"])
+        yield Event(kind="result", cell=cell.key, result=result)
 
 
 def measure(group: CellGroup) -> Iterator[Event]:
     """Yield the events of rksp's own evaluator, which measures a model."""
     for event in load_evaluator(EVALUATOR)(group):
-        if event["kind"] == "result":
-            _note(event["cell"])
+        if event.cell is not None and event.result is not None:
+            _note(event.cell)
         yield event
 
 

@@ -21,10 +21,10 @@ from lab.faults.processes import fork_workers
 from lab.ladders import run as lab_run
 from lab.ladders.ladder import run_ladder
 from lab.ladders.plan import Plan
-from rksp.grid.cell import Options, load_evaluator
-from rksp.grid.engines.base import Engine
+from rksp.grid.engines.base import Engine, load_evaluator
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.remote import RayEngine
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import drive
 from rksp.grid.store import GridStore

@@ -19,10 +19,10 @@ from torch.autograd import backward
 from torch.nn import functional as F
 
 from rksp.datasets.batch import Batch, run_pass
+from rksp.documents.shown import profile_of_gradient
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.model import definite
 from rksp.measure.gradient import without_gradients
-from rksp.measure.shown import profile_of_gradient
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import size_of
 from rksp.models.streaming.weights import as_real, square_sum
@@ -152,7 +152,6 @@ def _kept(output: Tensor | None) -> Tensor | None:
 
 
 def _change(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """Return the difference in place of `before`; None where a model shows nothing."""
     return None if after is None or before is None else before.sub_(after)
 
 
@@ -303,7 +302,6 @@ def _step(
     weight: Tensor,
     gradient: Tensor,
 ) -> Tensor:
-    """Take one optimizer step with one weight; return the change per unit rate."""
     parameter = nn.Parameter(weight.detach().clone())
     parameter.grad = gradient
     with torch.enable_grad():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
-    from rksp.measure.shown import GradientProfile
+    from rksp.documents.shown import GradientProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile

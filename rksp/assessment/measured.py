@@ -10,8 +10,8 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.classifiers.lines import alike
+from rksp.documents.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, GradientProfile
 from rksp.ground.model import definite
-from rksp.measure.shown import GRADIENT_NOT_FINITE, LOGITS_NOT_FINITE, GradientProfile
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 

@@ -12,13 +12,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
+from rksp.documents.shown import ForwardStats, GradientProfile
+from rksp.documents.spectrum import LayerSpectrum, SpectralProfile, Status
 from rksp.ground.errors import ArtifactError
-from rksp.measure.shown import ForwardStats, GradientProfile
 from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
-from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from rksp.datasets.batch import Batch
 from rksp.datasets.own_data import own_probe, read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.documents.options import STATES, MeasureOptions
+from rksp.documents.shown import GradientProfile
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError
 from rksp.ground.model import Progress, definite
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
-from rksp.measure.shown import GradientProfile
 from rksp.models.adapters import adapters_of, as_trained
 from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.given import given_probe

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
 from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
-from rksp.checks.coverage import untuned
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.registry import NotRun, not_run, run_checks
+from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
 from rksp.documents.answer import Answer, FromPublished
@@ -41,13 +40,14 @@ from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.type_table import TableConfig, common
 from rksp.recipe import Recipe
+from rksp.recipe.coverage import untuned
 from rksp.spectra.features import UNMEASURED, Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
+    from rksp.documents.shown import GradientProfile
     from rksp.ground.model import Progress
-    from rksp.measure.shown import GradientProfile
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
 
@@ -149,7 +149,7 @@ class Evaluation:
     alternatives: tuple[AlternativeReport, ...] = ()
     configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
-    not_run: tuple[NotRun, ...] = ()
+    not_run: tuple[NotRunReport, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -406,7 +406,7 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
         verdict=combined(risk_verdict, decides.findings),
         risk_verdict=risk_verdict,
         findings=list(decides.findings),
-        not_run=[NotRunReport.of(check) for check in decides.not_run],
+        not_run=list(decides.not_run),
         seeds=seeds,
         spread=_spread(seeds),
         provenance=_provenance(first),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rksp.checks.coverage import SEEN_OBJECTIVES, uncovered
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
@@ -36,6 +35,7 @@ from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
+from rksp.recipe.coverage import SEEN_OBJECTIVES, uncovered
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import Start, decide_start
 from rksp.spectra.features import FEATURES, Features, Tier

@@ -79,7 +79,7 @@ def _joined(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in parts for name in part))
 
 
-def _one(key: str, wanted: Any, facts: Facts) -> Answer:
+def _one(key: str, wanted: object, facts: Facts) -> Answer:
     fact = facts.get(key)
     holds = None if fact is None else _any(key, wanted, fact)
     if holds is None:
@@ -87,8 +87,7 @@ def _one(key: str, wanted: Any, facts: Facts) -> Answer:
     return Answer(holds, (key,) if holds else ())
 
 
-def _any(key: str, wanted: Any, fact: Fact) -> bool | None:
-    """Return whether one of the values of a fact is wanted."""
+def _any(key: str, wanted: object, fact: Fact) -> bool | None:
     choices = wanted if isinstance(wanted, list) else [wanted]
     found = [_matches(key, choice, value) for choice in choices for value in fact.values]
     return True if True in found else None if None in found else False
@@ -113,7 +112,7 @@ def _matches(key: str, wanted: Any, value: Any) -> bool | None:
     return type(wanted) is type(value) and wanted == value
 
 
-def in_force(settings: Mapping[str, Any], facts: Facts) -> bool:
+def in_force(settings: Mapping[str, object], facts: Facts) -> bool:
     """Return True if all settings of a fix are known to be there already."""
     known = [facts.get(key.rpartition(".")[2]) for key in settings]
     return bool(known) and all(
@@ -425,7 +424,7 @@ def _finding(
     )
 
 
-def in_words(wanted: Any) -> str:
+def in_words(wanted: object) -> str:
     """Return conditions, or the values of one, in words: `zero stage 1 or 2; compile on`."""
     if isinstance(wanted, Mapping):
         said = (f"{key.replace('_', ' ')} {in_words(value)}" for key, value in wanted.items())

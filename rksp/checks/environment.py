@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -154,8 +153,7 @@ def read_environment(path: Path) -> Environment:
     return Environment(releases=releases, is_whole=is_lock)
 
 
-def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
-    """Yield the packages of uv.lock, poetry.lock or pylock.toml."""
+def _locked(data: Mapping[str, object]) -> Iterator[tuple[str, Release]]:
     packages = data.get("package", data.get("packages"))
     for package in packages if isinstance(packages, list) else ():
         if isinstance(package, dict) and isinstance(package.get("name"), str):
@@ -166,8 +164,7 @@ def _locked(data: Mapping[str, Any]) -> Iterator[tuple[str, Release]]:
             yield name_of(package["name"]), Release(pinned, is_own)
 
 
-def _conda(data: Any) -> Iterator[tuple[str, Release]]:
-    """Yield the packages of conda's environment.yml, and those of its pip."""
+def _conda(data: object) -> Iterator[tuple[str, Release]]:
     listed = data.get("dependencies") if isinstance(data, dict) else None
     for entry in listed if isinstance(listed, list) else ():
         pip = entry.get("pip") if isinstance(entry, dict) else [entry]
@@ -180,7 +177,6 @@ def _conda(data: Any) -> Iterator[tuple[str, Release]]:
 
 
 def _docker(text: str) -> Iterator[tuple[str, Release]]:
-    """Yield what the lines of pip in a Dockerfile install."""
     for line in _lines(text):
         for command in _INSTALL.findall(line[:_LONGEST]):
             try:
@@ -191,12 +187,10 @@ def _docker(text: str) -> Iterator[tuple[str, Release]]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text, those that a backslash continues as one."""
     return re.sub(r"\\\r?\n", " ", text).splitlines()
 
 
 def _required(lines: Iterable[str]) -> Iterator[tuple[str, Release]]:
-    """Yield the packages of requirements; one without an exact release has no version."""
     for line in lines:
         text = re.split(r"\s#|^#|\s--", line.strip(), maxsplit=1)[0].strip()
         is_editable = _EDITABLE.match(text) is not None

@@ -16,7 +16,7 @@ from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start, decide_start
 
 if TYPE_CHECKING:
-    from rksp.measure.shown import ForwardStats, GradientProfile
+    from rksp.documents.shown import ForwardStats, GradientProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6

@@ -103,7 +103,6 @@ def read_facts(
 
 
 def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str]:
-    """Return the scales that are None, with the reason."""
     return {
         name: "the pass did not load these weights" if there else "the model has no such weights"
         for name, (value, there) in scales.items()
@@ -112,7 +111,6 @@ def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str
 
 
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
-    """Yield each matrix with the number of its inputs and outputs."""
     for module in block.modules():
         weight: Any = getattr(module, "weight", None)
         if getattr(weight, "ndim", 0) == 2 and "Embedding" not in type(module).__name__:
@@ -122,8 +120,6 @@ def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
 
 
 def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """Return the weights of the token embedding and of the output layer."""
-
     def weight(getter: str) -> nn.Parameter | None:
         try:
             return getattr(getattr(model, getter)(), "weight", None)

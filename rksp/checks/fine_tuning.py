@@ -64,7 +64,6 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _limit(evidence: CheckEvidence) -> float | None:
-    """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
     if evidence.highest_published is not None:
         return evidence.highest_published
@@ -173,8 +172,6 @@ def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _within(field: str, objectives: Sequence[str], said: str, least: float, most: float) -> Look:
-    """Return the look that notes a setting outside the published range; a wild one warns."""
-
     def look(evidence: CheckEvidence) -> Iterator[Observation]:
         recipe, value = evidence.recipe, getattr(evidence.recipe, field)
         if recipe.objective not in objectives or value is None or least <= value <= most:

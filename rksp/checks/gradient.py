@@ -9,8 +9,8 @@ from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
+from rksp.documents.shown import GRADIENT_NOT_FINITE
 from rksp.ground.model import definite
-from rksp.measure.shown import GRADIENT_NOT_FINITE
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0

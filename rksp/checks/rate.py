@@ -99,7 +99,6 @@ def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _wanted_warmup(evidence: CheckEvidence) -> int:
-    """Return the warm-up steps that this recipe should have; 0 where it needs none."""
     recipe = evidence.recipe
     rate = recipe.learning_rate
     if rate is None or not optimizer_spec(recipe.optimizer).needs_warmup:

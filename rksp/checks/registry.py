@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rat
 from rksp.checks.check import Check, Observation, Reads
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
+from rksp.documents.score import NotRunReport
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
@@ -28,15 +28,6 @@ Seen = dict[Hashable, tuple[Sight, ...]]  # by what was held, and by the recipe 
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotRun:
-    """A check that could not run, and why."""
-
-    code: str
-    name: str
-    reason: str
 
 
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
@@ -66,7 +57,6 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
 
 
 def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
-    """Return the observations of all checks that read no learning rate."""
     of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
     if of_recipe not in seen:
         if of_model not in seen:
@@ -76,7 +66,6 @@ def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
-    """Return the observations of the checks that read this much of the evidence."""
     return tuple(
         (check, observation)
         for check in _ready(evidence.held, reads)
@@ -86,17 +75,16 @@ def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
 
 @cache
 def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
-    """Return the checks that read this much and whose needs are met, by code."""
     return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
 
 
-def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
+def not_run(evidence: CheckEvidence) -> tuple[NotRunReport, ...]:
     """Return the checks that lack evidence, by code."""
     lacking = (
         (check, [need for need in check.needs if need not in evidence.held]) for check in CHECKS
     )
     return tuple(
-        NotRun(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
+        NotRunReport(code=check.code, name=check.name, reason=f"it needs {' and '.join(missing)}")
         for check, missing in lacking
         if missing
     )
@@ -127,7 +115,6 @@ def blamed_field(code: str) -> str:
 
 
 def _advice(seen: Observation, lower: str) -> str | None:
-    """Return the fix of a finding about the learning rate: one advice for the whole report."""
     if seen.rate is None:
         return None
     return f"{lower}." if seen.fix is None else f"{seen.fix}, or {lower[0].lower()}{lower[1:]}."
@@ -189,25 +176,23 @@ def select_findings(
     return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
-def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRun, ...]:
+def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRunReport, ...]:
     """Return the checks whose findings `select_findings` drops, by code; raises as it does."""
     chosen, ignored = [_code(text) for text in select], [_code(text) for text in ignore]
     return tuple(
-        NotRun(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
+        NotRunReport(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
         for check in CHECKS
         if not _is_kept(check.code, chosen, ignored)
     )
 
 
 def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:
-    """Return True if the longest beginning that matches a code was selected."""
     selected = max((len(start) for start in chosen if code.startswith(start)), default=-1)
     ignored = max((len(start) for start in left_out if code.startswith(start)), default=-1)
     return (selected >= 0 or not chosen) and ignored < max(selected, 0)
 
 
 def _code(text: str, whole: bool = False) -> str:
-    """Return the code of a check's code or name, or the shared beginning of several codes."""
     if not whole and text.upper().startswith("RKSP"):
         start = text.upper()
         if any(check.code.startswith(start) for check in CHECKS):

@@ -14,7 +14,7 @@ from rksp.documents.finding import Level
 from rksp.models.declared import Declared
 
 if TYPE_CHECKING:
-    from rksp.measure.shown import BlockStats
+    from rksp.documents.shown import BlockStats
 
 _NARROW, _BROAD = 1.5, 12.0
 _UNNORMALIZED_RATE = 2e-3
@@ -167,7 +167,6 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @lru_cache(maxsize=8)
 def _rope(settings: Declared) -> tuple[float | None, bool]:
-    """Return the largest rotary base, and True if positions are scaled."""
     scaling = settings.get("rope_scaling")
     parameters = settings.get("rope_parameters")
     bases = [settings.number("rope_theta", "rotary_emb_base")]
@@ -179,12 +178,11 @@ def _rope(settings: Declared) -> tuple[float | None, bool]:
     return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
 
 
-def _part(value: Any, name: str) -> Any | None:
+def _part(value: object, name: str) -> Any | None:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _parts(value: Any) -> list[Any]:
-    """Return the parts of settings that differ by kind of layer."""
+def _parts(value: object) -> list[Any]:
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 
@@ -238,7 +236,6 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
-    """Return standard deviation and width, measured if possible, else as declared."""
     facts = evidence.facts
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width
@@ -282,7 +279,6 @@ def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
-    """Return the growth of one chain's RMS; 1 if it is too short, empty or not finite."""
     middle, last = blocks[len(blocks) // 2 - 1].rms_out, blocks[-1].rms_out
     is_known = len(blocks) >= _DEEP_CHAIN and middle > 0 and math.isfinite(last)
     return last / middle if is_known else 1.0

@@ -69,7 +69,6 @@ def audited(
 
 
 def _counted(found: Audit) -> Iterator[str]:
-    """Yield a line for what is not shown: further findings, and what nobody can decide."""
     if found.more:
         yield f"{found.more} more advisories match; the five worst are shown."
     if found.unsettled:

@@ -29,7 +29,7 @@ from rksp.confirm.trial import (
     step_progress,
     trial_row,
 )
-from rksp.datasets.own_data import OwnRows
+from rksp.datasets.own_data import read_own_rows
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
@@ -92,7 +92,7 @@ class Ranks:
         is_shared = self.device_number is not None and device == "cuda"
         return f"cuda:{self.device_number}" if is_shared else device
 
-    def all_gather(self, said: Any) -> list[Any]:
+    def all_gather(self, said: object) -> list[Any]:
         """Tell all ranks something, as JSON, and return what every rank says, in their order.
 
         Every rank calls it equally often.
@@ -159,7 +159,7 @@ def make_ladder(
     steps: int = STEPS,
     seed: int = 0,
     text: Path | None = None,
-    data: OwnRows | None = None,
+    data: Path | None = None,
     device: str = "cpu",
 ) -> Ladder:
     """Return the ladder of a model under a recipe, shortened to `steps` steps.
@@ -170,7 +170,8 @@ def make_ladder(
     check_trainable(source)
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
-    trainee = Trainee(source=source, recipe=trained, text=text, data=data, device=device)
+    rows = None if data is None else read_own_rows(data)
+    trainee = Trainee(source=source, recipe=trained, text=text, data=rows, device=device)
     known = json.dumps(trainee.identity() | {"seed": seed}, sort_keys=True, default=str)
     return Ladder(trainee=trainee, shape=shape, inputs=inputs, seed=seed, key=digest(known))
 
@@ -178,7 +179,6 @@ def make_ladder(
 def _described(
     source: ModelSource, recipe: Recipe, seed: int
 ) -> tuple[EdgeInputs | FineTuningInputs, Shape]:
-    """Return the inputs of the model that answers, and what a record says of the model."""
     declared = Declared(source.config, source.task)
     start = decide_start(source.start, recipe=recipe)
     if not start.is_scratch:
@@ -279,7 +279,6 @@ def _trained(
 
 
 def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:
-    """Label the runs by their final losses, as far as the labels of the task leave to learn."""
     losses = (row["final_loss"] for row in rows)
     finals = [float(one) if isinstance(one, int | float) else math.nan for one in losses]
     ends = [np.array([loss]) for loss in finals]

@@ -35,7 +35,6 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
 
 
 def _better(trial: TrialReport, others: Sequence[TrialReport]) -> TrialReport | None:
-    """Return the best run of its seed at a lower rate, if that is better by the margin."""
     rate = parse_arm(trial.arm).rate
     below = [t for t in others if t.seed == trial.seed and parse_arm(t.arm).rate < rate]
     best = min(below, key=lambda t: definite(t.final_loss), default=None)
@@ -168,7 +167,6 @@ def conclude(
 def _on_prediction(
     prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str]
 ) -> str:
-    """Say whether the prediction held; its numbers are a figure of the page."""
     if prediction.probability_failed is None:
         return f"Nothing was predicted: {'; '.join(prediction.reasons)}."
     if verdict(arms) == "undecided":
@@ -229,7 +227,6 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
 
 
 def _on_held_out(arms: Sequence[ArmReport]) -> list[str]:
-    """Say where each arm ended on examples held out, beside not training at all."""
     before = arms[0].untrained_loss
     if before is None:
         return []

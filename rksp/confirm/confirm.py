@@ -129,8 +129,6 @@ def confirm(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """The runs of a confirmation: their common settings, their prediction and their training."""
-
     trainee: Trainee
     arms: Sequence[Arm]
     seeds: Sequence[int]
@@ -258,14 +256,11 @@ class _Runs:
 
 
 class _File(Strict):
-    """A finished run, and the settings for which it is valid."""
-
     settings: str
     trial: TrialReport
 
 
 def _stored(content: bytes | None, settings: str) -> TrialReport | None:
-    """Return the run in a file, if it was made with these settings."""
     try:
         found = None if content is None else _File.model_validate_json(content)
     except ValidationError:  # written by an older rksp
@@ -303,14 +298,11 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
 
 
 def _least(rates: Sequence[float | None]) -> float | None:
-    """Return the lowest rate over the seeds, or None if a seed has none."""
     given = [rate for rate in rates if rate is not None]
     return min(given) if len(given) == len(rates) else None
 
 
 class _Critical(Sink):
-    """Reports a monitor's first critical alarm of a run as it comes."""
-
     def __init__(self, name: str, done: int, total: int, progress: TrainingProgress) -> None:
         self.name, self.done, self.total, self.progress = name, done, total, progress
         self._heard: set[str] = set()

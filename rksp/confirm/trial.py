@@ -143,7 +143,6 @@ class Trainee:
         )
 
     def _pool(self, count: int, seed: int, generator: torch.Generator) -> Batch:
-        """Return the examples to draw from: the model's own, the user's, a text's, or images."""
         source, data = self.source, self.data
         if source.batch is not None:
             return definite(source.at(seed).batch)
@@ -244,7 +243,6 @@ def _of_loader(
 
 
 def _hidden(tokens: Tensor, config: Any, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mask a share of the tokens, and keep the labels at those places only."""
     mask = getattr(config, "mask_token_id", None)
     mask = config.vocab_size - 1 if mask is None else mask
     hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN_SHARE

@@ -126,7 +126,6 @@ def _conclusions(
     causes: Sequence[CauseReport],
     forecast: ForecastReport | None,
 ) -> list[str]:
-    """Return what happened first, when the loss showed it, and what to do, a sentence each."""
     found = []
     if alarms:
         first = alarms[0]
@@ -157,7 +156,6 @@ def _conclusions(
 
 
 def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarray:
-    """Return the values of a quantity of the whole model by step, `[steps]`; NaN where none is."""
     found = np.full(steps, np.nan, dtype=np.float32)
     for reading in readings:
         if reading.quantity == quantity:
@@ -166,7 +164,6 @@ def _series(readings: Iterable[Reading], quantity: str, steps: int) -> np.ndarra
 
 
 def _filled(loss: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
-    """Return the losses with the last known one, or else the first, for those nobody knows."""
     known = np.flatnonzero(~is_unknown)
     if not len(known):
         return np.zeros_like(loss)  # which no rule takes for a failure
@@ -175,7 +172,6 @@ def _filled(loss: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
 
 
 def _curves(readings: Sequence[Reading]) -> dict[str, Curve]:
-    """Return the curve of every quantity by the names of its monitor and its own."""
     groups: dict[str, dict[int, list[Reading]]] = {}
     for one in readings:
         if math.isfinite(one.value):

@@ -22,7 +22,7 @@ class Part(Strict):
     model_config = ConfigDict(from_attributes=True)
 
     @classmethod
-    def of(cls, *sources: Any, **given: Any) -> Self:
+    def of(cls, *sources: object, **given: object) -> Self:
         """Build the record from the attributes that have the names of its fields.
 
         Args:
@@ -138,8 +138,7 @@ def _is_finite(content: dict[str, Any]) -> bool:
     return True
 
 
-def _finite(value: Any, path: str, missing: list[str]) -> Any:
-    """Replace numbers that are not finite by None, and note where they were."""
+def _finite(value: object, path: str, missing: list[str]) -> Any:
     if isinstance(value, dict):
         return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -150,7 +149,7 @@ def _finite(value: Any, path: str, missing: list[str]) -> Any:
     return value
 
 
-def _by_key(value: Any) -> Any:
+def _by_key(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _by_key(value[key]) for key in sorted(value)}
     return [_by_key(part) for part in value] if isinstance(value, list | tuple) else value

@@ -25,7 +25,7 @@ class MeasureOptions(Finite):
         data: The user's own examples, as `rksp.datasets.own_data` reads them, in place of text.
         states: Token states per block.
         blocks: Module path of the list of blocks, if rksp cannot find it.
-        variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.
+        variant: Definition of the spectrum, a name in `rksp.documents.spectrum.VARIANTS`.
         rank: Principal directions kept; None follows the variant.
         kreiss: Whether to compute Kreiss constants too, which is slow.
         spectra: Whose spectra are fitted, which is half the cost of a forward pass with them. The

@@ -117,7 +117,7 @@ class ForwardReport(Part):
 
 
 class GradientReport(Part):
-    """The first gradient; see `rksp.measure.shown.GradientProfile`.
+    """The first gradient; see `rksp.documents.shown.GradientProfile`.
 
     Attributes:
         grad_max: Largest absolute value in the first gradient.

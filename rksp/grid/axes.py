@@ -269,7 +269,7 @@ class Columns:
                     self.ignored.add(name)
                     continue
                 value = _typed(value, known.value(setting))
-                if known.has_weights and value == known.value(setting):
+                if known.is_stored and value == known.value(setting):
                     continue
             elif _names_target_again(name, value, row):
                 self.ignored.add(name)

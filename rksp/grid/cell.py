@@ -5,19 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
 from rksp.documents.answer import FromEdge, Untold
-from rksp.documents.options import MeasureOptions
-from rksp.documents.terms import DEFAULT_RISK, Terms
-from rksp.grid.engines.base import CellGroup, Event, Failure
+from rksp.documents.terms import Terms
+from rksp.grid.group import (
+    NUMBERS,
+    CellAnswer,
+    CellGroup,
+    Event,
+    Failure,
+    FoundLevel,
+    GroupCell,
+    Options,
+)
 from rksp.ground.allocator import collector_paused, freed_memory_kept
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
@@ -29,42 +35,13 @@ from rksp.recipe.start import Start
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
-from rksp.recipe_files.said.origin import RecipeFile, assumptions
+from rksp.recipe_files.said.origin import Origin, OriginKind, RecipeFile, assumptions
 
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
     from rksp.assessment.pipeline import Evaluation
 
-# What is stored of an answer.
-STATED = (
-    *("verdict", "probability_failed", "probability_failed_low", "probability_failed_high"),
-    *("probability_diverged", "start_here", "likely_edge", "do_not_exceed", "expected_excess"),
-)
-EVALUATOR = "rksp.grid.cell:evaluate_group"
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)  # json.dumps would make one a cell
-
-
-class Options(MeasureOptions):
-    """How every cell of a grid is measured and judged.
-
-    Every option that changes an answer is part of every cell's identity. The bar only names a
-    verdict, and a table of cells sets it. The seed comes from the cell.
-
-    Attributes:
-        risk: P(failed) up to which the word is ok.
-        runs: Files and folders of past runs to learn from.
-        max_params: The largest number of parameters; larger models are refused.
-        allow_hub: Let a Hub id download.
-        trust_remote_code: Run code that comes with a model.
-        is_cached: Take measurements from the user's cache folder, and keep them there.
-    """
-
-    risk: float = DEFAULT_RISK
-    runs: tuple[Path, ...] = ()
-    max_params: float = 2e9
-    allow_hub: bool = False
-    trust_remote_code: bool = False
-    is_cached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +56,7 @@ class Cell:
         has_weights: The run file names weights to start from.
         labels: The values that the grid varies, by the names that the user gave, for tables.
         assumed: What nobody decided about the recipe, in words by field.
+        unknown: Fields of the recipe that the run file gives and nobody can tell, with why.
     """
 
     target: str
@@ -88,6 +66,7 @@ class Cell:
     has_weights: bool = False
     labels: Mapping[str, object] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -127,6 +106,8 @@ class Cell:
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
+        if self.unknown:
+            content["unknown"] = dict(self.unknown)
         if options.runs:
             content["runs"] = [tree_identity(path) for path in options.runs]
         return _digest(content)
@@ -247,11 +228,10 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
             target, overrides = read.target.name, dict(read.target.overrides) | overrides
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
-        recipe, origins = read.recipe(), read.origins()
+        recipe, origins, unknown = read.recipe(), read.origins(), read.unknown
         has_weights = has_weights or read.names_weights
     else:
-        recipe = Recipe.parse(fields)
-        origins = None
+        recipe, origins, unknown = Recipe.parse(fields), None, {}
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
     return Cell(
@@ -264,6 +244,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         assumed=assumptions(dict(recipe), origins)
         if origins
         else _assumed(recipe, frozenset(fields)),
+        unknown=unknown,
     )
 
 
@@ -315,21 +296,20 @@ def ask(group: CellGroup, options: Options, recipe: Recipe) -> tuple[Question, E
     from rksp.assessment.store import MeasurementStore
     from rksp.models.resolve import resolve
 
-    target, overrides = group["target"], group["overrides"]
     source = resolve(
-        target,
-        overrides=overrides,
+        group.target,
+        overrides=group.overrides,
         allow_hub=options.allow_hub,
         trust_remote_code=options.trust_remote_code,
         max_params=options.max_params,
         counts=options.evidence != "config",
     )
-    has_weights = group["has_weights"]
-    said = Start(kind="elsewhere", because="its rows name weights") if has_weights else None
-    run = Run(target=target, recipe=recipe, overrides=overrides, said=said)
+    named = Start(kind="elsewhere", because="its rows name weights")
+    said = named if group.has_weights else None
+    run = Run(target=group.target, recipe=recipe, overrides=group.overrides, said=said)
     question = Question.of(run, source, Terms(risk=options.risk))
     store = MeasurementStore.of(options.is_cached)
-    at_seed = options.model_copy(update={"seed": group["seed"]})
+    at_seed = options.model_copy(update={"seed": group.seed})
     return question, gather(question.source, at_seed, store=store)
 
 
@@ -343,7 +323,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         from rksp.classifiers.edge_model import Remembered, load_edge_model
         from rksp.models.configuration import refusals
 
-    options = Options(**group["options"])
+    options = group.options
     is_measured = options.evidence != "config"
     if is_measured:
         import torch
@@ -360,7 +340,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     except expected as error:
         yield _failed(error)
         return
-    yield {"kind": "profile", "seconds": time.perf_counter() - start}
+    yield Event(kind="profile", seconds=time.perf_counter() - start)
     # A stream has buffers of its own.
     keeps_memory = is_measured and not evidence.is_streamed
     with (
@@ -368,68 +348,63 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         # What judges a configuration leaves no cycles behind.
         nullcontext() if is_measured else collector_paused(),
     ):
-        for key, recipe, rates in cells:
+        for cell, recipe, rates in cells:
             if isinstance(recipe, ValueError):
-                yield _failed(recipe) | {"cell": key}
+                yield _failed(recipe, cell.key)
                 continue
-            one = replace(question, run=replace(question.run, recipe=recipe), classifier=known)
+            run = replace(question.run, recipe=recipe, origins=_unknown(cell))
+            one = replace(question, run=run, classifier=known)
             try:
                 found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
             except expected as error:
-                yield _failed(error) | {"cell": key}
+                yield _failed(error, cell.key)
                 continue
-            yield {"kind": "result", "cell": key, "result": summarize(found)}
+            yield Event(kind="result", cell=cell.key, result=summarize(found))
 
 
-def _recipes(group: CellGroup) -> list[tuple[str, Recipe | ValueError, list[float]]]:
-    """Return the key and the recipe of every cell, and the rates of all that differ in no more."""
-    found: list[tuple[str, Recipe | ValueError, list[float]]] = []
+def _unknown(cell: GroupCell) -> dict[str, Origin]:
+    return {name: Origin(kind=OriginKind.UNKNOWN, text=why) for name, why in cell.unknown.items()}
+
+
+def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, list[float]]]:
+    """Return every cell with its recipe, and the rates of all that differ in no more."""
+    found: list[tuple[GroupCell, Recipe | ValueError, list[float]]] = []
     rates: dict[Hashable, list[float]] = {}
-    for key, text in group["cells"]:
+    for cell in group.cells:
         try:
-            recipe = Recipe.model_validate_json(text)
+            recipe = Recipe.model_validate_json(cell.recipe)
         except ValueError as error:  # of a damaged store
-            found.append((key, error, []))
+            found.append((cell, error, []))
             continue
         some = rates.setdefault(recipe.but_for_rate, [])
         if recipe.learning_rate is not None:
             some.append(recipe.learning_rate)
-        found.append((key, recipe, some))
+        found.append((cell, recipe, some))
     return found
 
 
-def load_evaluator(name: str) -> Callable[[CellGroup], Iterator[Event]]:
-    """Import the function that workers run, named as `package.module:function`."""
-    module, _, function = name.partition(":")
-    found: Callable[[CellGroup], Iterator[Event]] = getattr(import_module(module), function)
-    return found
-
-
-def summarize(evaluation: Evaluation) -> dict[str, object]:
-    """Return the part of an evaluation that a grid stores: the answer without its curves.
-
-    The summary does not depend on timing or on the machine's load, so the same cell has the same
-    summary on every engine.
-    """
+def summarize(evaluation: Evaluation) -> CellAnswer:
+    """Return what a grid stores of an evaluation."""
     risk = evaluation.risk
-    found = [{"code": one.code, "level": one.level} for one in evaluation.findings]
     levers = risk.levers if isinstance(risk, FromEdge) else []
     lever = next(((one.name, one.factor) for one in levers), (None, None))
-    return {name: risk.number(name) for name in STATED} | {
-        "verdict": str(risk.verdict),
-        "reasons": risk.reasons if isinstance(risk, Untold) else [],
-        "evidence": risk.evidence,
-        "lever": lever[0],
-        "lever_factor": lever[1],
-        "findings": found,
-    }
+    numbers = {name: risk.number(name) for name in NUMBERS}
+    return CellAnswer(
+        **numbers,
+        verdict=str(risk.verdict),
+        reasons=tuple(risk.reasons) if isinstance(risk, Untold) else (),
+        evidence=risk.evidence,
+        lever=lever[0],
+        lever_factor=lever[1],
+        findings=tuple(FoundLevel(code=one.code, level=one.level) for one in evaluation.findings),
+    )
 
 
-def _failed(error: Exception) -> Event:
+def _failed(error: Exception, cell: str | None = None) -> Event:
     kind: Failure = "error"
     if isinstance(error, InputError):
         kind = "invalid"
     elif isinstance(error, MemoryError):
         kind = "out of memory"
     first = (str(error) or type(error).__name__).splitlines()[0]
-    return {"kind": "failed", "failure": kind, "message": first}
+    return Event(kind="failed", cell=cell, failure=kind, message=first)

@@ -16,9 +16,10 @@ from rksp.documents.grid import Record
 from rksp.documents.terms import DEFAULT_BAR
 from rksp.grid import table
 from rksp.grid.axes import check_names
-from rksp.grid.cell import Options, init_keys, model_name
-from rksp.grid.engines.base import CellGroup, End, Engine, Event, Failure, Job
+from rksp.grid.cell import init_keys, model_name
+from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.engines.local import LocalEngine
+from rksp.grid.group import CellGroup, Event, Failure, Options
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
 from rksp.ground.allocator import collector_paused
@@ -113,17 +114,15 @@ def drive(
     try:
         while True:
             while len(running) < engine.slots:
-                group = store.claim(lease)
+                group = store.claim(lease, options)
                 if group is None:
                     break
-                if options is not None:
-                    group["options"] = options.model_dump(mode="json")
-                keys = [key for key, _ in group["cells"]]
-                if is_factory(group["target"]) and group["target"] not in typed:
-                    store.fail(keys, "invalid", f"the factory {group['target']} was not typed.")
+                keys = [cell.key for cell in group.cells]
+                if is_factory(group.target) and group.target not in typed:
+                    store.fail(keys, "invalid", f"the factory {group.target} was not typed.")
                     continue
                 running.append(
-                    _Running(group=group, job=engine.start(group), open=dict.fromkeys(keys))
+                    _Running(group=group, job=engine.submit(group), open=dict.fromkeys(keys))
                 )
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 teller.tell_repeated()
@@ -143,8 +142,7 @@ def drive(
 
 def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -> bool:
     """Store a group's events; return whether the group is over."""
-    end = work.job.end()  # before the events, so that the last ones are not missed
-    events = work.job.poll()
+    events, end = work.job.poll()
     with store.together() if events else nullcontext(), collector_paused():
         for event in events:
             work.heard = time.monotonic()
@@ -161,22 +159,21 @@ def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -
 
 def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> None:
     work.started = True  # the time before this does not count towards the timeout
-    if event["kind"] == "started":
+    if event.kind == "started":
         return
-    if event["kind"] == "profile":
+    name = model_name(work.group.target, work.group.overrides)
+    if event.kind == "profile":
         work.profiled = True
-        store.profiled(work.group["cells"][0][0], event["seconds"])
-        name = model_name(work.group["target"], work.group["overrides"])
-        teller.tell(f"{name} seed {work.group['seed']}: profiled")
+        store.profiled(work.group.cells[0].key, event.seconds)
+        teller.tell(f"{name} seed {work.group.seed}: profiled")
         return
-    keys = [event["cell"]] if "cell" in event else list(work.open)
-    if event["kind"] == "result":
-        store.finish(event["cell"], event["result"])
+    keys = list(work.open) if event.cell is None else [event.cell]
+    if event.result is not None:
+        store.finish(keys[0], event.result)
         teller.tell()
     else:
-        store.fail(keys, event["failure"], event["message"])
-        name = model_name(work.group["target"], work.group["overrides"])
-        teller.tell_failure(name, event["message"], len(keys))
+        store.fail(keys, event.failure, event.message)
+        teller.tell_failure(name, event.message, len(keys))
     for key in keys:
         work.open.pop(key, None)
 

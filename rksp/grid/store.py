@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 import psutil
 
-from rksp.grid.cell import Cell, Options, init_keys, recipes_of
-from rksp.grid.engines.base import FINAL, CellGroup, Failure
+from rksp.grid.cell import Cell, init_keys, recipes_of
+from rksp.grid.group import FINAL, CellAnswer, CellGroup, Failure, GroupCell, Options
 from rksp.ground.budgets import QUERIES, STORED_CELLS, bound_queries
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_link, check_writable
@@ -52,7 +52,6 @@ SCHEMA = "rksp-grid-3"
 TRIES = 3
 _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.
-_RESULT = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _TEXT = json.JSONEncoder()
 _LABELS = json.JSONEncoder(default=str)
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
@@ -61,7 +60,8 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cells (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, init TEXT NOT NULL,
     target TEXT NOT NULL, overrides TEXT NOT NULL, seed INTEGER NOT NULL,
-    has_weights INTEGER NOT NULL, recipe TEXT NOT NULL, labels TEXT NOT NULL,
+    has_weights INTEGER NOT NULL, recipe TEXT NOT NULL, unknown TEXT NOT NULL,
+    labels TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'todo', owner TEXT, lease REAL, tries INTEGER NOT NULL DEFAULT 0,
     failure TEXT, message TEXT, result TEXT);
 CREATE INDEX IF NOT EXISTS by_state ON cells (state, position);
@@ -85,7 +85,7 @@ class Row:
     tries: int
     failure: str | None
     message: str | None
-    result: dict[str, Any] | None
+    result: CellAnswer | None
 
 
 class GridStore:
@@ -176,7 +176,7 @@ class GridStore:
                 return len(keys)
             self._base.executemany(
                 "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed,"
-                " has_weights, recipe, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " has_weights, recipe, unknown, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         key,
@@ -187,6 +187,7 @@ class GridStore:
                         cell.seed,
                         cell.has_weights,
                         _TEXT.encode(recipe),
+                        json.dumps(dict(cell.unknown)),
                         _LABELS.encode(dict(cell.labels)),
                     )
                     for position, (key, init, cell, recipe) in enumerate(
@@ -196,8 +197,13 @@ class GridStore:
             )
         return 0
 
-    def claim(self, lease: float) -> CellGroup | None:
-        """Claim the next group, all open cells of one initialization, for `lease` seconds."""
+    def claim(self, lease: float, options: Options | None = None) -> CellGroup | None:
+        """Claim the next group, all open cells of one initialization, for `lease` seconds.
+
+        Args:
+            lease: Seconds.
+            options: How to measure; by default as the store says.
+        """
         now = time.time()
         with self.together():
             self._reclaim(now)
@@ -207,7 +213,7 @@ class GridStore:
             if first is None:
                 return None
             rows = self._base.execute(
-                "SELECT key, target, overrides, seed, has_weights, recipe FROM cells"
+                "SELECT target, overrides, seed, has_weights, key, recipe, unknown FROM cells"
                 " WHERE state = 'todo' AND init = ? ORDER BY position",
                 first,
             ).fetchall()
@@ -216,15 +222,19 @@ class GridStore:
                 " WHERE state = 'todo' AND init = ?",
                 (self.owner, now + lease, first[0]),
             )
-        _, target, overrides, seed, has_weights, _ = rows[0]
-        return {
-            "target": target,
-            "overrides": json.loads(overrides),
-            "seed": seed,
-            "has_weights": bool(has_weights),
-            "options": json.loads(definite(self._meta("options"))),
-            "cells": [(row[0], row[5]) for row in rows],
-        }
+        target, overrides, seed, has_weights, *_ = rows[0]
+        stored = options or Options.model_validate_json(definite(self._meta("options")))
+        return CellGroup(
+            target=target,
+            overrides=json.loads(overrides),
+            seed=seed,
+            has_weights=has_weights,
+            options=stored,
+            cells=tuple(
+                GroupCell(key=key, recipe=recipe, unknown=json.loads(unknown))
+                for *_, key, recipe, unknown in rows
+            ),
+        )
 
     def renew(self, lease: float) -> None:
         """Extend every lease of this owner to `lease` seconds from now."""
@@ -240,12 +250,12 @@ class GridStore:
             (self.owner, seconds, key),
         )
 
-    def finish(self, key: str, result: dict[str, Any]) -> bool:
+    def finish(self, key: str, result: CellAnswer) -> bool:
         """Store a result if this owner still holds the cell; return whether it did."""
         done = self._base.execute(
             "UPDATE cells SET state = 'done', result = ?, owner = NULL, lease = NULL,"
             " failure = NULL, message = NULL WHERE key = ? AND state = 'running' AND owner = ?",
-            (_RESULT.encode(result), key, self.owner),
+            (result.model_dump_json(), key, self.owner),
         )
         return done.rowcount == 1
 
@@ -314,6 +324,8 @@ class GridStore:
             for values in found:
                 known = zip(names, read, values, strict=True)
                 row: dict[str, Any] = {n: None if v is None else safe(v) for n, safe, v in known}
+                if row["result"] is not None:
+                    row["result"] = CellAnswer.model_validate(row["result"])
                 rows.append(Row(**row))
                 STORED_CELLS.check(len(rows), self.path)
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:

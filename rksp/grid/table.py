@@ -22,7 +22,8 @@ import yaml
 from rksp.documents.grid import FAILED, Record, RiskMap, RiskRow
 from rksp.documents.verdict import word_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
-from rksp.grid.cell import STATED, model_name, unnamed_settings
+from rksp.grid.cell import model_name, unnamed_settings
+from rksp.grid.group import NUMBERS, CellAnswer
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
@@ -67,8 +68,9 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 
 
 def _record(row: Row, bar: float) -> Record:
-    result, verdict = row.result or {}, _verdict(row, bar)
-    answer = {} if verdict == "cannot tell" else result
+    verdict = _verdict(row, bar)
+    result = row.result or CellAnswer(verdict=verdict)
+    answer = CellAnswer(verdict=verdict) if verdict == "cannot tell" else result
     head = {
         "position": row.position,
         "model": model_name(row.target, row.overrides),
@@ -81,10 +83,10 @@ def _record(row: Row, bar: float) -> Record:
         **row.recipe,
         **unnamed_settings(row.overrides, row.labels),
         **head,
-        **{name: answer.get(name) for name in (*STATED, "lever", "lever_factor")},
+        **{name: getattr(answer, name) for name in (*NUMBERS, "lever", "lever_factor")},
         "verdict": verdict,
-        "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
-        "findings": result.get("findings", []),
+        "reasons": "; ".join(filter(None, result.reasons)),
+        "findings": [finding.model_dump() for finding in result.findings],
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
@@ -95,10 +97,10 @@ def _verdict(row: Row, bar: float) -> str:
     if row.result is None:
         return FAILED if row.state == "failed" else row.state
     result = row.result
-    if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
-        return str(result["verdict"])
-    rate, most = row.recipe.get("learning_rate"), result.get("do_not_exceed")
-    is_risk = result["probability_failed"] >= bar
+    if result.verdict not in ANSWERS or result.probability_failed is None:
+        return result.verdict
+    rate, most = row.recipe.get("learning_rate"), result.do_not_exceed
+    is_risk = result.probability_failed >= bar
     return word_at(rate, math.inf if most is None else most, is_risk=is_risk).value
 
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.ground.model import definite
-from rksp.kernels.wide_output import Unmade, part_of, row_buffer
-from rksp.measure.shown import (
+from rksp.documents.shown import (
     LOGITS_NOT_FINITE,
     AttentionStats,
     BlockStats,
     ForwardStats,
     RouterStats,
 )
+from rksp.ground.model import definite
+from rksp.kernels.wide_output import Unmade, part_of, row_buffer
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
     attention_entropies,
@@ -71,7 +71,6 @@ _ENOUGH = 20  # mean choices per expert; with fewer, an expert may be idle by ch
 
 
 def _chosen(rows: Tensor) -> Tensor:
-    """Return evenly spaced places of rows, at most `_ROWS`."""
     count = min(len(rows), _ROWS)
     return torch.arange(count, device=rows.device) * len(rows) // count
 
@@ -183,7 +182,6 @@ class ForwardWatch:
         return look
 
     def _bounded(self, name: str, low: Tensor, high: Tensor) -> bool:
-        """Note the range of a module's output; return whether it is finite."""
         largest = max(-float(low), float(high))
         if not math.isfinite(largest):
             self.non_finite = self.non_finite or name
@@ -193,7 +191,6 @@ class ForwardWatch:
         return True
 
     def _respond(self, name: str, rows: Tensor, square: float) -> None:
-        """Note the aligned response of a layer, from input rows and its mean squared output."""
         size = math.sqrt(square) if square >= 0 else math.nan
         value = float(rows.float().abs().sum(-1).mean()) / size if size > 0 else 0.0
         if value > 0 and math.isfinite(value):
@@ -230,6 +227,7 @@ class ForwardWatch:
             )
         if not self.aligned:
             missing["aligned_response"] = "no linear layer took part"
+        logs = list(map(math.log, self.aligned.values()))
         return ForwardStats(
             **output,
             blocks=tuple(blocks),
@@ -237,7 +235,7 @@ class ForwardWatch:
             routers=tuple(self.routers),
             activation_absmax=self.absmax if self.absmax_name else None,
             activation_name=self.absmax_name,
-            aligned_response=_geometric_mean(list(self.aligned.values())),
+            aligned_response=math.exp(sum(logs) / len(logs)) if logs else None,
             not_measured=missing,
             non_finite=self.non_finite,
         )
@@ -267,10 +265,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _geometric_mean(values: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
 def _output_stats(
     logits: Tensor | None,
     labels: Tensor | None,
@@ -278,7 +272,6 @@ def _output_stats(
     missing: dict[str, str],
     unread: Sequence[_Unread] = (),
 ) -> dict[str, float | None]:
-    """Return what `ForwardStats` says of the output, in one read of the logits."""
     result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "copied"))
     if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
         missing["loss"] = missing["logit_std"] = "the model returns no logits"
@@ -320,7 +313,6 @@ def _output_stats(
 
 
 def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Cut rows in pieces of `_CHUNK`, each with its place."""
     start = 0
     for rows in whole:
         for part in torch.split(rows, _CHUNK):
@@ -329,7 +321,6 @@ def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
 
 
 def _own_tokens(flat: Tensor, tokens: Tensor | None) -> Tensor | None:
-    """Return the input token of each row; None where rows have none, or no logit of it."""
     if tokens is None or tokens.is_floating_point() or tokens.numel() != len(flat):
         return None
     own = tokens.flatten().to(flat.device)

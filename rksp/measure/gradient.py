@@ -10,10 +10,10 @@ from torch.autograd import backward
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, logits_of, run_pass
+from rksp.documents.shown import GradientProfile, profile_of_gradient
 from rksp.ground.allocator import freed_memory_returned, return_freed_memory
 from rksp.ground.model import Progress, definite
 from rksp.kernels.cross_entropy import cross_entropy
-from rksp.measure.shown import GradientProfile, profile_of_gradient
 from rksp.models.as_found import evaluating
 from rksp.models.streaming.gradients import GradientSize, size_of, taping
 from rksp.models.streaming.stream import Stream

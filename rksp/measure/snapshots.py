@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
+from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
+from rksp.measure.collected import Collected
 from rksp.measure.forward import ForwardWatch, block_stats
-from rksp.measure.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph
+from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.anatomy.placement import read_placement
 from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.configuration import refusals
@@ -126,14 +128,12 @@ def collect(
         states=reader.states,
         forward=forward,
         forward_passes=1 + 1 / count,
-        notes=_notes(chains),
+        notes=_notes(chains) if chains else (_judged_as(model),),
         placement=read_placement(graph, chains),
     )
 
 
 class _Reader:
-    """The hooks on the blocks of all chains, and their results."""
-
     def __init__(
         self,
         consume: Callable[[LayerTransition], None],
@@ -169,9 +169,8 @@ class _Reader:
         self._open.append((self.watch.block, _pick(chain, tensor, rows), rows))
 
     def _after(
-        self, chain: Chain, offset: int, block: Any, args: Any, kwargs: Any, output: Any
+        self, chain: Chain, offset: int, block: object, args: object, kwargs: object, output: object
     ) -> None:
-        """Hand over the transition of a block."""
         layer, x, rows = self._open.pop()
         y = _pick(chain, definite(chain.read_output(output)), rows)
         self.states, self.width = x.shape
@@ -194,7 +193,6 @@ def _pick(chain: Chain, tensor: Tensor, rows: Tensor | None) -> Tensor:
 def _choose(
     chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None
 ) -> Tensor | None:
-    """Return the rows of the flattened states to keep; None for all."""
     lead, length = chain.states(tensor).shape[:2]
     rows = None
     if mask is not None and not bool(mask.bool().all()):
@@ -238,8 +236,16 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _judged_as(model: nn.Module) -> str:
+    width, depth = equivalent_shape(model)
+    return (
+        f"Without a chain of blocks the model is judged as a transformer of width {width} and "
+        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
+    )
+
+
 def _forward_stats(
-    watch: ForwardWatch, blocks: list[BlockStats], output: Any, batch: Batch
+    watch: ForwardWatch, blocks: list[BlockStats], output: object, batch: Batch
 ) -> ForwardStats:
     """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
@@ -257,13 +263,12 @@ def _forward_stats(
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
 
 
-def _tokens(inputs: Any) -> Tensor | None:
-    """Return the tokens of a batch `[batch, length]`; None where something else goes in."""
+def _tokens(inputs: object) -> Tensor | None:
     tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
 
-def _logits(output: Any) -> Tensor | None:
+def _logits(output: object) -> Tensor | None:
     for name in ("logits", "prediction_logits"):
         found = getattr(output, name, None)
         if isinstance(found, Tensor):
@@ -326,7 +331,6 @@ def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] 
 
 
 def _lacking(model: nn.Module, given: Mapping[str, object]) -> list[str]:
-    """Return the names of what a model must be shown and is not."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters
     lacking = [
@@ -342,7 +346,6 @@ def _lacking(model: nn.Module, given: Mapping[str, object]) -> list[str]:
 
 
 def _judged(model: nn.Module, batch: Batch, failures: Sequence[BaseException]) -> Pass:
-    """Run a batch that brings its own loss."""
     try:
         return definite(batch.objective)(model, batch)
     except Exception as error:  # code of the user, which may raise anything

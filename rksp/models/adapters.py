@@ -159,7 +159,6 @@ def weights_show(model: nn.Module, config: object | None) -> Start:
 
 
 def _gain(module: nn.Module) -> torch.Tensor | None:
-    """Return the gains of a norm."""
     weight = getattr(module, "weight", None)
     if "norm" not in type(module).__name__.lower() or not isinstance(weight, nn.Parameter):
         return None

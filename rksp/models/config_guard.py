@@ -97,8 +97,7 @@ def acts(name: str) -> bool:
     return name in _DROPPED or name.startswith("_") or _KERNEL.match(name) is not None
 
 
-def _clean(value: Any, prefix: str, dropped: list[str], depth: int) -> Any:
-    """Return a value without settings that act, whose dotted names go to `dropped`."""
+def _clean(value: object, prefix: str, dropped: list[str], depth: int) -> Any:
     if not isinstance(value, dict | list):
         return value
     if depth > _DEEPEST:
@@ -138,7 +137,6 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
 
 
 def _range(key: str) -> tuple[float, float, str]:
-    """Return the least and the most that a setting may be, and both in words; "" if anything."""
     if key in _ABOVE_ZERO:
         return math.ulp(0.0), math.inf, "above 0"
     if key in _NOT_NEGATIVE:
@@ -150,7 +148,6 @@ def _range(key: str) -> tuple[float, float, str]:
 
 
 def _check_patches(settings: Mapping[str, object], prefix: str) -> None:
-    """Refuse an image that is cut into more patches than any model takes."""
     image, patch = (_side(settings.get(name)) for name in ("image_size", "patch_size"))
     if image is None or patch is None:
         return
@@ -162,7 +159,6 @@ def _check_patches(settings: Mapping[str, object], prefix: str) -> None:
 
 
 def _side(value: object) -> float | None:
-    """Return the longest side in a size of an image or a patch; None if it is not a size."""
     sides = value if isinstance(value, list) else [value]
     numbers = [s for s in sides if isinstance(s, int | float) and not isinstance(s, bool)]
     return max(numbers, default=None)

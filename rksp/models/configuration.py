@@ -164,7 +164,6 @@ def declared_config(
 def _merged(
     config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
-    """Apply overrides to the settings that a configuration was made of."""
     merged = settable(config).merged(settings, overrides)
     check_sizes(merged)
     return merged
@@ -178,13 +177,13 @@ def settable(config: Any) -> ModelSettings:
     return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
-def dropout_notes(config: Any, overrides: Mapping[str, Any]) -> list[str]:
+def dropout_notes(config: object, overrides: Mapping[str, object]) -> list[str]:
     """Say which settings `--set dropout` changes in a type that has several or names it else."""
     names = settable(config).dropouts if "dropout" in overrides else ()
     return [f"dropout sets {', '.join(names)}."] if names else []
 
 
-def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[str]:
+def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
     """Explain `--set num_hidden_layers` for a model whose encoder and decoder have own depths.
 
     Raises:
@@ -213,7 +212,7 @@ def _from_dict(kind: Any, settings: Mapping[str, Any]) -> Any:
         return kind.from_dict(copy.deepcopy(dict(settings)))
 
 
-def overlay(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
     """Merge nested changes into settings."""
     result = dict(settings)
     for key, value in changes.items():
@@ -264,7 +263,7 @@ def refusals() -> tuple[type[Exception], ...]:
     return (*_REFUSALS, strict) if strict else _REFUSALS
 
 
-def refused(target: str, error: BaseException, config: Any = None) -> InputError:
+def refused(target: str, error: BaseException, config: object = None) -> InputError:
     """Make one sentence from an error of transformers; a configuration may show what would work."""
     said = _STRICT.sub("", summary(error, 300))
     if isinstance(error, ImportError) and (library := _LIBRARY.search(said)):
@@ -277,7 +276,7 @@ def refused(target: str, error: BaseException, config: Any = None) -> InputError
     )
 
 
-def working_heads(config: Any) -> str:
+def working_heads(config: object) -> str:
     """Advise the nearest lower number of heads that divides the width; empty if all is well."""
     config = setting(config, "text_config") or config
     if setting(config, "head_dim") is not None:  # the width of a head is a setting of its own
@@ -312,12 +311,12 @@ class ModelSettings:
         known: Value by name, complete with its defaults, nested.
         renamed: Other name → name that the model type accepts too: `hidden_size` for GPT-2's
             `n_embd`.
-        has_weights: The target has stored weights, which fit its own settings only.
+        is_stored: The target has stored weights, which fit its own settings only.
     """
 
     known: Mapping[str, Any]
     renamed: Mapping[str, str] = field(default_factory=dict)
-    has_weights: bool = False
+    is_stored: bool = False
 
     def __contains__(self, name: str) -> bool:
         is_group = name == "dropout" and bool(self.dropouts)
@@ -392,7 +391,7 @@ class ModelSettings:
             target[last] = value
         return result
 
-    def _spread(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    def _spread(self, overrides: Mapping[str, object]) -> dict[str, Any]:
         """Replace `dropout` by what it means; a setting that is given by its own name stays."""
         if "dropout" not in overrides or not self.dropouts:
             return dict(overrides)
@@ -400,7 +399,7 @@ class ModelSettings:
         return dict.fromkeys(self.dropouts, overrides["dropout"]) | rest
 
 
-def _follow_depth(target: dict[str, Any], old: Any, new: int) -> None:
+def _follow_depth(target: dict[str, Any], old: object, new: int) -> None:
     for key, value in list(target.items()):
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
@@ -410,7 +409,7 @@ def _follow_depth(target: dict[str, Any], old: Any, new: int) -> None:
             target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
 
 
-def is_by_layer(value: Any) -> bool:
+def is_by_layer(value: object) -> bool:
     """Tell whether a setting is a table by layer index."""
     return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
@@ -428,7 +427,7 @@ def resized(per_layer: list[Any], depth: int) -> list[Any]:
     return result
 
 
-def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+def _dotted(settings: Mapping[str, object], prefix: str = "") -> Iterable[str]:
     for key, value in settings.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -102,7 +102,6 @@ class Declared:
         return _number(self.get(*names))
 
     def _size(self, *names: str) -> int | None:
-        """Return the first positive whole number of these settings, those of the part first."""
         blocks = [setting(self.part, name) for name in _BLOCKS]
         for part in (self.part, self.config, *blocks):
             for name in names:
@@ -360,7 +359,6 @@ class Declared:
         return 2 * width * size * (heads + keys)
 
     def _expert(self, width: float) -> tuple[float, float]:
-        """Return the parameters of a layer's shared experts, and of one expert."""
         inner = self._size("moe_intermediate_size", "expert_ffn_hidden_size") or (
             self.inner or 4 * width
         )
@@ -384,7 +382,6 @@ def setting(config: object, name: str) -> object | None:
 
 
 def _by_all_names(row: TypeRow) -> dict[str, object]:
-    """Return a type's default settings under all their names."""
     others = {alias: row.settings.get(name) for alias, name in row.aliases.items()}
     return {**others, **row.settings}
 
@@ -395,7 +392,6 @@ def _first(parts: tuple[object, ...], names: tuple[str, ...]) -> object | None:
 
 
 def _sides(value: object) -> tuple[int, int] | None:
-    """Return height and width of what one number or a pair declares."""
     pair = [value, value] if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         return None

@@ -54,7 +54,7 @@ _WHOLE = "The model cannot run on a part of the batch, cut along dimension 0: it
 
 def module_source(
     model: nn.Module,
-    batch: Any = None,
+    batch: object = None,
     loss: Loss | None = None,
     *,
     target: str | None = None,
@@ -171,7 +171,7 @@ def factory_source(
     return made(seed)
 
 
-def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
+def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
     """Make a batch from the user's batch, on the model's device.
 
     Raises:
@@ -188,7 +188,7 @@ def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
     return batch
 
 
-def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
+def one_batch(model: nn.Module, given: object, objective: Objective) -> Batch:
     """Make a batch as the model takes it from one of the user's, on the model's device."""
     device = next(model.parameters()).device
     given = mapped(
@@ -200,7 +200,6 @@ def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
 
 
 def _as_tensors(given: Any) -> Any:
-    """Return a batch of tensors: the first of a loader, and arrays of numpy as tensors."""
     if isinstance(given, DataLoader):
         with torch.random.fork_rng(devices=[]):
             return _as_tensors(next(iter(given)))
@@ -214,7 +213,6 @@ def _as_tensors(given: Any) -> Any:
 
 
 def _can_be_cut(model: nn.Module, batch: Batch) -> bool:
-    """Tell whether a model that runs on a batch also runs on its first example."""
     with left_as_found(model), evaluating(model), torch.no_grad():
         return _runs(model, batch.rows(0, 1)) or not _runs(model, batch)
 
@@ -228,7 +226,6 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
 
 
 def _shown_by(model: nn.Module) -> dict[str, Any]:
-    """Return the fields of the recipe that a module shows, by name."""
     shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
     optimizer = own_optimizer(model) if is_lightning(model) else None
     if optimizer is not None:
@@ -239,7 +236,6 @@ def _shown_by(model: nn.Module) -> dict[str, Any]:
 
 
 def _sizes_of(batch: Batch) -> dict[str, Any]:
-    """Return the fields of the recipe that a batch shows, by name."""
     tokens = tokens_of(batch.inputs)
     length = {} if tokens is None else {"sequence_length": max(2, tokens.shape[1])}
     return {"batch_size": batch.count} | length
@@ -256,7 +252,7 @@ def given_probe(batch: Batch) -> Probe:
     )
 
 
-def _unpacked(target: str, result: Any) -> tuple[nn.Module, Any, Loss | None]:
+def _unpacked(target: str, result: object) -> tuple[nn.Module, Any, Loss | None]:
     parts = result if isinstance(result, tuple) else (result,)
     model, batch, loss = (*parts[:3], None, None, None)[:3]
     if isinstance(model, nn.Module) and len(parts) <= 3:
@@ -302,7 +298,6 @@ def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
 
 
 def _task(known: Any | None) -> Task:
-    """Return the task of a model of Hugging Face; without one, it is another."""
     if known is None:
         return "other"
     config, name = known.config, type(known).__name__
@@ -351,7 +346,7 @@ class GivenLoss:
             loss = _by_data(main, batch) if own is None else own
         return Pass(output=main, loss=loss, logits=logits)
 
-    def _named(self, output: Any, batch: Batch) -> Tensor:
+    def _named(self, output: object, batch: Batch) -> Tensor:
         judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
         try:
             loss = definite(self.loss)(output, judged_by)
@@ -387,7 +382,7 @@ def own_optimizer(model: Any) -> Any | None:
     return found if isinstance(found, torch.optim.Optimizer) else None
 
 
-def main_output(output: Any) -> Tensor | None:
+def main_output(output: object) -> Tensor | None:
     """Return the logits, or else the first floating tensor that is not a scalar."""
     found = output.get("logits") if isinstance(output, Mapping) else None
     found = getattr(output, "logits", None) if found is None else found
@@ -434,13 +429,11 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     return first, given[-1] if isinstance(given[-1], Tensor) else None
 
 
-def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> bool:
-    """Tell whether a `forward` takes a dict's entries by name, and not the dict as a whole."""
+def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> bool:
     return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
-def _own_loss(output: Any) -> Tensor | None:
-    """Return the loss that the model returned: `.loss`, `["loss"]`, or a scalar of a tuple."""
+def _own_loss(output: object) -> Tensor | None:
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None and isinstance(output, tuple | list):
         scalars = (t for t in output if isinstance(t, Tensor) and t.is_floating_point())
@@ -449,7 +442,6 @@ def _own_loss(output: Any) -> Tensor | None:
 
 
 def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
-    """Compute the loss from the target, or from the next token."""
     if output is None:
         raise InputError(f"The model returns no floating tensor to compute a loss from; {_HOW}.")
     target = batch.labels
@@ -518,7 +510,7 @@ def _training_step(model: Any, batch: Batch) -> Pass:
         raise InputError(f"{type(model).__name__} optimizes manually in its training_step; {_HOW}.")
     seen: list[Tensor] = []
 
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
+    def keep(module: nn.Module, args: object, output: object) -> None:
         found = main_output(output)
         if found is not None:
             seen.append(found)
@@ -541,7 +533,7 @@ def _training_step(model: Any, batch: Batch) -> Pass:
     return Pass(output=output, loss=_scalar(loss, "The training_step"), logits=logits)
 
 
-def _scalar(loss: Any, what: str) -> Tensor:
+def _scalar(loss: object, what: str) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
         raise InputError(

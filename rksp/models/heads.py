@@ -91,7 +91,7 @@ def choose(
     heads: Heads,
     task: Task | None = None,
     *,
-    has_weights: bool = False,
+    is_stored: bool = False,
 ) -> Choice:
     """Choose a class: the configuration's own architecture, else by `_TABLES`, else the base.
 
@@ -101,7 +101,7 @@ def choose(
         architectures: The configuration's own list, of which only known names count.
         heads: Says which classes a model type has.
         task: The task that the user asks for; the model type must have it.
-        has_weights: Whether trained weights come with it, all of which the class must take.
+        is_stored: Whether trained weights come with it, all of which the class must take.
 
     Returns:
         The class with its notes.
@@ -127,7 +127,7 @@ def choose(
             chosen = known[0]
     head = None if chosen == "text-classification" else other_head(architectures)
     if chosen is not None and task is None and head is not None:
-        if has_weights:
+        if is_stored:
             notes = (f"Only the model below {head} is scored: rksp has no task for that head.",)
             return _chosen(heads, _BASE, config, "other", notes)
         notes = (f"{head} is scored with a head for {chosen}: rksp has no task for its own head.",)
@@ -174,7 +174,6 @@ def other_head(architectures: object) -> str | None:
 
 
 def _text_tower(config: object) -> object | None:
-    """Return the text part of a configuration that also has an image or audio part."""
     others = ("vision_config", "audio_config")
     has_other = any(getattr(config, name, None) is not None for name in others)
     return getattr(config, "text_config", None) if has_other else None
@@ -195,7 +194,6 @@ def _of_two_towers(
 
 
 def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether the configuration is of a model without a head, such as `BertModel`."""
     classes = own.get(_BASE, ())
     return (
         isinstance(architectures, list)

@@ -54,7 +54,6 @@ _NOT_HERE = (
 
 
 def _why(error: Exception) -> tuple[str, str]:
-    """Return why the Hub did not give a model, and what to do."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     name = type(error).__name__
     if status == 403 or name == "GatedRepoError":
@@ -254,7 +253,6 @@ def _of_folder(folder: Path, with_code: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _read_weights(folder: Path, signature: Signature) -> tuple[Path, ...]:
-    """Return the weights that a model of this folder is loaded from; all of them if damaged."""
     from rksp.models.checkpoint import find_weights  # torch
 
     try:
@@ -378,7 +376,6 @@ def nearest_published(name: str) -> str:
 
 
 def _row(words: str) -> Published | None:
-    """Return the first row that holds these words among its ids."""
     text, small = _text()
     at = small.find(words.lower())
     if at < 0:

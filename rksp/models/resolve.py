@@ -67,7 +67,7 @@ _NOT_SHAPE = ("model_type", "architectures", "transformers_version", "id2label",
 def resolve(
     target: str,
     *,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
@@ -179,7 +179,6 @@ def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -
 
 
 def _from_published(known: Published, request: Request) -> ModelSource:
-    """Make the source of a published configuration, whose trained weights are not at hand."""
     source = _from_settings(request, "hub", copy.deepcopy(known.settings))
     notes = (known.note(request.target), *source.notes)
     source = replace(source, shape_from=known.origin, notes=notes)
@@ -188,7 +187,6 @@ def _from_published(known: Published, request: Request) -> ModelSource:
 
 
 def _start(target: str, kind: Kind, folder: Path | None) -> Start:
-    """Return what a target holds by itself."""
     if folder is not None:
         return Start(kind="stored", because="its folder holds weights")
     if kind != "model_type":
@@ -296,7 +294,7 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
     return replace(
         found,
         known={k: v for k, v in found.known.items() if k not in _NOT_SHAPE and not acts(k)},
-        has_weights=folder is not None and any(folder.glob("*.safetensors")),
+        is_stored=folder is not None and any(folder.glob("*.safetensors")),
     )
 
 
@@ -321,7 +319,6 @@ def stored_settings(
 
 
 def _config_file(path: Path) -> tuple[Path, Path | None]:
-    """Return the configuration that a path means, and the folder that may hold its weights."""
     if path.suffix == ".safetensors":
         path = path.parent
     return (path / "config.json", path) if path.is_dir() else (path, None)
@@ -389,7 +386,7 @@ def _from_settings(
     architectures, whole = settings.get("architectures"), replace(request, counts=True)
     counted = partial(_from_settings, whole, kind, settings, folder=folder, remote=remote)
     is_fresh = folder is not None and task is not None and has_fresh_head(task, architectures)
-    choices = partial(choose, target, config, architectures, has_weights=folder is not None)
+    choices = partial(choose, target, config, architectures, is_stored=folder is not None)
     if isinstance(config, TableConfig):
         chosen = choices(heads=_heads, task=task)
         makers: tuple[Maker, Maker] = (
@@ -431,7 +428,6 @@ def _from_settings(
 def _configured(
     request: Request, settings: dict[str, Any], remote: Path | None, needs_code: bool
 ) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return the configuration, its settings, and notes for the user, a sentence each."""
     target, overrides = request.target, request.overrides
     if remote is not None:
         note = "Code that came with the model was run (--trust-remote-code)."
@@ -445,7 +441,7 @@ def _configured(
     return config, settings, notes + dropout_notes(config, overrides)
 
 
-def _divides_by_default(settings: Mapping[str, Any]) -> bool:
+def _divides_by_default(settings: Mapping[str, object]) -> bool:
     """Tell whether the heads of a type divide its width; some types have another width inside."""
     usual = declared_config({"model_type": settings["model_type"]}, {})
     return usual is not None and not working_heads(usual)
@@ -457,8 +453,6 @@ Maker = Callable[[], "nn.Module"]
 def _makers(
     chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
 ) -> tuple[Maker, Maker]:
-    """Return two builders of the model: with its weights, if it has a folder, and without."""
-
     def construct() -> nn.Module:
         return make(chosen) if folder is None else _load(chosen, folder, is_fresh)
 
@@ -473,7 +467,7 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
     return {} if row is None else row.heads
 
 
-def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> nn.Module:
+def _skeleton(target: str, construct: Callable[[], nn.Module], config: object) -> nn.Module:
     """Build the model on the meta device; `target` and `config` are for messages.
 
     Raises:
@@ -534,7 +528,7 @@ def _from_factory(request: Request) -> ModelSource:
     )
 
 
-def shown_of_images(config: Any, task: str) -> dict[str, int | None]:
+def shown_of_images(config: object, task: str) -> dict[str, int | None]:
     """Return what the configuration of an image classifier shows, as `ModelSource.shown`.
 
     Its patches are the tokens of a sequence. Without them, and without a stream of declared width

@@ -76,7 +76,7 @@ _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_
 
 
 def shrunk(
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     sizes: Mapping[str, int] = SIZES,
     *,
     depth: int = 4,

@@ -78,7 +78,6 @@ class Common:
 
 @cache
 def _lines() -> dict[str, str]:
-    """Return each row's unparsed JSON by model type; the common part is under ""."""
     text = files("rksp.models").joinpath(FILE).read_text("utf-8")
     return dict(line.split("\t", 1) for line in text.splitlines())
 
@@ -135,7 +134,7 @@ class TableConfig:
     """
 
     def __init__(
-        self, settings: dict[str, Any], row: TypeRow, attributes: Mapping[str, Any]
+        self, settings: dict[str, Any], row: TypeRow, attributes: Mapping[str, object]
     ) -> None:
         self._settings, self._row, self._attributes = settings, row, attributes
 
@@ -153,7 +152,7 @@ class TableConfig:
                 return values[name]
         raise AttributeError(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
@@ -170,7 +169,7 @@ class TableConfig:
         return {k: v for k, v in self.to_dict().items() if k != "transformers_version"}
 
 
-def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> TableConfig | None:
+def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> TableConfig | None:
     """Read settings with the table; None where it cannot vouch for the result.
 
     Args:
@@ -221,13 +220,13 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
     return TableConfig(state, row, attributes)
 
 
-def has_parts(settings: Mapping[str, Any]) -> bool:
+def has_parts(settings: Mapping[str, object]) -> bool:
     """Tell whether the table says that this type has configurations in it."""
     row = type_row(str(settings.get("model_type")))
     return row is not None and bool(row.parts)
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     """Tell whether two values are the same to the last type: 150000 is not 150000.0."""
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return value.keys() == default.keys() and all(_same(value[k], default[k]) for k in value)
@@ -236,7 +235,7 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and value == default
 
 
-def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
+def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
     """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
         is_part = isinstance(value, Mapping) and name.endswith("config")
@@ -251,8 +250,7 @@ def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
     return _is_usual(name, value, default) or (name in row.lists and _is_list(value))
 
 
-def _is_usual(name: str, value: Any, default: Any) -> bool:
-    """Tell whether a value is one that every type stores as it is."""
+def _is_usual(name: str, value: object, default: object) -> bool:
     if name.endswith("_token_id"):
         return value is None or _is_list(value) or (_is_int(value) and value >= 0)
     if isinstance(value, bool) or isinstance(default, bool):
@@ -268,11 +266,13 @@ def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)
 
 
-def rope_parameters(default: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+def rope_parameters(
+    default: Mapping[str, object], given: Mapping[str, object]
+) -> dict[str, Any] | None:
     """Return the settings of rotary positions as the one setting that transformers makes of them.
 
     Args:
@@ -322,7 +322,6 @@ def _whole(value: float) -> float:
 
 
 def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
-    """Tell whether a given value may stand in the place of a computed one."""
     if row.rules[name][0] == "cycle":
         return given == computed
     return _is_int(given) and given > 0 and name not in row.unsure
@@ -338,8 +337,7 @@ def _part(default: Any, given: Any, *, is_fixed: bool) -> TableConfig | None:
     return table_config({**settings, "model_type": kind})
 
 
-def _divides(row: TypeRow, state: Mapping[str, Any]) -> bool:
-    """Tell whether every width that its heads divide by default is still divided by them."""
+def _divides(row: TypeRow, state: Mapping[str, object]) -> bool:
     for width in WIDTHS:
         for heads in HEADS:
             sizes: list[Any] = [

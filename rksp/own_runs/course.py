@@ -13,8 +13,9 @@ from enum import StrEnum
 
 import numpy as np
 
-_FEWEST = 4  # records from which a course can be told
+_FEWEST = 3  # records from which a course can be told
 _ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
+_ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
 _NOISE = 3.0  # times the 90 % deviation from the smoothed curve
@@ -24,6 +25,9 @@ _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
+_HABIT = 5.0  # times what the run strayed before: a rise that is no habit of it
+_SEEN = 8  # records from which a habit is known
+_MOST_SEEN = 200  # records of a curve that its habit is taken from
 _SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
 _JUMP = 2.0  # times its usual size: a gradient norm that moved
 
@@ -98,6 +102,11 @@ class _Facts:
         return float(self.smooth[self.lowest])
 
     @property
+    def spread(self) -> float:
+        """Standard deviation from the smoothed curve."""
+        return float((self.values - self.smooth).std())
+
+    @property
     def learned(self) -> float:
         return float(max(self.values[0], np.median(self.values[:3])) - self.level)
 
@@ -109,6 +118,7 @@ def course(
     grad_norm: np.ndarray | None = None,
     held_out: tuple[np.ndarray, np.ndarray] | None = None,
     is_gain: bool = False,
+    is_opposed: bool = False,
 ) -> Course:
     """Say what became of a run.
 
@@ -118,6 +128,8 @@ def course(
         grad_norm: Norm of the gradient at the same records, NaN where none was logged.
         held_out: Steps and values of the loss on held-out data, `[evaluations]` each.
         is_gain: More is better: a reward.
+        is_opposed: Its height says nothing, as that of a policy's loss or of two networks that play
+            against each other; only values that are no numbers count.
     """
     steps, loss = np.asarray(steps, np.float64), np.asarray(loss, np.float64)
     norm = None if grad_norm is None else np.asarray(grad_norm, np.float64)
@@ -145,11 +157,11 @@ def course(
         return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
     if len(facts.values) < _FEWEST:
         return told
-    fate, onset = _fate(facts, is_gain=is_gain)
+    fate, onset = (Fate.FINE, 0) if is_opposed else _fate(facts, is_gain=is_gain)
     if fate.is_failure:
         at = int(np.flatnonzero(known)[onset])
         return _failed(replace(told, fate=fate), steps, norm, at)
-    worse = None if held_out is None or is_gain else _overfit(facts, *held_out)
+    worse = None if held_out is None or is_gain or is_opposed else _overfit(facts, *held_out)
     return replace(told, fate=fate) if worse is None else worse
 
 
@@ -158,8 +170,9 @@ def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
     lost: np.ndarray = ~np.isfinite(loss)
     later = np.flatnonzero(loss != 0.0)
     zeros = np.arange(len(loss)) > (later[-1] if len(later) else -1)
-    fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * np.nanmax(np.abs(loss[later]))
-    if zeros.sum() >= 2 and (fell_at_once or not len(later)):
+    sizes = np.abs(loss[np.isfinite(loss)])
+    fell_at_once = len(later) > 0 and abs(loss[later[-1]]) > 0.05 * sizes.max(initial=0.0)
+    if zeros.sum() >= 2 and fell_at_once:
         lost |= zeros
     if norm is not None and len(norm) == len(loss):
         lost |= zeros & ~np.isfinite(norm)
@@ -202,31 +215,66 @@ def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
     return np.concatenate([np.array(first), middle, np.array(last)])
 
 
+def _wander(facts: _Facts) -> float:
+    """Return how far the smoothed curve strays from one that only falls to its lowest point.
+
+    What strays as far again at the end is noise with a memory, or the run's restarts. Where too
+    little lies before the lowest point, the curve behind it tells, against one that only rises.
+    """
+    for part in (facts.smooth[: facts.lowest + 1], facts.smooth[facts.lowest :][::-1]):
+        if len(part) >= _SEEN:
+            seen = part[:: -(-len(part) // _MOST_SEEN)]
+            return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
+    return 0.0
+
+
+def _falling(values: np.ndarray) -> np.ndarray:
+    """Return the closest curve that never rises, `[records]`, by the min-max formula."""
+    size = len(values)
+    summed = np.concatenate([[0.0], np.cumsum(values)])
+    first, last = np.arange(size)[:, None], np.arange(size)[None, :]
+    means = (summed[last + 1] - summed[first]) / np.maximum(last - first + 1, 1)
+    means = np.where(last >= first, means, -np.inf)
+    highest = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
+    highest = np.where(last >= first, highest, np.inf)
+    found: np.ndarray = np.minimum.accumulate(highest, axis=0).diagonal()
+    return found
+
+
 def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     """Judge the curve of the loss, lower is better; return the record of the onset too."""
     rise, first = facts.ended - facts.level, facts.values[0]
     is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
-    is_clear = is_over and rise > _NOISE * facts.wobble
-    if is_gain:
-        has_fallen = is_clear and rise > _FELL * facts.learned
+    usual = max(_NOISE * facts.wobble, _HABIT * _wander(facts))
+    has_learned = facts.learned > usual
+    is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
+    if is_gain:  # most rewards of a record are alike, and few lie far off
+        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
+        if has_fallen and len(facts.values) < _SEEN:
+            return Fate.UNTOLD, 0
         return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
     quarter = facts.values[-max(2, len(facts.values) // 4) :]
-    if (quarter > first).all() and facts.ended - first > 0.5 * abs(first):
+    far = min(max(0.5 * abs(first), facts.noise), abs(first))
+    if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
     if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
     third = facts.values[-max(3, len(facts.values) // 3) :]
-    top = max(first, facts.level + facts.learned) + _NOISE * facts.noise
+    top = max(first, facts.level + facts.learned) + max(_NOISE * facts.noise, usual)
     if (third > top).mean() > _WILD:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
-    return (Fate.SPIKE_RECOVERED if (above[3:] > limit).any() else Fate.FINE), 0
+    if (above[3:] > limit).any():
+        return Fate.SPIKE_RECOVERED, 0
+    has_risen = facts.ended - first > max(facts.noise, _ROSE_A_LITTLE * abs(first))
+    may_rise = is_over and rise > 0.5 * facts.learned and len(facts.values) < _SEEN
+    return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
 
 
 def _is_flat(facts: _Facts) -> bool:

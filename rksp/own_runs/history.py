@@ -210,7 +210,6 @@ def _with_heads(overrides: Mapping[str, object], usual: object) -> Mapping[str, 
 def _ladder(
     members: Sequence[PastRun], asked: Recipe, model_of: Callable[[PastRun], _Model]
 ) -> PastLadder:
-    """Label runs alike in all but the rate, and say what can be learned from them."""
     runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
     planned = _planned(runs)
     recipe = _recipe(runs[0], asked, planned)
@@ -266,7 +265,6 @@ def _planned(runs: Sequence[PastRun]) -> int | None:
 
 
 def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
-    """Return what the runs share; what they do not say is the recipe's in question."""
     fields = asked.model_dump(exclude={"learning_rate"}) | dict(run.fields)
     if planned is not None:
         fields["max_steps"] = planned
@@ -323,7 +321,6 @@ def _doubt_of(ladders: Sequence[PastLadder]) -> str:
 
 
 def _name_of(run: PastRun, recipe: Recipe, family: str) -> str:
-    """Name a ladder by its model, its optimizer and what its runs state."""
     model = run.target or family
     if run.shape is not None:
         model = f"{run.shape.family} {run.shape.width}x{run.shape.depth}"

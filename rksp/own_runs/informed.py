@@ -263,7 +263,6 @@ class InformedTuning:
 
 
 def _shared(one: FineTuningInputs, other: FineTuningInputs) -> Level:
-    """Return the most that two runs have in common."""
     if one == other:
         return "ladder"
     if one.trained != other.trained or one.family != other.family:

@@ -296,7 +296,6 @@ def _is_argument(name: str) -> bool:
 
 
 def _rate_of(raw: RawRun, fields: Mapping[str, object]) -> float | None:
-    """Return the peak rate: what was set, else the highest that was logged."""
     said = number_of(fields.get("learning_rate"))
     if said is not None:
         return said
@@ -307,7 +306,6 @@ def _rate_of(raw: RawRun, fields: Mapping[str, object]) -> float | None:
 
 
 def _curve(raw: RawRun, name: str) -> Curve | None:
-    """Return the curve of a metric in nats; None where nothing was logged."""
     found = raw.curves.get(name)
     if found is None or not len(found.values):
         return None

@@ -295,7 +295,6 @@ def final_loss(loss: Curve | None, planned: int | None) -> float:
 
 
 def _by_policy(runs: Sequence[Trained], entropy: float | None) -> list[Judged]:
-    """Label whole runs by the policy of the lab."""
     if not runs:
         return []
     is_dense = all(

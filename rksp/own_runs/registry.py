@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers import logs
+from rksp.own_runs.readers import binary, logs
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
 READERS: tuple[RunReader, ...] = (
-    *(logs.WANDB, logs.TENSORBOARD, logs.TRAINER_STATE),
-    *(logs.JSON, logs.TABLES, logs.TEXT_LOGS),
+    *(binary.WANDB, binary.TENSORBOARD),
+    *(logs.DOCUMENTS, logs.TABLES, logs.TEXT),
 )
 _TITLES = (
     "text logs, CSV, JSON Lines, JSON, Parquet, TensorBoard, W&B, what trainers and rksp record"
@@ -22,7 +24,7 @@ _TITLES = (
 
 
 def read_raw_runs(paths: Sequence[Path]) -> list[RawRun]:
-    """Read every run in files and folders.
+    """Read every run in files and folders; names that files share get their folders in front.
 
     Raises:
         InputError: A path does not exist, a named file is of no format that is read, a folder holds
@@ -38,7 +40,11 @@ def read_raw_runs(paths: Sequence[Path]) -> list[RawRun]:
             raise InputError(
                 f"{path} holds nothing in a format of runs that rksp reads: {_TITLES}."
             )
-    return found
+    files = Counter(name for name, _ in {(run.name, run.file) for run in found})
+    return [
+        replace(run, name=f"{run.file.parent.name}/{run.name}") if files[run.name] > 1 else run
+        for run in found
+    ]
 
 
 def _runs_of(path: Path) -> Iterator[RawRun]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from rksp.assessment.fine_tuning import beyond_tuning
 from rksp.assessment.risk import beyond as beyond_edge
-from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import HistoryReport, PastLadderReport, PastRunReport, ScorecardReport
@@ -22,6 +21,7 @@ from rksp.own_runs.history import History, PastLadder, read_history
 from rksp.own_runs.informed import Estimate, InformedModel
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
 from rksp.recipe import Recipe
+from rksp.recipe.coverage import uncovered, untuned
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others
@@ -51,8 +51,12 @@ def learn(
     )
 
 
-def history_report(history: History, model: EdgeModel) -> HistoryReport:
-    """Return every run with its label, what the model says of it, and what contradicts what."""
+def history_report(history: History, model: EdgeModel | None = None) -> HistoryReport:
+    """Return every run with its label, what the model says of it, and what contradicts what.
+
+    The model is the shipped one where none is given.
+    """
+    model = model or load_edge_model()
     others = _said_by_others(history, model)
     return HistoryReport(
         ladders=[
@@ -65,8 +69,9 @@ def history_report(history: History, model: EdgeModel) -> HistoryReport:
     )
 
 
-def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
+def scorecard(history: History, model: EdgeModel | None = None) -> ScorecardReport | None:
     """Return how well the model would have predicted the runs; None if none can be judged."""
+    model = model or load_edge_model()
     seen = [x.observed for x in history.ladders if x.observed is not None and not _untold(x, model)]
     said, failed = _runs_of(seen, model)
     if not len(said):

@@ -12,10 +12,11 @@ import numpy as np
 from rksp.ground.errors import InputError
 from rksp.own_runs.course import Course, course
 from rksp.own_runs.interpret import is_gain as is_gain_name
-from rksp.own_runs.interpret import is_rate, loss_among
+from rksp.own_runs.interpret import is_rate
 from rksp.own_runs.readers.records import (
     held_out_loss,
-    is_held_out,
+    is_metric,
+    is_opposed,
     reward_among,
     training_loss,
 )
@@ -58,11 +59,13 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     Raises:
         InputError: It has no such curve.
     """
-    names = list(raw.curves)
+    # A term that is switched off stays at zero, and is not what was trained.
+    moving = [n for n, c in raw.curves.items() if c.values.any()]
+    names = moving if any(map(is_metric, moving)) else list(raw.curves)
+    names.sort(key=lambda name: -len(raw.curves[name].values))  # of names alike the longest
     reward = reward_among(names) if metric is None else None
-    known = loss_among(name for name in names if not is_held_out(name))
     held = held_out_loss(names)
-    name = metric or reward or _longer(raw, known, training_loss(names)) or held
+    name = metric or reward or training_loss(names) or held
     if name is None or name not in raw.curves:
         shown = ", ".join(names[:8]) or "none"
         wanted = f"no curve {metric!r}" if metric else "no curve of a loss or a reward"
@@ -78,6 +81,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         grad_norm=None if norm is None else _at(curve.steps, norm),
         held_out=None if held_out is None else (held_out.steps, held_out.values),
         is_gain=is_gain,
+        is_opposed=reward is None and is_opposed(names),
     )
     return Story(
         raw=raw,
@@ -89,12 +93,6 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         rate=rate,
         course=found,
     )
-
-
-def _longer(raw: RawRun, first: str | None, second: str | None) -> str | None:
-    """Return the name of the longer of two curves, the first of equals."""
-    names = [name for name in (first, second) if name is not None]
-    return max(names, key=lambda name: len(raw.curves[name].values), default=None)
 
 
 def _at(steps: np.ndarray, curve: Curve) -> np.ndarray:

@@ -81,7 +81,6 @@ def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
-    """Return why the numbers of the two reports may not be comparable."""
     found = []
     before, after = deciding(old).risk, deciding(new).risk
     asked = {before.classifier_data, after.classifier_data} - {None}  # None: none was needed
@@ -139,7 +138,6 @@ def _places(
 
 
 def _own_runs(report: ScoreReport) -> str | None:
-    """Say how many past runs an answer knows; None where it knows none."""
     risk = deciding(report).risk
     learned = risk.learned if isinstance(risk, Estimate) else None
     return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"

@@ -66,7 +66,6 @@ def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _files_in(folder: Path) -> list[str]:
-    """Return the files of a folder whose suffix a run file may have, in order."""
     names = _tracked(folder)
     if names is None:
         paths = (path for path in folder.rglob("*") if path.is_file())
@@ -133,7 +132,6 @@ def answered(
 
 
 def _gate(rows: Sequence[FileRow], fail_on: str) -> GateReport:
-    """Return the worst of the gates, each reason with its file."""
     gates = [(row.name, row.report.gate) for row in rows if row.report and row.report.gate]
     failing = [(name, gate) for name, gate in gates if gate.failed]
     return GateReport(

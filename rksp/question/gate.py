@@ -261,7 +261,6 @@ def render(report: ScoreReport) -> str:
 
 
 def _launch(report: ScoreReport) -> str:
-    """Return what the word means for a launch; what fails the gate is not launched."""
     gate = report.gate
     if gate is not None and gate.failed and not gate.only_unknown:
         return "no"

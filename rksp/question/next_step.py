@@ -81,7 +81,6 @@ def next_step(
 
 
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
-    """Return the rate to start with if the recipe has none or one that is not ok."""
     risk, rate = seed.risk, report.recipe.learning_rate
     first = risk.number("start_here")
     if first is None:
@@ -93,7 +92,6 @@ def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
 
 
 def _trial(report: ScoreReport, name: str, typed: str, *, has_data: bool) -> Step | None:
-    """Return the command of short runs of the same recipe; None where rksp cannot train it."""
     target, recipe = report.target, report.recipe
     size = math.inf if target.parameters is None else target.parameters
     has_rate = recipe.learning_rate is not None or name == "calibrate"

@@ -75,14 +75,11 @@ class Question:
         reasons = sorted({ladder.unused for ladder in read.ladders})
         why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
         choice = choose_model(self.run.recipe, self.source.start)
-        is_of_tuning = choice.model == "fine-tuning"
+        tunes = choice.model == "fine-tuning"
         used = {ladder.is_of_tuning for ladder in read.ladders if not ladder.unused}
-        if not why and is_of_tuning not in used:
+        if not why and tunes not in used:
             kinds = ("random", "trained")
-            why = (
-                f"they start from {kinds[not is_of_tuning]} weights, the target from "
-                f"{kinds[is_of_tuning]} ones"
-            )
+            why = f"they start from {kinds[not tunes]} weights, the target from {kinds[tunes]} ones"
         return replace(self, classifier=model, own_runs=read, unlearned=why)
 
     def applying(self, levers: Sequence[str]) -> Question:
@@ -165,7 +162,6 @@ class Question:
         return summarized(report.model_copy(update={"next_command": following})), notes
 
     def _next_command(self, report: ScoreReport) -> str:
-        """Return the command that comes next; empty for a module, which none can name."""
         from rksp.question.next_step import next_step, written
 
         if self.source.kind == "module":

@@ -21,6 +21,7 @@ from rksp.recipe_files.said.origin import (
     left_out,
     line_of,
     phrase,
+    used_in,
 )
 
 if TYPE_CHECKING:  # a run is read without what measures a model
@@ -282,7 +283,6 @@ class Run:
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
     def _text(self) -> RunText:
-        """Return the text of the run file, or an empty one that says what was typed."""
         from rksp.recipe_files.said.edits import RunText
 
         known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
@@ -371,11 +371,11 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
         recipe: The recipe of the options.
         typed: Field → its source (`--lr`); the other fields are rksp's defaults.
     """
-    values = dict(recipe)
+    used = used_in(dict(recipe))
     return {
         name: Origin(kind=OriginKind.FLAG, text=typed[name])
         if name in typed
-        else left_out(name, values)
+        else left_out(name, name in used)
         for name in Recipe.model_fields
     }
 
@@ -420,7 +420,6 @@ def holds_a_run(name: str) -> bool:
 
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return typed fields by their own names."""
     return {field_of(Recipe, name): value for name, value in fields.items()}
 
 

@@ -52,8 +52,7 @@ _SCHEDULE = (
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
-def _optimizer(value: Any) -> Any:
-    """Return the name of a class of optimizers, such as `torch.optim.AdamW`, or of `AdamW`."""
+def _optimizer(value: object) -> Any:
     if isinstance(value, str) and any(spec.name == value.lower() for spec in OPTIMIZERS):
         return value.lower()
     if not isinstance(value, type):
@@ -62,7 +61,7 @@ def _optimizer(value: Any) -> Any:
     return value.__name__ if spec is None else spec.name
 
 
-def in_steps(fields: Mapping[str, Any], steps: object) -> dict[str, Any]:
+def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, Any]:
     """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
     share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
     if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
@@ -70,23 +69,20 @@ def in_steps(fields: Mapping[str, Any], steps: object) -> dict[str, Any]:
     return dict(fields)
 
 
-def _sane_rate(value: Any) -> Any:
-    """Refuse a rate that no optimizer takes; mostly the sign of its exponent is missing."""
+def _sane_rate(value: object) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > _HIGHEST:
         nearby = f"{value:.0e}".replace("e+0", "e-").replace("e+", "e-")
         raise ValueError(f"no optimizer trains above {_HIGHEST:g}; did you mean {nearby}?")
     return value
 
 
-def _entries(value: Any) -> Any:
-    """Split the text `a,b` into a tuple."""
+def _entries(value: object) -> Any:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
-def _ramp(value: Any) -> Any:
-    """Split the text `0:16,1000:32` into pairs of first step and sequences."""
+def _ramp(value: object) -> Any:
     if isinstance(value, str):
         return tuple(tuple(part.split(":", 1)) for part in _entries(value))
     return () if value is None else value
@@ -320,7 +316,9 @@ class Recipe(Finite):
     ] = Field(default=None, ge=0)
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Recipe:
+    def parse(
+        cls, fields: Mapping[str, object], sources: Mapping[str, str] | None = None
+    ) -> Recipe:
         """Build a recipe from untrusted fields.
 
         Args:

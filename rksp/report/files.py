@@ -8,6 +8,7 @@ from rksp.documents.answer import CertainFailure, Estimate, Untold
 from rksp.documents.files import FileRow, FilesReport
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.question.said import odds
 from rksp.report import blocks as page
@@ -52,6 +53,6 @@ def _row(row: FileRow) -> list[page.Words]:
         row.verdict.upper(),
         chance,
         shown,
-        words.rate(most) if most is not None else page.MISSING,
+        phrases.rate(most) if most is not None else page.MISSING,
         fix,
     ]

@@ -23,6 +23,7 @@ from rksp.documents.score import ScoreReport
 from rksp.grid.table import ANSWERS
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.question import said as phrases
 from rksp.question.gate import RISK, UNDECIDED, deciding, from_root, issues, place, state
 from rksp.report import words
 from rksp.report.blocks import PERCENT, written
@@ -371,7 +372,7 @@ def _of_score(report: ScoreReport) -> list[Case]:
     seen = {issue.code for issue in found}
     if not seen & {RISK, UNDECIDED}:
         risk = deciding(report).risk
-        said = words.answer(report, risk)
+        said = phrases.answer(report, risk)
         passed = Finding(code=RISK, name="high-risk", level="note", message=said)
         cases.insert(0, _case(passed, is_failed=False))
     missing = {check.code: check.reason for check in report.not_run}
@@ -410,7 +411,7 @@ def _file_case(row: FileRow) -> Case:
         return Case(name=row.name, outcome="error", message=row.error, kind="unreadable")
     gate, risk = row.report.gate, deciding(row.report).risk
     is_failed = gate is not None and gate.failed
-    said = "; ".join(definite(gate).reasons) if is_failed else words.answer(row.report, risk)
+    said = "; ".join(definite(gate).reasons) if is_failed else phrases.answer(row.report, risk)
     outcome: Outcome = "failure" if is_failed else "passed" if risk.is_told else "skipped"
     return Case(name=row.name, outcome=outcome, message=said, kind=row.verdict)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, get_args
 from markupsafe import Markup
 
 from rksp.assessment.risk import choose_model, declared_inputs
-from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import WORST_FIRST
@@ -26,6 +25,7 @@ from rksp.ground.text import words
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe, Schedule
+from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS as TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.report.blocks import LIKELIHOOD

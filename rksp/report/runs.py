@@ -45,14 +45,14 @@ def past(report: RunsReport) -> list[page.Block]:
         found += courses.of_run(report.courses[0])
     elif report.courses:
         rows = [_course_row(report, i, number) for i in range(len(report.courses))]
-        head = ("Run", "Became", "Went wrong at", "Best", "Ended at")
+        head = ("Became", "Went wrong at", "Best", "Ended at", "Run")
         found.append(page.Section("Courses", [page.Table(head, rows[:_MOST_ROWS])]))
     if report.rate is not None:
         found += _rate(report.rate, number)
     if report.differences:
-        head = ("Failed run", "Run that trained", "Setting", "Failed", "Trained")
-        rows = [list(map(one_line, row)) for row in report.differences]
-        found.append(page.Section("What differs", [page.Table(head, rows)]))
+        said = "{0} failed with {2} {3}, {1} trained with {4}"
+        lines = [one_line(said.format(*row), 300) for row in report.differences]
+        found.append(page.Section("What differs", [page.Notes(lines)]))
     if report.history is not None:
         found += courses.of_sweeps(report.history.ladders)
         blocks = history_blocks(report.history, page.Numbers(report, "history/"))
@@ -66,7 +66,6 @@ def past(report: RunsReport) -> list[page.Block]:
 
 
 def _head(report: RunsReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the title and the answer."""
     history = report.history
     if len(report.courses) == 1 and history is None:
         one = report.courses[0]
@@ -110,9 +109,9 @@ def _fates(found: Sequence[CourseReport]) -> str:
 def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.Words]:
     one, at = report.courses[i], f"courses/{i}"
     return [
-        *(one_line(one.name, 60), one.outcome.replace("_", " ")),
-        *(number(f"{at}/onset_step", ",g"), number(f"{at}/best_value", digits=4)),
-        number(f"{at}/ended", digits=4),
+        *(one.outcome.replace("_", " "), number(f"{at}/onset_step", ",g")),
+        *(number(f"{at}/best_value", digits=4), number(f"{at}/ended", digits=4)),
+        one_line(one.name, 60),
     ]
 
 

@@ -20,21 +20,14 @@ from rksp.documents.answer import (
     PublishedReport,
 )
 from rksp.documents.finding import Finding
+from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.compare import STATES
-from rksp.question.said import answer as answer
-from rksp.question.said import diverging as diverging
-from rksp.question.said import margin as margin
-from rksp.question.said import odds as odds
-from rksp.question.said import published as published
-from rksp.question.said import published_range as published_range
-from rksp.question.said import rate as rate
+from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
-from rksp.report.blocks import percent as percent
-from rksp.spectra.spectrum import Status
 
 _WEIGHTS = {"stored": "stored weights", "scratch": "random initialization",
             "elsewhere": "random weights in place of the trained ones"}  # fmt: skip

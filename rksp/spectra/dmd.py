@@ -22,9 +22,7 @@ from scipy.linalg import eigh
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from rksp.ground.errors import InputError
-from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
-from rksp.spectra.spectrum import (
+from rksp.documents.spectrum import (
     NEAR_UNIT,
     VARIANTS,
     LayerSpectrum,
@@ -32,6 +30,8 @@ from rksp.spectra.spectrum import (
     Status,
     Variant,
 )
+from rksp.ground.errors import InputError
+from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
 
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition
@@ -348,7 +348,6 @@ def _measure(
 
 
 def _sums(states: DistinctStates) -> dict[str, float]:
-    """Compute squared Frobenius norms of inputs and updates, centered and raw."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean
@@ -377,7 +376,6 @@ def _outside(
 
 
 def _ratio(above: float, below: float, *, floor: float = 0.0) -> float | None:
-    """Return the root of a ratio of squares; None if the denominator is zero or round-off."""
     return math.sqrt(above / below) if below > 1e-24 * floor and below > 0.0 else None
 
 
@@ -455,7 +453,7 @@ class SpectralAccumulator:
     It is also a context manager, which drops pending work if the forward pass fails.
 
     Args:
-        variant: The definition; see `rksp.spectra.spectrum.VARIANTS`.
+        variant: The definition; see `rksp.documents.spectrum.VARIANTS`.
         rank: As for `fit`.
         kreiss: As for `fit`.
         workers: Number of threads.

@@ -9,8 +9,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer needs no torch
-    from rksp.measure.shown import ForwardStats, GradientProfile
-    from rksp.spectra.spectrum import LayerSpectrum, SpectralProfile
+    from rksp.documents.shown import ForwardStats, GradientProfile
+    from rksp.documents.spectrum import LayerSpectrum, SpectralProfile
 
 SCHEMA = "features-1"
 

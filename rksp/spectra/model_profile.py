@@ -7,17 +7,15 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from rksp.documents.spectrum import VARIANTS, SpectralProfile
 from rksp.ground.errors import InputError
-from rksp.measure.shown import Collected
-from rksp.models.placement import Placement
-from rksp.spectra.spectrum import VARIANTS, SpectralProfile
+from rksp.measure.collected import Collected
 
 if TYPE_CHECKING:  # a stored profile is read without torch
-    from torch import Tensor, nn
+    from torch import nn
 
-    from rksp.datasets.batch import Batch
     from rksp.ground.model import Progress
-    from rksp.measure.snapshots import LayerTransition
+    from rksp.measure.snapshots import Inputs, LayerTransition
 
 Fitted = Literal["all", "some", "none"]
 _SOME = 4  # blocks
@@ -66,25 +64,14 @@ class Profile(Collected):
         return f"<pre>{escape(repr(self))}</pre>{table if rows else ''}"
 
 
-def _judged_as(model: nn.Module) -> str:
-    from rksp.models.anatomy.parts import equivalent_shape  # torch
-
-    width, depth = equivalent_shape(model)
-    return (
-        f"Without a chain of blocks the model is judged as a transformer of width {width} and "
-        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
-    )
-
-
-def _blocks_do(spectra: SpectralProfile, placed: Placement | None) -> str:
-    """Return what the spectra mean, in one line: how much a block adds, and why."""
+def _blocks_do(spectra: SpectralProfile, seen: Collected) -> str:
     gain = spectra.aggregates.get("energy_gain", {}).get("mean")
     grows = (
         "The blocks have"
         if gain is None
         else f"The energy of the states grows {gain:.2g} times a block:"
     )
-    return f"{grows} {placed or 'where it normalizes could not be read'}."
+    return f"{grows} {seen.placement or 'where it normalizes could not be read'}."
 
 
 def _chosen(fitted: Fitted, count: int) -> Collection[int]:
@@ -102,7 +89,7 @@ def _shown(value: float | None) -> str:
 
 def profile(
     model: nn.Module,
-    inputs: Tensor | dict[str, Tensor] | Batch,
+    inputs: Inputs,
     *,
     variant: str = "rksp-1",
     rank: int | None = None,
@@ -120,7 +107,7 @@ def profile(
         model: Any `nn.Module` with a chain of blocks; left bitwise unchanged.
         inputs: Input of the model: a tensor, keyword arguments, or a `Batch` with labels for the
             initial loss. Positions with a zero in `attention_mask` are left out.
-        variant: A name in `rksp.spectra.spectrum.VARIANTS`, such as those of the published
+        variant: A name in `rksp.documents.spectrum.VARIANTS`, such as those of the published
             definitions.
         rank: Keep this many principal directions; default decided from the data.
         kreiss: Whether to compute the Kreiss constant of each block too (slow).
@@ -139,13 +126,11 @@ def profile(
         InputError: An option or the inputs cannot be used.
         NotCovered: The model has no residual stream of constant width.
     """
-    from rksp.datasets.batch import Batch
     from rksp.measure.snapshots import collect
     from rksp.spectra.dmd import SpectralAccumulator
 
     if variant not in VARIANTS:
         raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
-    batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
     with SpectralAccumulator(
         variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
     ) as spectra:
@@ -158,7 +143,7 @@ def profile(
 
         seen = collect(
             model,
-            batch,
+            inputs,
             consume=consume,
             num_states=num_states,
             blocks=blocks,
@@ -168,11 +153,10 @@ def profile(
         count = sum(length for _, length in seen.chains)
         chosen = _chosen(fitted, count)
         missing = SpectralProfile(variant=variant, reason=reason)
-        notes = (*seen.notes, *([] if seen.chains else [_judged_as(model)]))
-        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
-        found |= {"spectra": spectra.finish() if chosen else missing}
+        fitted_ones, notes = spectra.finish() if chosen else missing, seen.notes
         if seen.chains:
-            notes = (*notes, _blocks_do(found["spectra"], seen.placement))
+            notes = (*notes, _blocks_do(fitted_ones, seen))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
-        return Profile(**found | {"notes": notes})
+        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
+        return Profile(**found | {"notes": notes, "spectra": fitted_ones})

@@ -133,7 +133,6 @@ def _turn(blocks: np.ndarray, values: np.ndarray) -> float:
 
 
 def _packed(eigenvalues: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors in LAPACK's real form, and the column that completes each."""
     index = np.arange(len(eigenvalues))
     imaginary = eigenvalues.imag
     first, second = imaginary > 0, imaginary < 0  # LAPACK puts the upper one of a pair first

@@ -13,7 +13,7 @@ from support.levers import lever_size, lever_table
 
 import rksp
 from rksp.classifiers.levers.effects import load_lever_table
-from rksp.grid.cell import Options
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError

@@ -15,7 +15,8 @@ from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate, gather, gradient_of
 from rksp.assessment.store import MeasurementStore
 from rksp.documents.options import MeasureOptions
-from rksp.grid.cell import Options, evaluate_group
+from rksp.grid.cell import evaluate_group
+from rksp.grid.group import CellGroup, GroupCell, Options
 from rksp.ground.files import user_cache
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.recipe import Recipe
@@ -126,11 +127,10 @@ def test_python_a_command_and_a_grid_share_an_entry(counted):
     assert rksp.score(source, lr=2e-3, options=OPTIONS).grad_norm > 0
     assert counted == []
     for is_cached, made in ((True, []), (False, ["profile", "measure_gradient"])):
-        cells = [("cell", RECIPE.model_dump_json())]
-        options = Options(states=OPTIONS.states, is_cached=is_cached).model_dump(mode="json")
-        model = {"target": "gpt2", "overrides": TINY, "seed": 0, "has_weights": False}
-        events = list(evaluate_group({**model, "options": options, "cells": cells}))
-        assert [event["kind"] for event in events] == ["profile", "result"]
+        cells = (GroupCell(key="cell", recipe=RECIPE.model_dump_json()),)
+        options = Options(states=OPTIONS.states, is_cached=is_cached)
+        group = CellGroup(target="gpt2", overrides=TINY, options=options, cells=cells)
+        assert [event.kind for event in evaluate_group(group)] == ["profile", "result"]
         assert counted == made
 
 

@@ -20,6 +20,7 @@ from rksp.documents.finding import Level
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, word_at, words_of
+from rksp.grid.group import CellAnswer
 from rksp.grid.store import Row
 from rksp.grid.table import records
 from rksp.ground.text import short
@@ -49,7 +50,11 @@ def _cell(rate: float, answer) -> str:
         tries=1,
         failure=None,
         message=None,
-        result=answer.model_dump(mode="json"),
+        result=CellAnswer(
+            verdict=str(answer.verdict),
+            probability_failed=answer.probability_failed,
+            do_not_exceed=answer.do_not_exceed,
+        ),
     )
     return records([row])[0]["verdict"]
 

@@ -170,12 +170,7 @@ def test_a_one_token_probe_is_refused(tmp_path):
 
 
 def test_a_score_without_kernels_is_the_same_where_triton_is_asked_for(monkeypatch):
-    from rksp.kernels import dispatch
-
-    dispatch.forget()
     usual = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL)
     monkeypatch.setenv("RKSP_KERNELS", "triton")
-    dispatch.forget()
     asked = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL)
-    dispatch.forget()
     assert (asked.returncode, asked.stdout) == (0, usual.stdout), asked.stderr

@@ -11,7 +11,7 @@ from support.reports import finding, scored, with_findings
 
 from rksp.cli import main
 from rksp.documents.score import ScoreReport
-from rksp.grid.cell import Options
+from rksp.grid.group import CellAnswer, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.report.formats import formats_of, render
@@ -79,7 +79,7 @@ def test_a_grid_with_a_cell_that_cannot_be_told(run):
     store = _grid("grid.db", [0.01, 0.02])
     with GridStore(Path(store)) as file:
         row = next(iter(file.rows()))
-        answer = json.dumps({**row.result, "verdict": "cannot tell"})
+        answer = row.result.model_copy(update={"verdict": "cannot tell"}).model_dump_json()
         file._base.execute("UPDATE cells SET result = ? WHERE key = ?", (answer, row.key))
     assert run("grid", store)[0] == 0
     code, _, err = run("grid", store, "--fail-on", "unknown")
@@ -137,15 +137,19 @@ def _grid(name: str, probabilities: list[float | None]) -> str:
     rates = ",".join(f"{k + 1}e-4" for k in range(len(probabilities)))
     with GridStore(Path(name)) as store:
         store.fill(read_plan("gpt2", [f"lr={rates}"]).cells, Options())
-        for (key, _), probability in zip(store.claim(60)["cells"], probabilities, strict=True):
+        for cell, probability in zip(store.claim(60).cells, probabilities, strict=True):
             if probability is None:
-                store.fail([key], "invalid", "gpt2 cannot be built.")
+                store.fail([cell.key], "invalid", "gpt2 cannot be built.")
                 continue
-            answer = {"verdict": "ok", "findings": [], "reasons": [], "likely_edge": None}
-            answer |= {"probability_failed": probability, "do_not_exceed": 1e-3}
-            answer |= {"expected_excess": 0.1}
-            answer |= {"probability_failed_low": 0.0, "probability_failed_high": probability}
-            assert store.finish(key, answer)
+            answer = CellAnswer(
+                verdict="ok",
+                probability_failed=probability,
+                probability_failed_low=0.0,
+                probability_failed_high=probability,
+                do_not_exceed=1e-3,
+                expected_excess=0.1,
+            )
+            assert store.finish(cell.key, answer)
     return name
 
 

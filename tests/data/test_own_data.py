@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rksp.datasets.own_data import fit_head, own_probe, read_own_rows
-from rksp.grid.cell import Cell, Options, ask
+from rksp.grid.cell import Cell, ask
+from rksp.grid.group import CellGroup, Options
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.kernels.cross_entropy import IGNORED
 from rksp.models.resolve import resolve
@@ -227,7 +228,7 @@ def test_a_score_is_measured_on_the_data_and_says_so_where_it_is_not(checkpoint,
 def test_a_grid_measures_on_own_data_and_sees_when_they_change(checkpoint, tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     options = Options(data=path, evidence="forward")
-    group = {"target": checkpoint, "overrides": {}, "seed": 0, "has_weights": False}
+    group = CellGroup(target=checkpoint)
     measurement = ask(group, options, Recipe())[1].measurement
     assert measurement is not None and "rows.jsonl, 40 examples" in measurement.probe
     cell = Cell(target=checkpoint, recipe=Recipe())

@@ -22,8 +22,9 @@ from rksp.cli import app
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Gate
 from rksp.grid import table
-from rksp.grid.cell import Cell, Options, summarize
+from rksp.grid.cell import Cell, summarize
 from rksp.grid.engines.local import LocalEngine
+from rksp.grid.group import CellAnswer, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row, made_by
@@ -186,7 +187,7 @@ def test_the_terminal_shows_it_all(worked):
 def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     rows = worked[0]
     unsure = [
-        dataclasses.replace(r, result=r.result | {"verdict": "cannot tell", "reasons": ["odd"]})
+        dataclasses.replace(r, result=CellAnswer(verdict="cannot tell", reasons=("odd",)))
         if r.recipe["learning_rate"] == 1e-4 and r.result
         else r
         for r in rows
@@ -205,7 +206,7 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
 
 
 def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
-    row = next(r for r in worked[0] if r.result and r.result["expected_excess"] is not None)
+    row = next(r for r in worked[0] if r.result and r.result.expected_excess is not None)
     cells = [
         dataclasses.replace(row, position=n, recipe=row.recipe | {"batch_size": batch})
         for n, batch in enumerate((8, 256, 32, 256))
@@ -292,13 +293,11 @@ def fill_store(path: Path, *results: tuple[float, str]) -> None:
     ]
     with GridStore(path) as store:
         store.fill(cells, STATES)
-        for (key, _), (probability, findings) in zip(
-            store.claim(60.0)["cells"], results, strict=True
-        ):
-            answer = {"verdict": "ok", "probability_failed": probability}
+        for cell, (probability, findings) in zip(store.claim(60.0).cells, results, strict=True):
             parts = [text.split(" ") for text in findings.split(", ") if text]
             found = [{"code": code, "level": level} for code, level in parts]
-            assert store.finish(key, answer | {"findings": found})
+            answer = CellAnswer(verdict="ok", probability_failed=probability, findings=found)
+            assert store.finish(cell.key, answer)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from support.grid_runs import (
 )
 from support.places import SUPPORT
 
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.remote import RayEngine, SlurmEngine
+from rksp.grid.group import CellAnswer, Options
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import TRIES, GridStore
 from rksp.ground.errors import ArtifactError, InputError
@@ -92,15 +93,15 @@ def test_a_cell_that_dies_hangs_or_is_invalid_marks_only_itself(tmp_path):
         assert rows["buggy", 2].tries == 1
         assert rows["hangs", 3].tries == 1  # a second hour would not help
         assert rows["wrong", 1].message == "there is no such model."
-        assert rows["good", 2].result["probability_failed"] == 2e-3
+        assert rows["good", 2].result.probability_failed == 2e-3
 
 
 def test_an_idle_worker_that_was_killed_costs_nothing(tmp_path):
     with GridStore(tmp_path / "grid.db") as store:
         store.fill([*cells("first", 1), *cells("second", 2)], Options())
         engine, others = LocalEngine(1, evaluator=FAULTS), children(os.getpid())
-        job = engine.start(store.claim(60.0))
-        wait_until(lambda: job.end() is not None)
+        job = engine.submit(store.claim(60.0))
+        wait_until(lambda: job.poll()[1] is not None)
         for worker in set(children(os.getpid())) - set(others):
             with contextlib.suppress(ProcessLookupError):  # the listing lists itself
                 os.kill(worker, signal.SIGKILL)
@@ -142,14 +143,14 @@ def test_only_the_holder_of_a_lease_can_write(tmp_path):
     with GridStore(path, owner="far:1") as slow, GridStore(path, owner="away:2") as quick:
         slow.fill(cells("m", 2), Options())
         task = slow.claim(lease=-1.0)  # already over
-        key = task["cells"][0][0]
-        assert quick.claim(lease=60.0)["cells"] == task["cells"]
+        key = task.cells[0].key
+        assert quick.claim(lease=60.0).cells == task.cells
         assert slow.claim(lease=60.0) is None
-        assert not slow.finish(key, {"verdict": "late"})
-        assert quick.finish(key, {"verdict": "ok"})
-        assert not quick.finish(key, {"verdict": "twice"})
+        assert not slow.finish(key, CellAnswer(verdict="late"))
+        assert quick.finish(key, CellAnswer(verdict="ok"))
+        assert not quick.finish(key, CellAnswer(verdict="twice"))
         slow.fail([key], "killed", "late")
-        assert quick.rows()[0].result == {"verdict": "ok"}
+        assert quick.rows()[0].result == CellAnswer(verdict="ok")
         assert quick.rows()[0].state == "done"
 
 
@@ -157,14 +158,14 @@ def test_only_the_holder_of_a_lease_can_write(tmp_path):
 def test_a_jump_of_the_clock_gives_no_work_twice(tmp_path, monkeypatch, jump):
     with GridStore(tmp_path / "grid.db") as store:
         store.fill([*cells("m", 1), *cells("n", 1)], Options())
-        first = store.claim(60.0)["cells"][0][0]
+        first = store.claim(60.0).cells[0].key
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + jump)
-        second = store.claim(60.0)["cells"][0][0]
+        second = store.claim(60.0).cells[0].key
         assert second != first
         assert store.claim(60.0) is None
-        assert store.finish(first, {"verdict": "ok"})
-        assert store.finish(second, {"verdict": "ok"})
+        assert store.finish(first, CellAnswer(verdict="ok"))
+        assert store.finish(second, CellAnswer(verdict="ok"))
 
 
 def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
@@ -174,7 +175,7 @@ def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
         task = store.claim(60.0)
         assert any(row.state != "done" for row in read_grid(path).rows)
         assert store.counts()["running"] == 2
-        assert store.finish(task["cells"][0][0], {"verdict": "ok"})
+        assert store.finish(task.cells[0].key, CellAnswer(verdict="ok"))
 
 
 def test_a_renewed_lease_holds(tmp_path):
@@ -262,7 +263,7 @@ def test_what_jobs_left_in_the_folder_is_not_computed_again(tmp_path):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (engine.folder / "events-old.jsonl").write_text(text + '{"kind": "result", "ce')
         drive(store, engine)
-        assert [row.result["verdict"] for row in store.rows()] == ["left"] * 3 + ["ok"] * 3
+        assert [row.result.verdict for row in store.rows()] == ["left"] * 3 + ["ok"] * 3
         assert len(store.profiles()) == 2
 
 

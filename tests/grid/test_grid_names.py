@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 from support.commands import run_rksp
 from support.grid_runs import fill_done
 
 from rksp.grid.axes import check_names
-from rksp.grid.cell import Options
 from rksp.grid.engines.base import End
+from rksp.grid.group import Event, Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import drive, run_grid
 from rksp.grid.store import GridStore
@@ -75,14 +74,11 @@ class Refusing:
 
     slots = 1
 
-    def start(self, group):
+    def submit(self, group):
         return self
 
-    def poll(self) -> Iterator[dict]:
-        yield {"kind": "failed", "failure": "invalid", "message": "It cannot be built."}
-
-    def end(self) -> End:
-        return End()
+    def poll(self) -> tuple[list[Event], End]:
+        return [Event(kind="failed", failure="invalid", message="It cannot be built.")], End()
 
     def stop(self) -> None:
         """Nothing runs."""

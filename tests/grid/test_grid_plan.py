@@ -10,7 +10,7 @@ import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
 from rksp.grid.axes import Choice, Range, read_override, sweep_axis
-from rksp.grid.cell import Options
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.ground.errors import InputError
 from rksp.recipe_files.columns import canonical

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from support.grid_runs import fill_done
 
-from rksp.grid.cell import Options
+from rksp.grid.group import Options
 from rksp.grid.plan import GridPlan, read_plan
-from rksp.grid.run import read_grid
+from rksp.grid.run import read_grid, run_grid
 from rksp.grid.table import export
 from rksp.ground.errors import InputError
 
@@ -107,3 +107,26 @@ def test_a_field_that_a_later_row_sets_is_refused_beside_its_option(tmp_path):
         read_plan(str(path), target="gpt2", recipe={"warmup_steps": 5})
     with pytest.raises(InputError, match="--set n_layer and the axis n_layer set the same"):
         read_plan(str(path), target="gpt2", overrides={"n_layer": 3})
+
+
+UNTOLD = """\
+model_name_or_path: gpt2
+learning_rate: ${oc.env:LR}
+per_device_train_batch_size: 4
+max_steps: 1000
+output_dir: out
+"""
+
+
+def test_what_a_run_file_leaves_unknown_is_unknown_in_each_cell(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(UNTOLD)
+    options = Options(evidence="config")
+    plan = read_plan(str(path), ["warmup_steps=0,100"])
+    found = run_grid(plan, tmp_path / "grid.db", options=options).records()
+    assert [record["verdict"] for record in found] == ["cannot tell"] * 2
+    assert all("${oc.env:LR}" in record["reasons"] for record in found)
+    told = read_plan(str(path), ["lr=1e-4,1e-3"])  # the axis says what the file does not
+    assert {cell.key(options) for cell in told.cells}.isdisjoint(c.key(options) for c in plan.cells)
+    found = run_grid(told, tmp_path / "told.db", options=options).records()
+    assert "cannot tell" not in {record["verdict"] for record in found}

@@ -16,7 +16,8 @@ from support.grid_runs import (
     wait_until,
 )
 
-from rksp.grid.cell import EVALUATOR, Options
+from rksp.grid.engines.base import EVALUATOR
+from rksp.grid.group import Options
 from rksp.grid.plan import GridPlan, read_plan
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore

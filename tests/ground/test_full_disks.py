@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore

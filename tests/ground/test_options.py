@@ -13,13 +13,13 @@ from support.commands import left_with
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.shared_options import ConfirmOutput, ScoreOutput
 from rksp.documents.options import MeasureOptions
+from rksp.documents.spectrum import VARIANTS
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import Flag, checked, flags_of, whole
 from rksp.models.streaming.memory import Streaming
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.report.formats import formats_of
-from rksp.spectra.spectrum import VARIANTS
 
 
 class Shape(BaseModel):

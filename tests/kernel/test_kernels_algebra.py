@@ -1,4 +1,4 @@
-"""Symmetric products, the polar factor and power iteration: references and laws."""
+"""The polar factor and power iteration: known answers and laws."""
 
 from __future__ import annotations
 
@@ -7,26 +7,10 @@ import torch
 from support.kernel_cases import FLOATS, states
 
 from rksp.ground.errors import InputError
-from rksp.kernels.newton_schulz import polar_factor, symmetric_product_reference
+from rksp.kernels.newton_schulz import polar_factor
 from rksp.kernels.power_iteration import top_singular
 
 DTYPES = (*FLOATS, torch.float64)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (2, 3, 7, 7), (0, 4, 4), (1, 1)], ids=str)
-def test_symmetric_product_against_float64(dtype, shape):
-    a = states(*shape, seed=4).to(dtype)
-    truth = a.double() @ a.double().mT
-    eps = torch.finfo(dtype).eps
-    result = symmetric_product_reference(a)
-    assert result.dtype == dtype
-    torch.testing.assert_close(result.double(), truth, rtol=eps, atol=20 * eps)
-
-
-def test_symmetric_polynomial():
-    s = symmetric_product_reference(states(6, 9, seed=5))
-    torch.testing.assert_close(symmetric_product_reference(s, -3.0, 0.5), -3 * s + 0.5 * s @ s)
 
 
 @pytest.mark.parametrize("shape", [(20, 33), (33, 20), (2, 3, 16, 16), (1, 6), (6, 1)], ids=str)

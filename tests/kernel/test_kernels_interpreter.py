@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from support.places import ROOT
 
+from rksp.ground.processes import safe_path
+
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("interpreted_kernels.py")
 NAMES = [
@@ -29,11 +31,15 @@ def cases(tmp_path_factory) -> dict[str, list[tuple[str, str | None]]]:
     if triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
         pytest.skip("the interpreter of triton 3.6 cannot loop to a bound with numpy 2.4 (#9171)")
     report = tmp_path_factory.mktemp("interpreter") / "report.xml"
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    environment = (
+        os.environ
+        | safe_path()
+        | {
+            "TRITON_INTERPRET": "1",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+    )
     environment.pop("RKSP_KERNELS", None)
     done = subprocess.run(
         [

@@ -6,7 +6,7 @@ from graphlib import CycleError
 
 import pytest
 
-from lab.house import arrows, carries, climbs, code_lines, floors, modules, walk
+from lab.house import arrows, carries, climbs, code_lines, floors, keyed, modules, untyped, walk
 from rksp.recipe import Recipe
 
 
@@ -37,7 +37,7 @@ def test_our_house_stands_on_its_ground_and_holds_nothing_of_the_lab() -> None:
 
 def test_a_rate_walks_from_the_score_to_the_report() -> None:
     stays = walk()
-    assert stays[0] == "rksp.scoring:score"
+    assert stays[0] == "rksp.calls.score:score"
     assert "rksp.assessment.pipeline:score_report" in stays
     assert len(stays) > len(set(stays))  # a function that is called again is a stay again
 
@@ -53,3 +53,9 @@ def test_code_is_what_is_left_without_docstrings_blanks_comments_and_imports() -
     text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
     text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    # why\n    return os\n'
     assert code_lines(text) == 2
+
+
+def test_a_spelled_key_is_an_access_and_a_display_or_another_name_is_none() -> None:
+    assert keyed('row["rate"] + row.get("rate") + f(x)["a"]') == 3
+    assert keyed('["rate"], {"rate": 1}, row[name], row.get(name)') == 0
+    assert untyped("x: Any = 1\ny: Anyone\nz: list[Any] | Any\n") == 2

@@ -9,7 +9,7 @@ import torch
 
 from lab.zoo import build_member
 from rksp.datasets.probe import make_probe
-from rksp.measure.shown import GradientProfile
+from rksp.documents.shown import GradientProfile
 from rksp.models.resolve import resolve
 from rksp.spectra.features import FEATURES, SCHEMA, Tier, extract
 from rksp.spectra.model_profile import profile

@@ -15,7 +15,8 @@ from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import _Runs
 from rksp.confirm.options import TrialOptions
 from rksp.confirm.trial import Trainee
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError

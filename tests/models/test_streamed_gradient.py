@@ -14,9 +14,9 @@ from rksp.assessment.pipeline import evaluate
 from rksp.checks.facts import read_facts
 from rksp.datasets.batch import task_loss
 from rksp.documents.options import MeasureOptions
+from rksp.documents.shown import GradientProfile
 from rksp.ground.errors import InputError
 from rksp.measure.gradient import measure_gradient, measure_streamed_gradient
-from rksp.measure.shown import GradientProfile
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming import units

@@ -11,7 +11,8 @@ from support.commands import run_rksp
 from support.past_runs import LOSSES, RATES, write_table
 
 import rksp
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
+from rksp.grid.group import Options
 from rksp.recipe import Recipe
 from rksp.report.runs import summary
 

@@ -102,7 +102,7 @@ def test_of_several_runs_the_difference_to_one_that_trained(tmp_path):
     write_run(tmp_path / "bad", rate=0.1, fails=True)
     found = rksp.why(tmp_path)
     assert {one.name: one.outcome for one in found.courses} == {"good": "fine", "bad": "diverged"}
-    assert ("bad", "good", "learning rate", "0.1", "0.001") in found.differences
+    assert found.differences == [("bad", "good", "learning rate", "0.1", "1e-3")]
     labels = {run.name: run.label for x in found.history.ladders for run in x.runs}
     assert labels["bad"] == "diverged"
 

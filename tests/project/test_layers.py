@@ -14,7 +14,7 @@ LAYERS = (
     "ground", "kernels", "recipe",
     "documents", "datasets", "models", "recipe_files", "measure", "spectra",
     "checks", "classifiers", "assessment", "own_runs", "question", "watch", "grid", "confirm",
-    "report", "scoring", "post_mortem", "cli",
+    "report", "calls", "cli",
 )  # fmt: skip
 # The authors' package, above all of rksp: nothing that is installed imports it.
 LAB = (

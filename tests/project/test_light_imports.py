@@ -106,7 +106,7 @@ STEPS = {
         _command("score", *_TINY, "--lr", "2e-4", "--exit-zero"),
         HEAVY - {"scipy"},
     ),
-    "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
+    "a kernel": ("from rksp.kernels import power_iteration", {"triton", "transformers"}),
 }
 
 

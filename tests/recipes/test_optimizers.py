@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from rksp.assessment.risk import edge_inputs
-from rksp.checks.coverage import not_covered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.recipe import MuonScale, Recipe
+from rksp.recipe.coverage import not_covered
 from rksp.recipe.optimizers.makers import matched_rate
 from rksp.recipe.optimizers.own import AdamKin, Mars
 from rksp.recipe.optimizers.table import (

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rksp.checks.coverage import not_covered
 from rksp.ground.errors import InputError
 from rksp.question.run import Run
+from rksp.recipe.coverage import not_covered
 from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.registry import read_document, read_recipe_file, recognize, unwrap

@@ -16,10 +16,11 @@ from rksp.documents.answer import CurvePoint
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import ForwardReport, GradientReport, ScoreReport
+from rksp.documents.shown import ForwardStats, GradientProfile
 from rksp.documents.terms import Gate
+from rksp.grid.group import CellAnswer
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.shown import ForwardStats, GradientProfile
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report import formats
@@ -132,8 +133,12 @@ def test_a_format_for_all_kinds_is_one_entry(monkeypatch):
 
 
 def _row(position: int, probability: float | None, findings: list[dict]) -> Row:
-    result = {"verdict": "ok", "probability_failed": probability, "findings": findings}
-    result |= {"probability_failed_high": probability, "do_not_exceed": None}
+    result = CellAnswer(
+        verdict="ok",
+        probability_failed=probability,
+        probability_failed_high=probability,
+        findings=findings,
+    )
     return Row(
         key=str(position),
         position=position,
@@ -142,12 +147,12 @@ def _row(position: int, probability: float | None, findings: list[dict]) -> Row:
         overrides={},
         seed=0,
         recipe={"learning_rate": 10.0**-position},
-        labels={"lr": 10.0**-position},
+        labels={"lr": 10.0**-position, "odd": float("inf")},
         state="done",
         tries=1,
         failure=None,
         message=None,
-        result=result | {"likely_edge": float("inf")},
+        result=result,
     )
 
 
@@ -164,6 +169,6 @@ def test_the_document_of_a_grid_is_strict_and_about_every_cell():
     document = json.loads(report.to_json())
     assert document["schema_version"] == SCHEMA_VERSION
     assert "hidden" not in document
-    assert document["cells"][0]["likely_edge"] is None
-    assert "/cells/0/likely_edge" in document["non_finite"]
+    assert document["cells"][0]["odd"] is None
+    assert "/cells/0/odd" in document["non_finite"]
     assert grid_report(result, Gate.parse("never")).exit_code == 0

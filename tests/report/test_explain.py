@@ -9,9 +9,9 @@ from support.commands import left_with
 from support.places import ROOT
 
 from rksp.cli.explain import explained
+from rksp.documents.spectrum import Status
 from rksp.ground.errors import InputError
 from rksp.report.glossary import find_word, words
-from rksp.spectra.spectrum import Status
 
 KNOWN = {
     "RKSP101": "initial-loss",

@@ -13,8 +13,7 @@ from support.pages import Page, check_self_contained, embedded, wrong_numbers
 from support.reports import finding, scored, with_findings, with_risk
 
 from rksp.documents.score import LayerReport, ScoreReport
-from rksp.ground.text import short
-from rksp.report import words
+from rksp.ground.text import percent, short
 from rksp.report.blocks import likelihood
 from rksp.report.formats import render
 from rksp.report.score.figures import circle, frame
@@ -232,7 +231,7 @@ def test_a_browser_opens_it_in_silence(chromium, width, dark, tmp_path):
     assert chromium.evaluate("document.documentElement.scrollWidth") <= width
     shown = chromium.evaluate("document.body.innerText")
     risk = report.seeds[0].risk
-    for number in (words.percent(risk.probability_failed), short(risk.likely_edge, 2), "RKSP101"):
+    for number in (percent(risk.probability_failed), short(risk.likely_edge, 2), "RKSP101"):
         assert number in shown
     paper = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
     bright = sum(map(int, re.findall(r"\d+", paper)[:3])) > 3 * 128

@@ -11,8 +11,8 @@ from rich.console import Console
 from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
 from rksp.documents.score import BYTES_SPREAD, AlternativeReport, ScoreReport
+from rksp.question import said as phrases
 from rksp.recipe.start import Start
-from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import render, rendering
 from rksp.report.score.page import Line
@@ -96,7 +96,7 @@ def test_a_page_wraps_and_cuts_nothing(case, width):
 def test_the_three_rates_are_whole_at_every_width(case, width):
     risk, page = made(case).seeds[0].risk, whole(made(case), width)
     for value in (risk.start_here, risk.likely_edge, risk.do_not_exceed):
-        assert f" {words.rate(value)}" in page
+        assert f" {phrases.rate(value)}" in page
 
 
 def test_a_verdict_without_numbers_to_rely_on_draws_no_scale():
@@ -187,7 +187,7 @@ def test_a_risk_says_how_much_of_it_is_divergence():
     assert ", P(diverged) 20%" in printed(risky, 200)[0]
     assert "P(diverged)" not in printed(with_risk(scored(), probability_diverged=0.0), 200)[0]
     untold = with_risk(scored(3.0), probability_diverged=None)
-    assert "P(diverged)" not in words.answer(untold, untold.seeds[0].risk)
+    assert "P(diverged)" not in phrases.answer(untold, untold.seeds[0].risk)
 
 
 def test_the_reason_for_no_answer_is_printed_whole():

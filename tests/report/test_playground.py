@@ -19,13 +19,13 @@ from support.pages import Page, embedded
 
 from lab.fit.artifacts import artifact_json
 from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
-from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import word_at
+from rksp.ground.text import percent
 from rksp.recipe import MuonScale, Recipe, Schedule
+from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS
-from rksp.report.words import percent
 
 SETTINGS = 1000
 KIND = (

@@ -19,6 +19,7 @@ from rksp.checks.registry import CHECKS
 from rksp.cli.explain import explained
 from rksp.documents.finding import Level
 from rksp.documents.score import DiffReport, ScoreReport, Verdict
+from rksp.documents.spectrum import VARIANTS, Status
 from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError
 from rksp.question.run import Run, origins_of_flags
@@ -29,7 +30,6 @@ from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
-from rksp.spectra.spectrum import VARIANTS, Status
 from rksp.watch.registry import FAULTS, INTERVENTIONS, MONITORS
 
 

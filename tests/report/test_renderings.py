@@ -17,8 +17,8 @@ from rksp.documents.score import ScoreReport
 from rksp.documents.terms import Gate
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.question import said as phrases
 from rksp.question.gate import judge
-from rksp.report import words
 from rksp.report.formats import Output, check_format, formats_of, render
 
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
@@ -235,7 +235,7 @@ def test_markdown_numbers_are_those_of_the_json(cases):
     report = cases["risk"]
     markdown = render(report, "markdown")
     risk = report.seeds[0].risk
-    assert words.odds(risk) in markdown
+    assert phrases.odds(risk) in markdown
     for rate in (risk.start_here, risk.do_not_exceed, risk.likely_edge):
         assert f"| {short(rate, 2)} |" in markdown
     header = next(line for line in markdown.splitlines() if line.startswith("| Block"))

@@ -11,10 +11,11 @@ import pytest
 from support.attacks import AXOLOTL, HUGGING_FACE, commands_in, refused
 from support.places import SUPPORT
 
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
 from rksp.grid.engines.base import End
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.remote import SlurmEngine
+from rksp.grid.group import Options
 from rksp.grid.run import drive, read_grid
 from rksp.grid.store import GridStore
 from rksp.ground.errors import ArtifactError
@@ -139,7 +140,7 @@ def test_a_store_cannot_allow_what_was_not_typed(tmp_path):
         store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], hostile)
         engine = _Told()
         drive(store, engine, options=Options())
-    assert engine.options == [Options().model_dump(mode="json")]
+    assert engine.options == [Options()]
 
 
 class _Told:
@@ -148,17 +149,14 @@ class _Told:
     slots = 1
 
     def __init__(self) -> None:
-        self.options: list[dict] = []
+        self.options: list[Options] = []
 
-    def start(self, task):
-        self.options.append(task["options"])
+    def submit(self, task):
+        self.options.append(task.options)
         return self
 
-    def poll(self) -> list:
-        return []
-
-    def end(self) -> End:
-        return End(failure="timeout", message="nothing done")
+    def poll(self) -> tuple[list, End]:
+        return [], End(failure="timeout", message="nothing done")
 
     def stop(self) -> None:
         pass

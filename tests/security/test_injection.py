@@ -13,7 +13,8 @@ from support.attacks import HUGGING_FACE, commands_in, refused
 from support.reports import finding, with_findings
 
 from rksp.cli.training import _record
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
+from rksp.grid.group import Options
 from rksp.grid.store import GridStore
 from rksp.grid.table import to_csv
 from rksp.ground.errors import ArtifactError, InputError

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.commands import left_with
 
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell
+from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError

@@ -22,9 +22,9 @@ from support.oracles import (
     whitened_eigenvalues,
 )
 
+from rksp.documents.spectrum import VARIANTS, Status, Variant
 from rksp.ground.errors import InputError
 from rksp.spectra import dmd
-from rksp.spectra.spectrum import VARIANTS, Status, Variant
 
 PAPER = dataclasses.replace(VARIANTS["paper-full-1"], max_residual=np.inf)
 OURS = dataclasses.replace(VARIANTS["rksp-1"], max_residual=np.inf)  # residuals too, and all modes

@@ -7,8 +7,8 @@ import pytest
 import torch
 from support.oracles import jordan, noisy_pair, states_under
 
+from rksp.documents.spectrum import VARIANTS, Status
 from rksp.spectra.dmd import fit
-from rksp.spectra.spectrum import VARIANTS, Status
 
 PAPER = VARIANTS["paper-full-1"]
 

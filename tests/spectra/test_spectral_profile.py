@@ -9,10 +9,10 @@ import pytest
 from support.oracles import noisy_pair, same_bits
 from threadpoolctl import threadpool_info
 
+from rksp.documents.spectrum import QUANTITIES, VARIANTS, SpectralProfile, Status
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import LayerTransition
 from rksp.spectra.dmd import SpectralAccumulator, fit
-from rksp.spectra.spectrum import QUANTITIES, VARIANTS, SpectralProfile, Status
 
 OURS = VARIANTS["rksp-1"]
 

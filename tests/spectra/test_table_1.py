@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from lab.zoo import ZooConfig, ZooTransformer
+from rksp.documents.spectrum import VARIANTS, SpectralProfile
 from rksp.measure.snapshots import LayerTransition
 from rksp.spectra.dmd import SpectralAccumulator
-from rksp.spectra.spectrum import VARIANTS, SpectralProfile
 
 _SEEDS = (42, 123, 456)
 _WIDTH, _SEQUENCES, _LENGTH = 256, 32, 64

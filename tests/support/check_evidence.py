@@ -14,14 +14,14 @@ from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
 from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
-from rksp.measure.gradient import measure_gradient
-from rksp.measure.shown import (
+from rksp.documents.shown import (
     AttentionStats,
     BlockStats,
     ForwardStats,
     GradientProfile,
     RouterStats,
 )
+from rksp.measure.gradient import measure_gradient
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe

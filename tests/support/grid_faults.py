@@ -14,22 +14,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.engines.base import CellGroup, Event
+from rksp.grid.group import CellAnswer, CellGroup, Event
 
 
 def evaluate(group: CellGroup) -> Iterator[Event]:
     """Yield one profile event, then a result for each cell that is a function of the cell alone."""
-    told = group["overrides"]
+    told = group.overrides
     if told.get("invalid"):
-        yield {"kind": "failed", "failure": "invalid", "message": "there is no such model."}
+        yield Event(kind="failed", failure="invalid", message="there is no such model.")
         return
     time.sleep(told.get("seconds", 0))
     if told.get("die_in_profile"):
         _die()
-    yield {"kind": "profile", "seconds": float(told.get("seconds", 0))}
+    yield Event(kind="profile", seconds=told.get("seconds", 0))
     marker = Path(told["die_once"]) if "die_once" in told else None
-    for key, text in group["cells"]:
-        recipe = json.loads(text)
+    for cell in group.cells:
+        recipe = json.loads(cell.recipe)
         if told.get("die_at") == recipe["max_steps"]:
             _die()
         if told.get("raise_at") == recipe["max_steps"]:
@@ -41,8 +41,8 @@ def evaluate(group: CellGroup) -> Iterator[Event]:
             _die()
         time.sleep(told.get("pause", 0))
         print("noise on stdout")
-        result = {"verdict": "ok", "probability_failed": recipe["learning_rate"], "findings": []}
-        yield {"kind": "result", "cell": key, "result": result}
+        result = CellAnswer(verdict="ok", probability_failed=recipe["learning_rate"])
+        yield Event(kind="result", cell=cell.key, result=result)
 
 
 def _die() -> None:

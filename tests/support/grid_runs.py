@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rksp.grid.cell import Options, evaluate_group
+from rksp.grid.cell import evaluate_group
+from rksp.grid.group import CellAnswer, Options
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore
 
@@ -22,28 +23,32 @@ def run_here(store: GridStore) -> None:
     """Work through a store in this process, without an engine."""
     while task := store.claim(600.0):
         for event in evaluate_group(task):
-            if event["kind"] == "profile":
-                store.profiled(task["cells"][0][0], event["seconds"])
-            elif event["kind"] == "result":
-                assert store.finish(event["cell"], event["result"])
+            if event.kind == "profile":
+                store.profiled(task.cells[0].key, event.seconds)
+            elif event.kind == "result":
+                assert store.finish(event.cell, event.result)
             else:
-                keys = [event["cell"]] if "cell" in event else [key for key, _ in task["cells"]]
-                store.fail(keys, event["failure"], event["message"])
+                keys = [event.cell] if event.cell else [cell.key for cell in task.cells]
+                store.fail(keys, event.failure, event.message)
 
 
 def fill_done(
-    path: Path, plan: GridPlan, answer: Callable[[dict[str, object]], dict[str, object] | str]
+    path: Path,
+    plan: GridPlan,
+    answer: Callable[[dict[str, object]], CellAnswer | dict[str, object] | str],
 ) -> None:
     """Fill a store with a plan and answers by recipe; a text is the message of a failure."""
     with GridStore(path) as store:
         store.fill(plan.cells, Options(), {"assumed": plan.assumed, "sweep": plan.sweep})
         while task := store.claim(60.0):
-            for key, text in task["cells"]:
-                found = answer(json.loads(text))
+            for cell in task.cells:
+                found = answer(json.loads(cell.recipe))
                 if isinstance(found, str):
-                    store.fail([key], "invalid", found)
+                    store.fail([cell.key], "invalid", found)
+                elif isinstance(found, CellAnswer):
+                    assert store.finish(cell.key, found)
                 else:
-                    assert store.finish(key, _ANSWER | found)
+                    assert store.finish(cell.key, CellAnswer(**_ANSWER | found))
 
 
 _ANSWER = {

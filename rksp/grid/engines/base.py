@@ -1,49 +1,16 @@
-"""The protocol of an engine, which works on groups of cells and reports events as JSON."""
+"""The protocol of an engine, which works on groups of cells and reports events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from importlib import import_module
+from typing import Protocol
 
-Failure = Literal["invalid", "out of memory", "error", "killed", "timeout"]
+from rksp.grid.group import CellGroup, Event, Failure
 
-# A retry cannot repair a wrong configuration, and a cell that hung would hang again.
-FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
-
-
-class CellGroup(TypedDict):
-    """A group of cells with one initialization; `cells` holds pairs of key and recipe, as JSON.
-
-    `has_weights` says that the run file names weights to start from.
-    """
-
-    target: str
-    overrides: dict[str, object]
-    seed: int
-    has_weights: bool
-    options: dict[str, object]
-    cells: list[tuple[str, str]]
-
-
-class Event(TypedDict, total=False):
-    """One event of a group: its begin, its profile, a cell's result, or a failure.
-
-    Attributes:
-        kind: `started`, `profile`, `result` or `failed`.
-        cell: The cell's key; absent if the event concerns the whole group.
-        seconds: The time that the profile took.
-        result: See `rksp.grid.cell.summarize`.
-        failure: The kind of failure.
-        message: One sentence.
-    """
-
-    kind: Literal["started", "profile", "result", "failed"]
-    cell: str
-    seconds: float
-    result: dict[str, object]
-    failure: Failure
-    message: str
+EVALUATOR = "rksp.grid.cell:evaluate_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,40 +21,35 @@ class End:
     message: str = ""
 
 
-class Job:
-    """One group of cells at work; this one was answered before.
+class Job(ABC):
+    """One group of cells at work.
 
-    Args:
-        known: Events that have happened already.
+    Attributes:
+        is_over: `poll` has told how it ended.
     """
 
-    def __init__(self, known: Iterable[Event] = ()) -> None:
-        self._events = list(known)
-        self._is_done = False  # it said so itself
+    is_over = False
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> tuple[list[Event], End | None]:
+        """Return the events since the last call, and how the job ended; None while it works."""
+        end = self._ended()  # before the events, so that the last ones are not missed
+        events = self._arrived()
+        if events and events[-1].kind == "end":
+            events, end = events[:-1], End()
+        self.is_over = end is not None
+        return events, end
+
+    @abstractmethod
+    def _arrived(self) -> list[Event]:
         """Return the events since the last call, without waiting."""
-        self._drain()
-        events, self._events = self._events, []
-        return events
 
-    def end(self) -> End | None:
-        """Return None while the job works; after that every event must have been polled."""
-        self._drain()
-        end = End() if self._is_done else self._cause()
-        if end is not None:
-            self._drain()  # what came in between
-        return End() if self._is_done else end
+    @abstractmethod
+    def _ended(self) -> End | None:
+        """Return how a job ended that does not say so itself; None while it works."""
 
-    def _cause(self) -> End | None:
-        """Return how a job ended that did not say so itself; None while it works."""
-        return End()
-
+    @abstractmethod
     def stop(self) -> None:
         """Stop the work at once."""
-
-    def _drain(self) -> None:
-        """Add what has happened since the last call to `_events`."""
 
 
 class Engine(Protocol):
@@ -95,8 +57,27 @@ class Engine(Protocol):
 
     slots: int
 
-    def start(self, group: CellGroup) -> Job:
+    def submit(self, group: CellGroup) -> Job:
         """Start to work on a group."""
 
     def close(self) -> None:
         """Stop everything that the engine started."""
+
+
+def work(evaluator: str, group: CellGroup) -> Iterator[Event]:
+    """Evaluate a group in a worker.
+
+    Args:
+        evaluator: The function that evaluates it, as `package.module:function`.
+        group: The group.
+    """
+    yield Event(kind="started")
+    yield from load_evaluator(evaluator)(group)
+    yield Event(kind="end")
+
+
+def load_evaluator(name: str) -> Callable[[CellGroup], Iterator[Event]]:
+    """Import the function that workers run, named as `package.module:function`."""
+    module, _, function = name.partition(":")
+    found: Callable[[CellGroup], Iterator[Event]] = getattr(import_module(module), function)
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import signal
 import sys
@@ -21,8 +19,9 @@ def main(coordinator: int, evaluator: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
     end_with(coordinator)
-    with loading():
-        from rksp.grid.cell import load_evaluator  # seconds in which the coordinator may die
+    with loading():  # seconds in which the coordinator may die
+        from rksp.grid.engines.base import load_evaluator, work
+        from rksp.grid.group import CellGroup
 
     # Keep what libraries print out of the stream of events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -30,10 +29,10 @@ def main(coordinator: int, evaluator: str) -> None:
     # By lines: what waits in a buffer would come after the traceback, and be the last words.
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", buffering=1, closefd=False)
     with loading():
-        evaluate = load_evaluator(evaluator)
+        load_evaluator(evaluator)
     for line in sys.stdin:
-        for event in itertools.chain(({"kind": "started"},), evaluate(json.loads(line)), (None,)):
-            print(json.dumps(event), file=events, flush=True)
+        for event in work(evaluator, CellGroup.model_validate_json(line)):
+            print(event.line(), file=events, flush=True)
 
 
 if __name__ == "__main__":

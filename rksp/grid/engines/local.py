@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -12,8 +11,8 @@ import sys
 import tempfile
 import threading
 
-from rksp.grid.cell import EVALUATOR
-from rksp.grid.engines.base import CellGroup, End, Job
+from rksp.grid.engines.base import EVALUATOR, End, Job
+from rksp.grid.group import CellGroup, Event
 from rksp.ground.model import definite
 from rksp.ground.processes import safe_path
 
@@ -29,27 +28,27 @@ class LocalEngine:
     def __init__(self, workers: int, *, evaluator: str = EVALUATOR) -> None:
         self.slots = workers
         self._evaluator = evaluator
-        self._idle: list[_Worker] = []
-        self._all: list[_Worker] = []
+        self._workers: list[_Worker] = []
 
-    def start(self, group: CellGroup) -> LocalJob:
+    def submit(self, group: CellGroup) -> Job:
         """Give a group to an idle process, or to a new one."""
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.process.poll() is None:
-                break
-        else:
+        idle = (worker for worker in self._workers if worker.is_over)
+        worker = next((worker for worker in idle if worker.process.poll() is None), None)
+        if worker is None:
             worker = _Worker(self._evaluator)
-            self._all.append(worker)
-        return LocalJob(worker, group, self._idle)
+            self._workers.append(worker)
+        worker.send(group)
+        return worker
 
     def close(self) -> None:
         """Stop the processes."""
-        for worker in self._all:
+        for worker in self._workers:
             worker.close()
 
 
-class _Worker:
+class _Worker(Job):
+    """A process, and the group that it works on."""
+
     def __init__(self, evaluator: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(
@@ -61,21 +60,33 @@ class _Worker:
             text=True,
             env={"OMP_NUM_THREADS": "1"} | os.environ | safe_path(),
         )
-        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         for line in definite(self.process.stdout):
-            self.lines.put(line)
+            self._lines.put(line)
 
     def send(self, group: CellGroup) -> None:
         """Write a group to the process."""
-        with contextlib.suppress(BrokenPipeError):  # it died; the job will notice
-            definite(self.process.stdin).write(json.dumps(group) + "\n")
+        self.is_over = False
+        with contextlib.suppress(BrokenPipeError):  # it died, which `poll` will notice
+            definite(self.process.stdin).write(group.model_dump_json() + "\n")
             definite(self.process.stdin).flush()
 
-    def last_words(self) -> str:
+    def _arrived(self) -> list[Event]:
+        lines = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
+        return [Event.model_validate_json(line) for line in lines]
+
+    def _ended(self) -> End | None:
+        code = self.process.poll()
+        if code is None:
+            return None
+        self._reader.join(timeout=5)
+        return _cause(code, self._last_words())
+
+    def _last_words(self) -> str:
         """Return the last line of its stderr."""
         self.errors.seek(0, os.SEEK_END)
         size = self.errors.tell()
@@ -83,55 +94,27 @@ class _Worker:
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
+    def stop(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+
     def close(self) -> None:
         """Kill the process and close its streams."""
         self.process.kill()
         self.process.wait()
-        self.reader.join(timeout=5)
+        self._reader.join(timeout=5)
         with contextlib.suppress(BrokenPipeError):  # what it never read is still in the buffer
             definite(self.process.stdin).close()
         definite(self.process.stdout).close()
         self.errors.close()
 
 
-class LocalJob(Job):
-    """A group in a worker process."""
-
-    def __init__(self, worker: _Worker, group: CellGroup, idle: list[_Worker]) -> None:
-        super().__init__()
-        self._worker, self._idle = worker, idle
-        worker.send(group)
-
-    def _drain(self) -> None:
-        while not self._is_done:
-            try:
-                event = json.loads(self._worker.lines.get_nowait())
-            except queue.Empty:
-                return
-            if event is None:
-                self._is_done = True
-                self._idle.append(self._worker)
-            else:
-                self._events.append(event)
-
-    def _cause(self) -> End | None:
-        code = self._worker.process.poll()
-        if code is None:
-            return None
-        self._worker.reader.join(timeout=5)
-        return _cause(code, self._worker.last_words())
-
-    def stop(self) -> None:
-        """Kill the process."""
-        self._worker.process.kill()
-
-
 def _cause(code: int, words: str) -> End:
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
-        return End(failure="killed", message=f"the worker was ended by {name}{hint}")
-    return End(failure="error", message=f"the worker left with code {code}: {words}")
+    if code >= 0:
+        return End(failure="error", message=f"the worker left with code {code}: {words}")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
+    return End(failure="killed", message=f"the worker was ended by {name}{hint}")

@@ -8,8 +8,6 @@ shared folder.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
 import queue
 import re
@@ -18,12 +16,12 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rksp.grid.cell import EVALUATOR, load_evaluator
-from rksp.grid.engines.base import CellGroup, End, Event, Job
+from rksp.grid.engines.base import EVALUATOR, End, Job, work
+from rksp.grid.group import CellGroup, Event
 from rksp.grid.store import made_by
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_link
@@ -74,13 +72,12 @@ class RayEngine:
                 raise InputError(f"There is no Ray cluster at {address}: {error}.") from error
         self.slots = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._evaluator = evaluator
-        remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
-        self._work = remote(_work)
+        task = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)(_work_in)
+        self._task: Any = task.options(scheduling_strategy="SPREAD")
 
-    def start(self, group: CellGroup) -> RayJob:
+    def submit(self, group: CellGroup) -> Job:
         """Send a group to the cluster."""
-        scattered = self._work.options(scheduling_strategy="SPREAD")
-        return RayJob(self._ray, scattered.remote(self._evaluator, group, str(Path.cwd())))
+        return _RayJob(self._ray, self._task.remote(str(Path.cwd()), self._evaluator, group))
 
     def close(self) -> None:
         """Leave the cluster; shut it down only if this engine started it."""
@@ -96,44 +93,37 @@ def _knock(address: str | None) -> None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_KNOCK).close()
 
 
-def _work(evaluator: str, group: CellGroup, folder: str) -> Iterator[Event]:
+def _work_in(folder: str, evaluator: str, group: CellGroup) -> Iterator[Event]:
     """Evaluate a group; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
-    yield {"kind": "started"}
-    yield from load_evaluator(evaluator)(group)
+    yield from work(evaluator, group)
 
 
-class RayJob(Job):
+class _RayJob(Job):
     """One group on the cluster, with a thread that waits for its events."""
 
     def __init__(self, ray: Any, stream: Any) -> None:
-        super().__init__()
         self._ray, self._stream = ray, stream
-        self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end: End | None = None
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         errors = self._ray.exceptions
         try:
             for reference in self._stream:
-                self._arrived.put(self._ray.get(reference))
+                self._events.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
         except errors.RayError as error:  # the worker, its node or its object was lost
             name = type(error).__name__
             self._end = End(failure="killed", message=f"the worker was lost ({name})")
-        else:
-            self._end = End()
 
-    def _drain(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._events.append(self._arrived.get_nowait())
+    def _arrived(self) -> list[Event]:
+        return [self._events.get_nowait() for _ in range(self._events.qsize())]
 
-    def _cause(self) -> End | None:
+    def _ended(self) -> End | None:
         return self._end
 
     def stop(self) -> None:
@@ -186,54 +176,44 @@ class SlurmEngine:
         self._patience, self._grace = (_PATIENCE, _GRACE) if self._is_remote else (0.2, 0.0)
         self.slots = workers
         self._evaluator = evaluator
-        self._jobs: list[SlurmJob] = []
+        self._jobs: list[_SlurmJob] = []
 
-    def start(self, group: CellGroup) -> Job:
+    def submit(self, group: CellGroup) -> Job:
         """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
-        known = self._left_behind(group)
-        rest = [cell for cell in group["cells"] if cell[0] not in known]
+        known = self._left_behind({cell.key for cell in group.cells})
+        rest = tuple(cell for cell in group.cells if cell.key not in known)
         if not rest:
-            return Job(known.values())
-        file = self.folder / f"events-{rest[0][0]}-{secrets.token_hex(4)}.jsonl"
-        left = {**group, "cells": rest}
-        job = SlurmJob(
-            self._executor.submit(work, self._evaluator, left, str(file)),
-            file,
-            patience=self._patience,
-            grace=self._grace,
-            known=list(known.values()),
-        )
+            return _Answered(list(known.values()))
+        file = self.folder / f"events-{rest[0].key}-{secrets.token_hex(4)}.jsonl"
+        left = group.model_copy(update={"cells": rest})
+        submitted = self._executor.submit(write_events, self._evaluator, left, str(file))
+        job = _SlurmJob(submitted, file, list(known.values()), self._patience, self._grace)
         self._jobs.append(job)
         return job
 
-    def _left_behind(self, group: CellGroup) -> dict[str, Event]:
-        """Return the results for cells of this group in the shared folder, by cell."""
-        wanted, found = {key for key, _ in group["cells"]}, {}
-        for file in sorted(self.folder.glob("events-*.jsonl")):
-            for event in _read(file, 0)[0]:
-                if event and event["kind"] == "result" and event["cell"] in wanted:
-                    found[event["cell"]] = event
-        return found
+    def _left_behind(self, wanted: Container[str]) -> dict[str, Event]:
+        """Return the results for these cells in the shared folder, by cell."""
+        events = (e for file in sorted(self.folder.glob("events-*.jsonl")) for e in _read(file)[0])
+        return {e.cell: e for e in events if e.kind == "result" and e.cell and e.cell in wanted}
 
     def close(self) -> None:
         """Cancel the jobs still in the queue, and wait for processes of this machine."""
         for job in self._jobs:
-            if job.end() is None:
+            if not job.is_over:
                 job.stop()
         if not self._is_remote:
             for job in self._jobs:
                 job.join()
 
 
-def work(evaluator: str, group: CellGroup, path: str) -> None:
-    """Run a job: append one line of JSON for each event, and null at the end."""
+def write_events(evaluator: str, group: CellGroup, path: str) -> None:
+    """Run a job: append one line of JSON for each event."""
     with Path(path).open("a", encoding="utf-8") as file:
-        events = load_evaluator(evaluator)(group)
-        for event in itertools.chain(({"kind": "started"},), events, (None,)):
-            print(json.dumps(event), file=file, flush=True)
+        for event in work(evaluator, group):
+            print(event.line(), file=file, flush=True)
 
 
-def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
+def _read(file: Path, start: int = 0) -> tuple[list[Event], int]:
     """Return the whole lines from a position on, and the position after them."""
     if not file.is_file():
         return [], start
@@ -241,52 +221,62 @@ def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
         content.seek(start)
         text = content.read()
     whole = text[: text.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], start + len(whole)
+    events = [Event.model_validate_json(line) for line in whole.splitlines()]
+    return events, start + len(whole)
 
 
-class SlurmJob(Job):
+class _Answered(Job):
+    """A group whose events have all happened before; later ones of a job follow them."""
+
+    def __init__(self, known: list[Event]) -> None:
+        self._known = known
+
+    def _arrived(self) -> list[Event]:
+        known, self._known = self._known, []
+        return known
+
+    def _ended(self) -> End | None:
+        return End()
+
+    def stop(self) -> None:
+        """Do nothing: nothing runs."""
+
+
+class _SlurmJob(_Answered):
     """One group in the queue or at work.
 
     Args:
         job: The job from submitit.
         file: The file to which it writes its events.
+        known: Results that it need not give.
         patience: Seconds between questions to the queue.
         grace: Seconds to wait for events of a job that the queue says is over.
-        known: Results that it need not give.
     """
 
     def __init__(
-        self, job: Any, file: Path, *, patience: float, grace: float, known: list[Event]
+        self, job: Any, file: Path, known: list[Event], patience: float, grace: float
     ) -> None:
         super().__init__(known)
-        self._job, self._file = job, file
+        self._job, self._file, self._position = job, file, 0
         self._patience, self._grace = patience, grace
-        self._position = 0
         self._next_look = time.monotonic() + patience
         self._over_since: float | None = None
 
-    def _drain(self) -> None:
-        """Read the whole lines written since the last time."""
+    def _arrived(self) -> list[Event]:
         events, self._position = _read(self._file, self._position)
-        self._is_done |= None in events
-        self._events += [event for event in events if event is not None]
+        return [*super()._arrived(), *events]
 
-    def _cause(self) -> End | None:
+    def _ended(self) -> End | None:
         if self._over_since is None:
-            if not self._asked_the_queue():
+            is_due = time.monotonic() > self._next_look
+            if is_due:
+                self._next_look = time.monotonic() + self._patience
+            if not self._job.done(force_check=is_due):
                 return None
             self._over_since = time.monotonic()
         if time.monotonic() - self._over_since < self._grace:
             return None
         return End(failure="killed", message=f"the job ended early: {self._last_words()}")
-
-    def _asked_the_queue(self) -> bool:
-        """Return whether the queue says that the job is over; ask at most once per `patience`."""
-        is_due = time.monotonic() > self._next_look
-        if is_due:
-            self._next_look = time.monotonic() + self._patience
-        is_over: bool = self._job.done(force_check=is_due)
-        return is_over
 
     def _last_words(self) -> str:
         """Return the last line of its stderr; `exception()` would wait 15 s for a killed job."""

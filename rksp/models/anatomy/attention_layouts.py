@@ -111,7 +111,7 @@ def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
     return heads if down is None else heads @ at_least_float(down.read())
 
 
-def is_linear(module: Any) -> TypeGuard[nn.Linear]:
+def is_linear(module: object) -> TypeGuard[nn.Linear]:
     """Tell whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
     weight = getattr(module, "weight", None)
     has_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2

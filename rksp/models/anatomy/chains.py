@@ -47,7 +47,7 @@ class Chain:
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
 
-    def read_output(self, output: Any) -> Tensor | None:
+    def read_output(self, output: object) -> Tensor | None:
         """Return the state in the output of a block."""
         found = dict(float_tensors(output))
         return found.get(self.leaving, next(iter(found.values()), None))
@@ -79,7 +79,7 @@ class _Listing:
     calls: list[_Call] = field(default_factory=list)
 
 
-def float_tensors(value: Any, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
+def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
     """Yield every floating tensor in nested tuples, lists and mappings, with its key."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
@@ -92,7 +92,7 @@ def float_tensors(value: Any, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
             yield from float_tensors(item, (*key, index))
 
 
-def first_tensor(value: Any) -> Tensor | None:
+def first_tensor(value: object) -> Tensor | None:
     """Return the first floating tensor in the arguments or output of a module."""
     return next((tensor for _, tensor in float_tensors(value)), None)
 
@@ -168,7 +168,6 @@ def find_chains(
 
 
 def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
-    """Record what enters and leaves every child of every list, in the order of the calls."""
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
         for index, child in enumerate(listing.children):
@@ -180,7 +179,7 @@ def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
     def after(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
     ) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:

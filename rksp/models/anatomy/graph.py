@@ -78,7 +78,7 @@ class ForwardGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyp
         written = -1 if place is None else self._written.get(place, -1)
         return self._add(tensor, "copy", (node, written)) if written > node else node
 
-    def _seen(self, value: Any) -> _Keys:
+    def _seen(self, value: object) -> _Keys:
         """Return the nodes of what a block gets or returns; what was there before becomes one."""
         found = {key: (self._lookup(tensor), tensor) for key, tensor in float_tensors(value)}
         return {
@@ -95,11 +95,11 @@ class ForwardGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyp
         blocks = {c for m in model.modules() if isinstance(m, lists) for c in m.children()}
         pending: dict[nn.Module, list[_Keys]] = {}
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def before(module: nn.Module, args: object, kwargs: object) -> None:
             entering = self._seen({"args": args, "kwargs": kwargs})
             pending.setdefault(module, []).append(entering)
 
-        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        def after(module: nn.Module, args: object, kwargs: object, output: object) -> None:
             call = (pending[module].pop(), self._seen(output))
             self._calls.setdefault(module, []).append(call)
 

@@ -90,7 +90,6 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
 
 
 def _expert_count(block: nn.Module) -> int:
-    """Count the experts beside a router; 0 if there are none."""
     for name, child in block.named_children():
         if name in _ROUTER_NAMES:
             continue

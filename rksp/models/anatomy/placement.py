@@ -171,11 +171,9 @@ class _Reading:
         )
 
     def _inputs(self, index: int) -> list[int]:
-        """Return the inputs that depend on the state, each once."""
         return [i for i in dict.fromkeys(self.nodes[index].inputs) if i in self.derived]
 
     def _main(self, index: int) -> int | None:
-        """Return what a node only renames, reshapes, scales or shifts; None for any other."""
         node, given = self.nodes[index], self._inputs(index)
         if len(given) == 2 and node.op == "sub" and self._is_statistic(given[0], given[1]):
             return given[0]  # centered
@@ -200,7 +198,6 @@ class _Reading:
         return index
 
     def _normed(self, index: int) -> int | None:
-        """Return what a node normalizes; None if it does not."""
         node, given = self.nodes[index], self._inputs(index)
         if node.op in _NORMS and given:
             return given[0]
@@ -210,7 +207,6 @@ class _Reading:
         return next((a for a, by in pairs if self._is_statistic(a, by, _SIZES)), None)
 
     def _is_centered(self, norm: int) -> bool:
-        """Tell whether a norm takes the mean away first."""
         if self.nodes[norm].op in _NORMS:
             return "rms" not in self.nodes[norm].op
         here = definite(self._norms[norm])
@@ -315,7 +311,6 @@ class _Reading:
         return parts if len(parts) == 2 and kinds[0] != kinds[1] else [branch]
 
     def _inside(self, branch: int) -> set[int]:
-        """Return the nodes of a branch down to the stream."""
         left, seen = [branch], {branch}
         while left:
             new = [i for i in self._inputs(left.pop()) if i not in seen and not self._light[i]]
@@ -324,7 +319,6 @@ class _Reading:
         return seen
 
     def _mixes(self, branch: int) -> bool:
-        """Tell whether a branch mixes tokens."""
         for here in self._inside(branch):
             node, is_sequence = self.nodes[here], len(self.nodes[here].shape) > 2
             if node.op.startswith(_ATTENTION) or (node.op in _MIXERS and is_sequence):
@@ -337,7 +331,6 @@ class _Reading:
         return self._norms.get(self._strip(branch)) is not None
 
     def _is_behind_norm(self, branch: int) -> bool:
-        """Tell whether every product of a branch reads the stream through a norm."""
         entries = [
             i
             for here in self._inside(branch)
@@ -358,7 +351,6 @@ class _Reading:
         return False
 
     def _is_parallel(self) -> bool:
-        """Tell whether two branches of different kind read the same state."""
         for place, (late, _) in enumerate(self.branches):
             for early, base in self.branches[place + 1 :]:
                 both = self._mixes(late) != self._mixes(early)
@@ -367,7 +359,6 @@ class _Reading:
         return False
 
     def _reads(self, branch: int) -> set[int]:
-        """Return the nodes of the stream that a branch is made from."""
         found: set[int] = set()
         for here in self._inside(branch):
             for i in self._inputs(here):
@@ -379,7 +370,6 @@ class _Reading:
         return found
 
     def _attention(self) -> Iterator[tuple[int, int]]:
-        """Yield the nodes of the queries and keys of every attention."""
         for index in sorted(self.derived):
             node = self.nodes[index]
             if node.op.startswith(_ATTENTION) and len(node.shape) == 4:
@@ -395,7 +385,6 @@ class _Reading:
                 yield q, k
 
     def _logits(self, index: int) -> tuple[int, int] | None:
-        """Return the two factors whose product a softmax reads; None if it reads another thing."""
         while True:
             node, given = self.nodes[index], self._inputs(index)
             if node.op in ("bmm", "matmul") and len(given) == 2:
@@ -407,7 +396,6 @@ class _Reading:
             index = given[0]
 
     def _norms_of(self, part: int) -> set[int]:
-        """Return the norms between a projection and the queries or keys made from it."""
         left, seen = [part], {part}
         while left:
             here = left.pop()

@@ -42,11 +42,11 @@ _NUMBER = re.compile(
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|Infinity|infinity))(?![A-Za-z_]*\d|\.\d)"
     r"(?:[ \t]*/[ \t]*(?P<of>\d[\d,]*))?"
 )
-_WORD = r"[A-Za-z_][\w./-]*+"
+_WORD = r"(?<!\w)(?<!--)[^\W\d](?:[\w./-]*\w)?+"
 # A name and its sign of equality, at the end of what stands before a number.
 _NAME = re.compile(
-    rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"]?"
-    r"[ \t]*[:=|#]?[ \t]*[\[(<'\"]*[ \t]*$"
+    rf"(?P<name>{_WORD}(?:[ \t]{{1,2}}{_WORD}){{0,3}})(?:[ \t]*\([^()\d]*\))?['\"\])]?"
+    r"[ \t]*[:=|#：]?[ \t]*[\[(<'\"]*[ \t]*$"
 )
 # A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
@@ -181,9 +181,11 @@ def _row(line: str) -> tuple[dict[str, float], int]:
     row: dict[str, float] = {}
     planned, end = 0, 0
     line = _WRAPPED.sub("(", _TIMES.sub(lambda m: " " * len(m[0]), line))
-    pending = ""
+    pending, aside = "", ""
     for match in _NUMBER.finditer(line):
         before, end = line[end : match.start()], match.end()
+        for part in _PARTS.finditer(before):
+            aside = "val_" if part["held"] else ""
         named = _NAME.search(before[-120:])
         value = float(match["n"].replace(",", ""))
         if named is None:
@@ -204,8 +206,9 @@ def _row(line: str) -> tuple[dict[str, float], int]:
             if name in _EPOCHS:
                 planned = 0
             pending = next((w for w in _PHRASE.split(named["name"].lower()) if is_metric(w)), "")
-        row.setdefault(name, value)
-    if "step" not in row and not any(n in row for n in _SHORT_COUNTERS - set(_EPOCHS)):
+        is_bare = aside and is_metric(name) and not is_held_out(name)
+        row.setdefault(aside + name if is_bare else name, value)
+    if not aside and row.keys().isdisjoint(_SHORT_COUNTERS - set(_EPOCHS)):
         for count in _PROGRESS.finditer(line):
             if not _NAME.search(line[: count.start()][-120:]):
                 row["step"], planned = float(count[1]), int(count[2])
@@ -217,15 +220,24 @@ def _is_count(match: re.Match[str]) -> bool:
 
 
 _PHRASE = re.compile(r"[ \t]+")
-_STOPS = frozenset(words("at on in of for the is and with to after before took"))
+_STOPS = frozenset(words("at on in of for the is are was and with to after before took equals"))
+_PROSE = frozenset(words("it may will can must should would you we this that than"))
+# What the metrics of a line are of, where the line and not each of their names says it.
+_PARTS = re.compile(
+    r"(?<![\w/.-])(?:(?P<held>val|valid|validation|validating|validate|eval|evaluation|evaluating|"
+    r"test|testing|dev)|train|training)(?:ing)?(?![\w/.-])",
+    re.I,
+)
 
 
 def _plain(name: str) -> str | None:
     """Return the name of a number from the words before it; None where they are prose."""
     parts = _PHRASE.split(name.strip().lower())
-    while parts and parts[0].strip("-./") in _STOPS:
+    while parts and parts[0] in _STOPS:
         parts.pop(0)
-    if not parts:
+    while parts and parts[-1] in _STOPS:
+        parts.pop()
+    if not parts or not _PROSE.isdisjoint(parts):
         return None
     last = parts[-1].strip("-./_")
     if last in _SHORT_COUNTERS:
@@ -296,10 +308,12 @@ _HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldo
 _TERMS = frozenset(
     words(
         "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
-        "reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth running"
+        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth "
+        "running"
     )
 )
 _PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
+_POLICY = frozenset(words("pg policy actor"))
 _LEARNS_BY_TRIAL = frozenset(
     words(
         "pg policy ppo grpo advantage advantages rollout completion completions episode ep clip "
@@ -346,6 +360,16 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
     return min(ranked)[-1] if ranked else None
 
 
+_OPPONENTS = tuple(map(words, ("d dis disc discriminator critic", "g gen generator")))
+
+
+def is_opposed(names: Iterable[str]) -> bool:
+    """Tell whether the losses among metrics are those of a policy, or of two that play a game."""
+    found = [tokens_of(name) for name in names if is_metric(name)]
+    is_game = all(any(tokens & {*side} for tokens in found) for side in _OPPONENTS)
+    return is_game or any(tokens & _POLICY for tokens in found)
+
+
 def reward_among(names: Sequence[str]) -> str | None:
     """Return the mean reward of a run that learns by trial, or a score where there is no loss.
 
@@ -361,5 +385,5 @@ def reward_among(names: Sequence[str]) -> str | None:
     for place, name in enumerate(names):
         found = tokens_of(name)
         if found & wanted and not found & barred:
-            ranked.append(("mean" not in found, len(found), place, name))
+            ranked.append((len(found - {"mean"}), "mean" not in found, place, name))
     return min(ranked)[-1] if ranked else None

@@ -36,7 +36,7 @@ def matched_rate(width: float, scale: MuonScale = "original") -> float:
 
 
 def made(
-    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: Any
+    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: object
 ) -> Optimizer:
     """Build an optimizer of one class over matrices, which decay, and vectors, which do not.
 
@@ -100,7 +100,6 @@ def _trainable(model: nn.Module) -> list[Tensor]:
 
 
 def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, Any]]:
-    """Split the parameters into matrices, which decay, and vectors, which do not."""
     params = _trainable(model)
     groups = [
         {"params": [p for p in params if p.dim() >= 2], "weight_decay": recipe.weight_decay},
@@ -110,7 +109,6 @@ def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, Any]]:
 
 
 def _embeddings_and_head(model: nn.Module) -> set[int]:
-    """Return the identities of the matrices at the ends: embeddings and the last linear layer."""
     from torch import nn
 
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]

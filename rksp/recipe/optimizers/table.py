@@ -90,7 +90,6 @@ class OptimizerSpec:
 
 
 def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
-    """Read a row; each of its facts is true."""
     where = f"optimizers.toml [{name}]"
     row = row | dict.fromkeys(row.pop("facts", ()), True)
     row |= {"make": _function(row["make"], where)} if "make" in row else {}
@@ -101,7 +100,6 @@ def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
 
 
 def _function(said: str | dict[str, Any], where: str) -> Any:
-    """Return the function of `makers` of this name, or `made` with these options."""
     if isinstance(said, str):
         known_word(said, vars(makers), where=where, noun="function")
         return getattr(makers, said)

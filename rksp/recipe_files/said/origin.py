@@ -215,11 +215,11 @@ def flag_of(name: str) -> str:
     return flag.name if flag is not None else f"--{name.replace('_', '-')}"
 
 
-def is_used(name: str, values: Mapping[str, object]) -> bool:
-    """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
-    if name in ("learning_rate", "decay_steps") and values[name] is not None:
-        return True
-    return _is_used(name, str(values["optimizer"]), str(values["schedule"]))
+def used_in(values: Mapping[str, object]) -> frozenset[str]:
+    """Return the fields that have an effect in this recipe; β₂ of plain SGD has none."""
+    given = [name for name in ("learning_rate", "decay_steps") if values[name] is not None]
+    optimizer, schedule = str(values["optimizer"]), str(values["schedule"])
+    return frozenset([*given, *(name for name in values if _is_used(name, optimizer, schedule))])
 
 
 @cache
@@ -243,13 +243,9 @@ def _is_used(name: str, optimizer: str, schedule: str) -> bool:
     return meanings.get(name, True)
 
 
-def left_out(name: str, values: Mapping[str, object]) -> Origin:
-    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
-    return _left_out(name, is_used(name, values))
-
-
 @cache
-def _left_out(name: str, is_used: bool) -> Origin:
+def left_out(name: str, is_used: bool) -> Origin:
+    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
     if not is_used and name != "learning_rate":
         return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
     plain = {
@@ -303,8 +299,9 @@ def assumptions(values: Mapping[str, object], origins: Mapping[str, Origin]) -> 
     What moves the verdict most comes first.
     """
     rests: dict[str, list[str]] = {}
+    used = used_in(values)
     for name, origin in origins.items():
-        if origin.kind is OriginKind.ASSUMED and is_used(name, values):
+        if origin.kind is OriginKind.ASSUMED and name in used:
             for root in origin.assumes:
                 rests.setdefault(root, []).append(name)
     said: set[str] = set()

@@ -23,6 +23,7 @@ from rksp.recipe_files.said.origin import (
     assumed,
     flag_of,
     left_out,
+    used_in,
 )
 
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
@@ -366,9 +367,10 @@ class Draft:
     def finish(self) -> RecipeFile:
         """Return everything read, with rksp's own defaults for undecided fields."""
         values = {name: self.value(name) for name in Recipe.model_fields}
+        used = used_in(values)
         for name, value in values.items():
             if name not in self._fields:
-                self._set(name, value, left_out(name, values))
+                self._set(name, value, left_out(name, name in used))
         return RecipeFile(
             path=self.document.path,
             trainer=self.trainer,

@@ -15,7 +15,9 @@ from rksp.documents.answer import (
     Untold,
 )
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.spectrum import VARIANTS
 from rksp.documents.verdict import Verdict
+from rksp.question import said as phrases
 from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
 from rksp.report import blocks as page
@@ -24,7 +26,6 @@ from rksp.report.diff import changed_blocks
 from rksp.report.runs import history_blocks
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, usual
-from rksp.spectra.spectrum import VARIANTS
 
 _SMALL = 0.05  # decades; a smaller reason is not listed
 _MOST_REASONS = 12
@@ -95,16 +96,15 @@ def _headline(report: ScoreReport, risk: Answer) -> str:
         is_asked = risk.verdict is Verdict.CANNOT_TELL
         return "No data support an answer" if is_asked else "The risk was not assessed"
     if isinstance(risk, FromPublished):
-        return words.sentence(words.published(report, risk))
+        return words.sentence(phrases.published(report, risk))
     if risk.probability_failed is not None:
         return f"{page.likelihood(risk.probability_failed).capitalize()} to fail"
     if isinstance(risk, CertainFailure):
         return "No learning rate trains this model"
-    return f"Start at a learning rate of {words.rate(risk.start_here)}"
+    return f"Start at a learning rate of {phrases.rate(risk.start_here)}"
 
 
 def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the chance to fail, the three rates and what moved them, or why there is no answer."""
     risk = seed.risk
     if isinstance(risk, Untold):
         for reason in risk.reasons:
@@ -116,7 +116,7 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
         yield page.Sentence(_odds(risk, number))
     head = ("Learning rate", "Value", "Meaning")
     yield page.Table(head, list(_rates(report, risk, number)), look="figures")
-    for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
+    for sentence in filter(None, (risk.counterfactual, phrases.margin(report, risk))):
         yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
     for said in filter(None, (*hints, words.applied(risk))):
@@ -164,7 +164,6 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
 
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
-    """Yield what failed the gate, which settings were not read, and what was assumed."""
     if report.gate and report.gate.failed:
         keys = (part for key in report.gate.issues for part in (", ", page.Code(key)))
         yield page.Sentence(

@@ -11,11 +11,11 @@ from markupsafe import Markup
 
 from rksp.documents.answer import CurvePoint, Estimate, FromFineTuning
 from rksp.documents.score import LayerReport, ScoreReport
+from rksp.documents.spectrum import NEAR_UNIT, Status, Variant
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import svg
 from rksp.report.blocks import Numbers
-from rksp.spectra.spectrum import NEAR_UNIT, Status, Variant
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
@@ -90,13 +90,11 @@ def _past(report: ScoreReport, risk: Estimate) -> list[tuple[float, bool]]:
     if report.own_runs is None or risk.learned is None:
         return []
     expected = risk.likely_edge / 10**risk.learned.edge_shift
-    is_of_tuning = isinstance(risk, FromFineTuning)
+    tunes = isinstance(risk, FromFineTuning)
     return [
         (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
         for ladder in report.own_runs.ladders
-        if ladder.likely_edge is not None
-        and not ladder.unused
-        and ladder.is_of_tuning == is_of_tuning
+        if ladder.likely_edge is not None and not ladder.unused and ladder.is_of_tuning == tunes
         for run in ladder.runs
         if run.label not in ("unknown", "unfinished")
     ]
@@ -158,7 +156,6 @@ def risk_curve(
 
 
 def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
-    """Draw a tint over the rates up to the one not to exceed."""
     if safe is None:
         return ""
     left, right = across.start, across(safe)
@@ -168,7 +165,6 @@ def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
 
 
 def _range(risk: Estimate, marked: list[float]) -> tuple[float, float]:
-    """Return whole decades that contain the marks and the rise of the curve."""
     rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
     wanted = [*rises, *marked] or [1e-5, 1e-1]
     ends = risk.curve[0][0], risk.curve[-1][0]

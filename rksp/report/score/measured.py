@@ -10,7 +10,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.answer import FromEdge, FromFineTuning
 from rksp.documents.score import SeedReport
 from rksp.ground.text import short
-from rksp.report import words
+from rksp.question import said as phrases
 from rksp.report.glossary import find_word
 
 RANGE_NOTE = (
@@ -115,7 +115,6 @@ def measured(seed: SeedReport) -> list[Measured]:
 
 
 def _beyond(word: str, value: float) -> str:
-    """Say that a number is outside the range of 98 of 100 labelled models; empty if it is not."""
     column, of = _LABELLED.get(word, ("", float))
     ends = load_edge_model().measured_ranges.get(column)
     if ends is None:
@@ -138,7 +137,7 @@ def change(seed: SeedReport) -> str:
     if before.likely_edge is None or not isinstance(after, FromEdge):
         if before.likely_edge is None and not isinstance(after, FromEdge):
             return ""
-        had = words.rate(before.likely_edge)
+        had = phrases.rate(before.likely_edge)
         told = "measuring told what the configuration could not"
         return told if before.likely_edge is None else f"the configuration had said E {had}"
     factor = after.likely_edge / before.likely_edge

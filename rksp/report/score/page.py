@@ -15,7 +15,8 @@ from rich.text import Text
 from rksp.documents.answer import Answer, Estimate, FromEdge, FromFineTuning, FromPublished, Untold
 from rksp.documents.score import ScoreReport, SeedReport
 from rksp.ground.flags import count
-from rksp.ground.text import one_line, short
+from rksp.ground.text import one_line, percent, short
+from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.score.measured import change
@@ -63,7 +64,6 @@ class Scale:
 
 
 def _continued(line: Text, width: int) -> Iterator[Text]:
-    """Break a command as a shell reads it on: before an option, after a backslash."""
     shown = ""
     for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
         if shown and cell_len(f"{shown} {part} \\") > width:
@@ -82,7 +82,6 @@ def render(report: ScoreReport) -> Group:
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
-    """Yield the verdict with its reason and its probability, or with what is missing."""
     target, risk, leading = report.target, seed.risk, words.leading(report)
     size = "" if target.parameters is None else f" ({count(target.parameters)})"
     title = (report.verdict.upper(), STYLES.get(report.verdict, DOUBTFUL))
@@ -104,20 +103,21 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     elif rate is None:
         said = f"{trained} {steps}; no learning rate was given"
     else:
-        diverging = words.diverging(risk) if risk.verdict == "risk" else ""
-        said = f"{words.odds(risk)}{diverging} for {trained} at {short(rate, 6)} {steps}"
+        diverging = phrases.diverging(risk) if risk.verdict == "risk" else ""
+        said = f"{phrases.odds(risk)}{diverging} for {trained} at {short(rate, 6)} {steps}"
     yield _line(Text.assemble(title, f"{start}{said}"))
 
 
 def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
-    """Yield the three rates with their letters, and the scale; nothing that is unreliable."""
     if isinstance(risk, FromPublished):
-        yield _line(f"  start here {words.rate(risk.start_here)}, the middle of the published runs")
+        yield _line(
+            f"  start here {phrases.rate(risk.start_here)}, the middle of the published runs"
+        )
     if not isinstance(risk, Estimate):
         return
-    start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
+    start, edge, most = map(phrases.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
     excess = f"+{risk.start_excess:.2f} nats, " if isinstance(risk, FromEdge) else ""
-    after = f"{excess}{words.percent(risk.start_failed)} fail"
+    after = f"{excess}{percent(risk.start_failed)} fail"
     yield _line(
         f"  start here (S) {start} ({after}) · do not exceed (X) {most} · likely edge (E) {edge}"
     )
@@ -129,7 +129,6 @@ def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
 
 
 def _scale(report: ScoreReport, risk: FromEdge | FromFineTuning, length: int) -> Text:
-    """Draw the three rates and the recipe's on one logarithmic scale; none hides another."""
     rates = risk.start_here, risk.do_not_exceed, risk.likely_edge, report.recipe.learning_rate
     marks = dict(zip("SXE●", rates, strict=True))
     known = {mark: math.log10(rate) for mark, rate in marks.items() if rate}
@@ -148,7 +147,6 @@ def _scale(report: ScoreReport, risk: FromEdge | FromFineTuning, length: int) ->
 
 
 def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
-    """Yield the main finding, the assumptions and those that decide, and what to do next."""
     yield from _finding(report)
     decisive = words.decisive(report, seed) if report.assumed else ""
     yield from _notes(words.noise(report), words.unread(report), decisive, style="")
@@ -163,7 +161,6 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
 
 
 def _finding(report: ScoreReport) -> Iterator[Line]:
-    """Yield the finding that matters most, its fix, and how many more there are."""
     if not report.findings:
         return
     first, *others = words.ordered(report)
@@ -177,7 +174,6 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
 
 
 def _notes(*said: str, style: str = "dim") -> Iterator[Line]:
-    """Yield a line of each that is not empty."""
     return (_line(Text(f"  {one}", style=style)) for one in said if one)
 
 

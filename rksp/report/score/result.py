@@ -12,6 +12,7 @@ from rksp.documents.answer import KINDS, Answer, Untold
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
 from rksp.ground.text import short
+from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import flag_of
@@ -117,7 +118,7 @@ class Result:
         if isinstance(seed.risk, Untold):
             lines.append(f"  {seed.risk.reasons[0]}")
         else:
-            lines.append(f"  {words.answer(self.report, seed.risk)}")
+            lines.append(f"  {phrases.answer(self.report, seed.risk)}")
             named = (f"{name} {short(rate, 2)}" for name, rate in self.rates().items())
             lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
             said_more = (words.crossed(seed.risk), words.learned(seed))
@@ -142,7 +143,6 @@ class Result:
 
 
 def _in_python(assumed: str) -> str:
-    """Return the line of assumptions with fields of `recipe` in place of options."""
     said, _, options = assumed.partition("; pass ")
     names = {flag_of(name): name for name in Recipe.model_fields}
     fields = [names[option] for option in options.split(", ") if option in names]

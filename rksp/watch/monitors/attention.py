@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.documents.spectrum import LayerSpectrum, Status
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
@@ -28,7 +29,6 @@ from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.spectra.dmd import fit
-from rksp.spectra.spectrum import LayerSpectrum, Status
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading, Rule
 
@@ -87,7 +87,7 @@ class RouterEntropy(RouterMonitor):
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         """Return the mean, lowest and median entropy of up to 8,192 tokens."""
         sample = logits[:: -(-len(logits) // _TOKENS)]
-        entropy = router_statistics(sample, is_sigmoid=router.is_sigmoid).entropy
+        entropy = router_entropy(sample, is_sigmoid=router.is_sigmoid)
         return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
@@ -130,7 +130,7 @@ class RouterLoad(RouterMonitor):
         scores = logits
         if router.correction is not None:
             scores = logits.sigmoid() + router.correction.to(logits.dtype)
-        return router_statistics(scores, router.top_k).load
+        return expert_load(scores, router.top_k)
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
         """Return the reading of one router's imbalance and, once known, of its dead experts."""
@@ -239,3 +239,48 @@ class RouterConditioning(RowMonitor):
         if size > 0:
             values["router_cond_ratio"] = float(centered.max().sqrt()) / size
         return values, {"concentration": energy / (2 * len(rows))}
+
+
+def router_entropy(logits: Tensor, *, is_sigmoid: bool = False) -> Tensor:
+    """Compute the entropy of the router's probabilities of each token.
+
+    Args:
+        logits: `[tokens, experts]`, before any top-k; -inf masks an expert.
+        is_sigmoid: Whether p is `sigmoid(z)` divided by its sum over the experts (DeepSeek-V3)
+            instead of `softmax(z)`.
+
+    Returns:
+        `-sum p ln p` in nats, `[tokens]`; NaN for a token with NaN, +inf or only -inf.
+    """
+    scores, is_good = _scores(logits)
+    if is_sigmoid:  # the softmax of ln sigmoid(z) is sigmoid(z) / sum sigmoid(z)
+        scores = torch.nn.functional.logsigmoid(scores)
+    logs = torch.log_softmax(scores, -1)  # shifted by the maximum, so a common offset costs nothing
+    probabilities = logs.exp()
+    # 0 times -inf is NaN, so the term of a masked expert is replaced before the product.
+    entropy = -(probabilities * torch.where(probabilities > 0, logs, 0.0)).sum(-1)
+    return torch.where(is_good, entropy, float("nan"))
+
+
+def expert_load(logits: Tensor, top_k: int = 1) -> Tensor:
+    """Count the tokens that choose each expert among their `top_k`, of equal ones the first.
+
+    Args:
+        logits: As in `router_entropy`. A token that it could not read chooses nothing.
+        top_k: Experts chosen per token.
+
+    Returns:
+        `[experts]` int64.
+    """
+    scores, is_good = _scores(logits)
+    ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    chosen = (ordered[:, :top_k] > float("-inf")) & is_good[:, None]
+    load = torch.zeros(scores.shape[-1], dtype=torch.int64, device=logits.device)
+    return load.scatter_add(0, order[:, :top_k].reshape(-1), chosen.reshape(-1).long())
+
+
+def _scores(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits, zero for each token that is unreadable, and which tokens are not."""
+    scores = at_least_float(logits)
+    is_good = torch.isfinite(scores.amax(-1)) & ~torch.isnan(scores).any(-1)
+    return torch.where(is_good[:, None], scores, torch.zeros_like(scores)), is_good

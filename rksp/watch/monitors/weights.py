@@ -17,11 +17,10 @@ from torch.utils.hooks import RemovableHandle
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
 from rksp.kernels.power_iteration import top_singular
-from rksp.kernels.row_cosine import BINS, RowCosine, row_cosine
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.models.anatomy.weight_view import Matrix
+from rksp.models.anatomy.weight_view import Matrix, at_least_float
 from rksp.watch.groups import block_matrices, local, parameter_groups
 from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import NO_RULE, Monitor, Reading, Rule
@@ -399,6 +398,31 @@ _MOST_TOKENS = 4096  # of the first micro-batch, evenly chosen
 _ALIGNMENT_PASSES = 4
 _RESIDUAL = 0.01  # up to which a direction is that of v_1
 _ROUNDS = 8  # of as many passes as it takes, at most
+# Rows with a norm outside these limits have no cosine: their squares overflow or underflow.
+_NORM_LIMITS = (1e-15, 1e15)
+
+
+def alignment(rows: Tensor, vectors: Tensor) -> Tensor:
+    """Describe the cosines of rows with unit vectors.
+
+    Args:
+        rows: `[rows, width]`.
+        vectors: `[k, width]`.
+
+    Returns:
+        `[7, k]`: how many cosines are positive, negative and known, their mean, standard
+        deviation, and their quantiles at 5 and 95 %.
+    """
+    rows = at_least_float(rows)
+    norms = rows.norm(dim=-1, keepdim=True)
+    valid = (norms >= _NORM_LIMITS[0]) & (norms <= _NORM_LIMITS[1])
+    cosines = (rows @ vectors.mT.to(rows)) / norms
+    cosines = torch.where(valid, cosines.clamp(-1.0, 1.0), float("nan"))
+    mean = cosines.nanmean(0)
+    std = (cosines - mean).square().nanmean(0).sqrt()
+    ends = torch.nanquantile(cosines, torch.tensor([0.05, 0.95]).to(cosines), dim=0)
+    counts = [(cosines > 0).sum(0), (cosines < 0).sum(0), cosines.isfinite().sum(0)]
+    return torch.stack([*counts, mean, std, *ends])
 
 
 class SpectralAlignment(Monitor):
@@ -476,27 +500,22 @@ class SpectralAlignment(Monitor):
         x = x.detach()
         x = x[:, 1:] if x.dim() == 3 and x.shape[1] > 2 else x
         rows = x.flatten(0, -2)
-        self.seen[path] = row_cosine(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
+        self.seen[path] = alignment(rows[:: -(-len(rows) // _MOST_TOKENS)], vectors)
 
-    def _of_matrix(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
-        rows = int(found.rows[index])
-        signs = [int(found.positive[index]), int(found.negative[index])]
-        if rows < 2 or not sum(signs):
+    def _of_matrix(self, step: int, matrix: Matrix, found: Tensor, index: int) -> Reading | None:
+        positive, negative, rows, mean, std, low, high = found[:, index].tolist()
+        if rows < 2 or not positive + negative:
             return None  # rows that are zero or overflow have no cosine
-        mean = float(found.total[index]) / rows
-        square = float(found.total_squares[index]) / rows
-        share = found.histogram[index].cumsum(0).double().cpu() / rows
-        low, high = (int((share < level).sum()) for level in (0.05, 0.95))
         return self.reading(
             "sign_majority",
             step,
-            max(signs) / sum(signs),
+            max(positive, negative) / (positive + negative),
             layer=matrix.name,
             mean=mean,
-            std=max(0.0, square - mean * mean) ** 0.5,
-            p5=2 * (low + 0.5) / BINS - 1,
-            p95=2 * (high + 0.5) / BINS - 1,
+            std=std,
+            p5=low,
+            p95=high,
             gap=self._gap[matrix.name],
             residual=self._residual[matrix.name],
-            tokens=float(rows),
+            tokens=rows,
         )

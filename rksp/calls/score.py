@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
 
 def score(
     target: str | Path | nn.Module | ModelSource,
-    batch: Any = None,
+    batch: object = None,
     recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
     loss: Loss | None = None,
     *,
@@ -45,7 +45,7 @@ def score(
     seeds: int = 1,
     baseline: Result | ScoreReport | None = None,
     bar: float | None = None,
-    **more: Any,
+    **more: object,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
 
@@ -89,28 +89,13 @@ def score(
         InputError: Some input cannot be used; the message says what to do.
         NotCovered: A target without a batch has no residual stream of constant width.
     """
-    file = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
-    fields: dict[str, Any] = {}
-    if isinstance(recipe, Recipe):
-        fields = recipe.model_dump(exclude_unset=True)
-    elif isinstance(recipe, Mapping):
-        fields = dict(recipe)
-    elif recipe is not None and file is None:
-        raise InputError(
-            f"recipe is of type {type(recipe).__name__}; it should be a Recipe, a mapping of its "
-            "fields, or the path of a run file."
-        )
+    fields, file = _given(recipe)
     if lr is not None:
         fields["learning_rate"] = lr
     _check(apply, options, cache, runs)
     terms, measure = _terms(bar, more)
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
-    for name in measure:
-        if field_of(Recipe, name) not in Recipe.model_fields:
-            continue
-        short_way = " or lr=…" if field_of(Recipe, name) == "learning_rate" else ""
-        raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{short_way}.")
     if options is None:
         options = checked(MeasureOptions, measure, noun="option")
     if not _is_module(target) and (batch is not None or loss is not None):
@@ -147,6 +132,19 @@ def score(
         return Result(question.answer(options.at_seeds(seeds), older))
 
 
+def _given(recipe: object) -> tuple[dict[str, Any], Path | None]:
+    if isinstance(recipe, Recipe):
+        return recipe.model_dump(exclude_unset=True), None
+    if isinstance(recipe, Mapping):
+        return dict(recipe), None
+    if recipe is not None and not isinstance(recipe, str | os.PathLike):
+        raise InputError(
+            f"recipe is of type {type(recipe).__name__}; it should be a Recipe, a mapping of its "
+            "fields, or the path of a run file."
+        )
+    return {}, None if recipe is None else Path(recipe)
+
+
 def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
     """Return the terms among named arguments, and the arguments that are left.
 
@@ -162,11 +160,14 @@ def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str,
         told["fail_on"] = [str(bar), *told.get("fail_on", [])]
     terms = checked(Terms, told, noun="term")
     Gate.parse(terms.fail_on)  # refuses what contradicts itself before anything is measured
+    for name in rest:
+        if (field := field_of(Recipe, name)) in Recipe.model_fields:
+            way = " or lr=…" if field == "learning_rate" else ""
+            raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{way}.")
     return terms, rest
 
 
 def _is_module(target: object) -> TypeGuard[nn.Module]:
-    """Tell whether a target is a module; who has one has loaded torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(target, torch.nn.Module)
 

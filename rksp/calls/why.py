@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rksp.classifiers.edge_model import load_edge_model
+from rksp.calls.score import score
 from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
 from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
@@ -32,7 +32,6 @@ from rksp.question.gate import deciding
 from rksp.question.run import Run, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe.start import decide_start
-from rksp.scoring import score
 
 _EARLY = 100  # steps: at the first value of a later one a model has learned
 _LEARNED = 0.6  # of a guess: no run from random weights is below it by then
@@ -76,13 +75,12 @@ def why(
     history = _history(raws, question, metric, may_fail=bool(stories))
     rate = question.rate(stories[0]) if is_one else None
     courses = [_course_report(story, rate) for story in stories]
-    edges = load_edge_model()
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
         recipe=question.recipe,
-        history=None if history is None else history_report(history, edges),
-        scorecard=None if history is None else scorecard(history, edges),
+        history=None if history is None else history_report(history),
+        scorecard=None if history is None else scorecard(history),
         courses=courses,
         rate=rate,
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
@@ -91,7 +89,6 @@ def why(
 
 
 def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
-    """Yield the course of every run that was logged over steps."""
     for raw in raws:
         if raw.curves:
             with contextlib.suppress(InputError):
@@ -238,7 +235,6 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
 
 
 def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
-    """Return the document of a course, with its curves and its sentences."""
     found = story.course
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
@@ -300,7 +296,6 @@ _TOLD = {
 
 
 def _told(story: Story) -> Iterator[str]:
-    """Yield what happened, and what moved first."""
     found = story.course
     of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
@@ -356,7 +351,6 @@ def _checkpoint(story: Story, last: float) -> str:
 
 
 def _cause(course: CourseReport, rate: RateReport | None) -> str:
-    """Say whether the rate is the cause, and what to do."""
     value = course.learning_rate
     if rate is None or value is None or rate.do_not_exceed is None:
         return (
@@ -392,7 +386,18 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
     """Return the settings that differ: of the failed run, and of the other."""
-    names = [name for name in bad.raw.said if not is_bookkeeping(name)]
+    own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
+    names = [
+        name
+        for name, value in bad.raw.said.items()
+        if not is_bookkeeping(name) and not is_rate(name) and not str(value).startswith(own)
+    ]
     rates = {"learning rate": (_peak(bad), _peak(good))}
     pairs = {n: (bad.raw.said[n], good.raw.said.get(n)) for n in names} | rates
-    return {n: (str(a)[:80], str(b)[:80]) for n, (a, b) in pairs.items() if a != b}
+    return {n: (_setting(a), _setting(b)) for n, (a, b) in pairs.items() if a != b}
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return "none that is stated"
+    return short(value) if isinstance(value, float) and math.isfinite(value) else str(value)[:80]
