@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rksp.classifiers.levers.fields import edge_effects
 from rksp.documents.answer import (
     Answer,
     CertainFailure,
@@ -295,9 +294,16 @@ def _recipe(report: ScoreReport) -> page.Section:
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
     table = page.Table(("Field", "Value", "From"), rows)
-    is_of_edge = report.seeds[0].risk.kind == "edge"
-    told = [page.Notes(edge_effects(name for name, *_ in rows))] if is_of_edge else []
+    told = [page.Notes(_known(report))] if report.seeds[0].risk.kind == "edge" else []
     return page.Section("Recipe", [table, *told], folds="page")
+
+
+def _known(report: ScoreReport) -> list[str]:
+    """Return what is known of the fields of the recipe."""
+    from rksp.classifiers.levers.fields import edge_effects  # numpy
+
+    asked = recipe_rows(dict(report.recipe), report.recipe_origins)
+    return edge_effects([name for name, *_ in asked] or [*dict(report.recipe)])
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
