@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,9 +16,10 @@ from torch import Tensor
 
 from rksp.datasets.batch import IGNORED
 from rksp.datasets.probe import Probe, encoded, position_limit, spread_bytes, vocabulary_of
-from rksp.ground.budgets import PROBE
+from rksp.ground.budgets import CELLS, PROBE
 from rksp.ground.errors import ArtifactError, InputError, foreign, summary
 from rksp.ground.files import read_head, read_text, with_home
+from rksp.ground.reading import open_lines, parse_json
 
 _MOST_ROWS = 20_000  # of a file that may hold billions
 _MOST_CLASSES = 10_000
@@ -110,17 +110,16 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         yield from ({"text": line.rstrip("\n")} for line in _lines(file))
     elif file.suffix.lower() in (".json", ".jsonl"):
         if read_head(file, 64).lstrip().startswith(b"["):
-            yield from json.loads(read_text(file, PROBE))
+            yield from parse_json(read_text(file, PROBE), file, most=CELLS)
         else:
-            yield from (json.loads(line) for line in _lines(file) if line.strip())
+            yield from (parse_json(line, file) for line in _lines(file) if line.strip())
     else:
         for batch in _batches(file):
             yield from batch.to_pylist()
 
 
 def _lines(file: Path) -> Iterator[str]:
-    with file.open(encoding="utf-8-sig") as content:
-        yield from iter(lambda: content.readline(_MOST_CHARACTERS), "")
+    return open_lines(file, _MOST_CHARACTERS)
 
 
 def _batches(file: Path) -> Any:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import string
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.ground.flags import count
-from rksp.ground.tables import known_word
+from rksp.ground.tables import known_word, packaged_toml
 from rksp.ground.text import short
 
 
@@ -172,6 +170,5 @@ def _texts(check: Check) -> Texts:
     return Texts(**filled, settings=tuple(named))
 
 
-@cache
 def _written() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files("rksp.checks") / "checks.toml").read_text(encoding="utf-8"))
+    return packaged_toml("rksp.checks", "checks.toml")

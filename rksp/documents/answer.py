@@ -158,7 +158,7 @@ class _Chances(_Stated):
         if self.probability_diverged is None:
             return ""
         diverges = 2 * self.probability_diverged >= (self.probability_failed or 0.0)
-        return "it would rather diverge" if diverges else "it would rather end high"
+        return "rather diverges" if diverges else "rather ends high"
 
 
 class CertainFailure(_Chances):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import tomllib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
+from importlib.resources import files
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from rksp.ground.errors import RkspError, nearest
 
 _Row = TypeVar("_Row")
+
+
+@cache
+def packaged_toml(package: str, name: str) -> dict[str, Any]:
+    """Return a TOML table that a package of rksp's holds; read it, and change nothing in it."""
+    return tomllib.loads((files(package) / name).read_text("utf-8"))
 
 
 class TableError(RkspError):

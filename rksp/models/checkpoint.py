@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
+from rksp.ground.budgets import CELLS
 from rksp.ground.errors import InputError, foreign
 from rksp.ground.files import read_text
+from rksp.ground.reading import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +64,8 @@ def is_pickle(path: Path) -> bool:
 
 def _shards(index: Path) -> set[str]:
     try:
-        names = json.loads(read_text(index, _LARGEST_INDEX))["weight_map"].values()
+        stored = parse_json(read_text(index, _LARGEST_INDEX), index, most=CELLS)
+        names = stored["weight_map"].values()
         if not all(isinstance(name, str) and len(name.encode()) <= _LONGEST_NAME for name in names):
             raise TypeError("a file name is not a string, or too long")
         return set(names)

@@ -7,7 +7,6 @@ JSON itself and passes on only what describes the architecture.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.ground.reading import parse_json
 from rksp.ground.text import words
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the largest real config seen is below 100 kB
@@ -66,8 +66,8 @@ def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
     """
     text = read_text(path, _LARGEST_FILE)
     try:
-        stored = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        stored = parse_json(text, path)
+    except InputError as error:
         raise InputError(
             f"{path} is not valid JSON ({error}); give a config.json (of a trainer's run file, the "
             "command line makes a target: rksp score FILE)."

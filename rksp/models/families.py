@@ -7,13 +7,11 @@ positions, as most do.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from importlib.resources import files
 from typing import Any
 
-from rksp.ground.tables import known_word, row_of
+from rksp.ground.tables import known_word, packaged_toml, row_of
 
 # Decoders and encoders are of text; those of images are fine-tuned at higher rates, and encoders of
 # text on few examples.
@@ -78,7 +76,7 @@ def _row(model_type: str, words: str) -> Family:
     return row_of(Family, said, where=where)
 
 
-_WORDS = tomllib.loads(files("rksp.models").joinpath("families.toml").read_text("utf-8"))
+_WORDS = packaged_toml("rksp.models", "families.toml")
 FAMILIES: dict[str, Family] = {name: _row(name, words) for name, words in _WORDS.items()}
 _FACTS = tuple(field.name for field in fields(Family) if field.type == "bool")
 

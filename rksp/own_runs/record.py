@@ -19,6 +19,7 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import check_link, read_text, write_failure
+from rksp.ground.reading import parse_json
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
@@ -221,8 +222,8 @@ def read_record(path: Path) -> list[Row]:
     rows = []
     for line in read_text(path, PAST_RUN).splitlines():
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = parse_json(line, path)
+        except InputError:
             continue  # a line that a killed process began
         if isinstance(row, dict):
             rows.append(row)

@@ -61,7 +61,7 @@ def odds(risk: Estimate | CertainFailure) -> str:
 def diverging(risk: Estimate | CertainFailure) -> str:
     """Return how likely the run diverges, and which ending is likelier; empty if not told."""
     chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)}: {risk.feared}"
+    return "" if chance is None else f", P(diverged) {percent(chance)} ({risk.feared})"
 
 
 def margin(report: ScoreReport, risk: Answer) -> str:

@@ -6,7 +6,6 @@ A column, like an axis of a sweep, sets a field of the recipe, the model, the se
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -18,6 +17,7 @@ from rksp.ground.budgets import CELLS, TABLE, TABLE_COLUMNS, TABLE_ROWS, UNPACKE
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited, read_text
 from rksp.ground.flags import field_of
+from rksp.ground.reading import parse_json
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import parse_yaml
 from rksp.recipe_files.parse.values import read_number
@@ -152,10 +152,7 @@ def _objects(path: Path) -> Iterator[dict[str, object]]:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: not valid JSON.") from error
+        row = parse_json(line, f"{path}:{number}")
         if not isinstance(row, dict):
             raise InputError(f"{path}:{number}: a row must be a JSON object.")
         yield row

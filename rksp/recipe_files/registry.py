@@ -72,6 +72,7 @@ BY_NAME = Reader(
     name="by name", title="settings found by name", version="", source="", marks=(),
     steps=(by_name.fill,),
 )  # fmt: skip
+_EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
     ("num_processes", ()),
@@ -125,7 +126,7 @@ def read_document(
     document, notes = unwrap(document, part)
     reader = _named(trainer) if trainer is not None else reader_for(document)
 
-    def read_by(reader: Reader) -> Draft:
+    def read_by(reader: Reader, document: Document) -> Draft:
         title = f"{reader.title} {reader.version}".strip()
         draft = Draft(document, title, devices=devices, given=given)
         draft.by_name = reader is BY_NAME
@@ -136,10 +137,14 @@ def read_document(
         return draft
 
     try:
-        draft = read_by(reader)
+        draft = read_by(reader, document)
+        has_rate = draft.has_rate
+        if reader is not BY_NAME and (moved := by_name.moved(draft, reader.known)):
+            draft = read_by(reader, dataclasses.replace(document, moved=moved))
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
-            is_believed = draft.explains_a_third or draft.has_rate or reader.matches(document)
+            is_own = has_rate or (reader.matches(document) and not draft.has_rate)
+            is_believed = draft.explains_a_third or is_own
             by_name.complete(draft)
             is_foreign = not knows_objective and draft.value("objective") in REINFORCED
             if trainer is not None and not is_believed:
@@ -150,7 +155,8 @@ def read_document(
                 )
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
-                draft = read_by(reader)
+                draft = read_by(reader, document)
+        _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
             field = "" if one.value or one.why else by_name.misspelt(one.key)
@@ -178,7 +184,7 @@ def reader_for(document: Document) -> Reader:
     except InputError:
         document, _ = unwrap(document)
         known = foreign_format(document)
-        if by_name.gives_rate(document) and (known is None or known[2] == "parts"):
+        if by_name.gives_rate(document) and (known is None or known[2] in ("parts", "typed")):
             return BY_NAME
         raise
 
@@ -301,6 +307,17 @@ def is_run(document: Document) -> bool:
 def _named(name: str) -> Reader:
     found = {reader.name: reader for reader in READERS}
     return found[known_name(found, name, noun="trainer")]
+
+
+def _note_an_early_end(draft: Draft) -> None:
+    """Say where the rate has fallen to its lowest long before the run ends."""
+    parts = ("warmup_steps", "decay_steps", "max_steps")
+    if draft.value("schedule") == "wsd" or not all(map(draft.is_read, parts)):
+        return
+    warm, fall, total = (int(draft.value(name)) for name in parts)
+    rest = 1 - (warm + fall) / total
+    if rest > _EARLY:
+        draft.note(f"The rate is at its lowest from step {warm + fall} on, {rest:.1%} of the run.")
 
 
 def _launched(draft: Draft) -> None:

@@ -16,8 +16,9 @@ from rksp.documents.score import (
     ScoreReport,
 )
 from rksp.documents.terms import Gate, Terms
-from rksp.ground.budgets import reading
+from rksp.ground.budgets import TABLE, reading
 from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import read_limited
 from rksp.ground.text import one_line
 from rksp.question.compare import compare, figures_of
 from rksp.question.gate import judge
@@ -45,6 +46,11 @@ def diff(
     fail_on: str | Sequence[str] = "never",
 ) -> DiffReport:
     """Compare two runs: which fields differ, where each stands, and what each difference moves.
+
+        >>> import rksp
+        >>> sides = [rksp.score("gpt2", lr=lr, evidence="config") for lr in (1e-4, 3e-1)]
+        >>> rksp.diff(*sides).verdict
+        ('ok', 'risk')
 
     Two reports are compared as they are. Beside a run file, a report's own run is asked again from
     its configuration, as the file is, and each difference is put into `a` alone.
@@ -122,9 +128,7 @@ class _Side:
 
 def _stored(file: Path) -> ScoreReport:
     try:
-        return ScoreReport.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        return ScoreReport.model_validate_json(read_limited(file, TABLE))
     except ValueError:
         raise ArtifactError(
             f"{file} is neither a report of rksp score nor a run file that rksp reads."

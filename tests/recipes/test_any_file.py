@@ -132,6 +132,95 @@ def test_the_objective_is_what_stands_in_the_file(more, objective, tmp_path):
         assert found.recipe().objective == objective
 
 
+@pytest.mark.parametrize(
+    ("more", "objective"),
+    [
+        ("beta: 0.1\n", None),  # of preferences, or of a KL penalty
+        ("beta: 0.1\noutput_dir: runs/zephyr-orpo\n", "orpo"),
+        ("beta: 0.1\noutput_dir: runs/orpo-after-dpo\n", None),
+        ("teacher: {path: gpt2-xl}\n", "distillation"),
+        ("optimizer: {beta: 0.9}\n", "lm"),
+        ("classifier_dropout: 0.1\n", "classification"),
+    ],
+)
+def test_weak_signs_need_the_runs_own_name(more, objective, tmp_path):
+    found = read(tmp_path, f"color: red\nlr: 1e-5\nbatch_size: 8\n{more}")
+    assert found.unknown.get("objective") or found.recipe().objective == objective
+    assert ("objective" in found.unknown) == (objective is None)
+
+
+def test_a_readers_key_at_another_level_is_the_readers(tmp_path):
+    flat = "micro_batch_size: 4\nbase_model: gpt2\ndatasets: []\nwarmup_ratio: 0.1\n"
+    plain = read(tmp_path, f"{flat}learning_rate: 1e-4\nmax_steps: 500\n")
+    moved = read(tmp_path, f"{flat}training: {{learning_rate: 1e-4, max_steps: 500}}\n")
+    assert moved.recipe() == plain.recipe() and moved.recipe().warmup_steps == 50
+    assert moved.field("learning_rate").origin.by_name
+    assert moved.field("max_steps").origin.keys == ("training.max_steps",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "peft"),
+    [
+        ("a.json", '{"learning_rate": 1e-4, "lora_r": 16, "do_train": 1, "bf16": true}', "lora"),
+        ("a.json", '{"learning_rate": 1e-4, "train_mode": "qlora", "do_train": 1, "bf16": true}',
+         "qlora"),
+        ("a.sh", "python train.py --learning_rate 1e-4 --lora_r 8 --output_dir o --bf16 True",
+         "none"),
+    ],
+)  # fmt: skip
+def test_a_rank_without_a_switch_is_lora_where_no_program_has_the_switch(
+    name, text, peft, tmp_path
+):
+    assert read(tmp_path, text, name).recipe().peft == peft
+
+
+def test_a_devices_count_that_stands_elsewhere_is_no_error(tmp_path):
+    found = read(tmp_path, "lr: 1e-4\nbatch_size: 8\ntrainer: {devices: '${oc.env:N}'}\n")
+    assert found.devices is None and found.recipe().batch_size == 8
+
+
+def test_sizes_beside_a_type_and_folders_of_other_nets_make_no_model(tmp_path):
+    assert read(tmp_path, "lr: 1e-4\nmodel: {type: swin, swin: {depths: [2, 2]}}\n").target is None
+    (tmp_path / "rwkv").mkdir()
+    text = "lr: 1e-4\nmodel: {num_layers: 8, hidden_size: 512, num_attention_heads: 8}\n"
+    assert read(tmp_path / "rwkv", text).target is None
+    assert read(tmp_path, text).target.name == "llama"
+
+
+def test_a_named_file_above_the_folder_is_read_within_the_repository(tmp_path):
+    for name in (".git", "a", "a/b"):
+        (tmp_path / name).mkdir()
+    settings = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.2}}}
+    (tmp_path / "ds.json").write_text(json.dumps(settings))
+    (tmp_path.parent / "ds.json").write_text(json.dumps(settings))
+    text = "learning_rate: 1e-4\noutput_dir: o\nbf16: true\nmax_steps: 9\ndeepspeed: {}\n"
+    assert read(tmp_path / "a" / "b", text.format("../../ds.json")).recipe().weight_decay == 0.2
+    assert read(tmp_path / "a" / "b", text.format("../../../ds.json")).recipe().weight_decay == 0
+
+
+@pytest.mark.parametrize(("answers", "is_refused"), [(8, True), (6, False)])
+def test_answers_that_do_not_divide_the_step_are_refused_by_the_trainer(
+    answers, is_refused, tmp_path
+):
+    text = (
+        "torchrun --nproc_per_node 3 grpo.py --model_name_or_path gpt2 --learning_rate 1e-6 "
+        f"--num_generations {answers} --per_device_train_batch_size 4 --reward_funcs accuracy\n"
+    )
+    assert any("refuses" in note for note in read(tmp_path, text, "a.sh").notes) == is_refused
+
+
+@pytest.mark.parametrize(("steps", "is_noted"), [(50_000, True), (120, False)])
+def test_a_schedule_that_ends_long_before_the_run_is_noted(steps, is_noted, tmp_path):
+    text = (
+        "general: {run: x}\nparallelism: {dp: 1}\noptimizer:\n  learning_rate_scheduler: "
+        "{learning_rate: 1e-3, lr_decay_steps: 90, lr_warmup_steps: 10, lr_decay_style: cosine}\n"
+        f"tokens: {{micro_batch_size: 2, train_steps: {steps}, sequence_length: 64}}\n"
+        "model: {model_config: {is_llama_config: true}}\n"
+    )
+    found = read(tmp_path, text)
+    assert any("at its lowest from step 100" in note for note in found.notes) == is_noted
+
+
 def test_nobodys_file_is_read_by_name(tmp_path):
     found = read(
         tmp_path,
@@ -191,6 +280,7 @@ def test_a_run_whose_model_nobody_knows_has_no_answer_and_says_why(text, said, t
     (tmp_path / "a.yaml").write_text(text)
     result = score(str(tmp_path / "a.yaml"))
     assert result.answer.verdict == "cannot tell" and said in result.answer.reasons[0]
+    assert result.report.next_command == f"rksp score MODEL --recipe {tmp_path / 'a.yaml'}"
 
 
 def test_a_number_beyond_any_run_is_refused(tmp_path):

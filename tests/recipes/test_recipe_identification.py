@@ -64,7 +64,21 @@ FOREIGN = {
 NOBODYS = ("any trainer (", "ppo.yml", "keras.py", "slurm.sh")
 
 
-@pytest.mark.parametrize("name", [one for one in FOREIGN if not one.startswith(NOBODYS)])
+# Runs of programs whose models are their own, with a rate: they have a recipe, and no target.
+OTHERS = ("Detectron2", "kohya", "ESPnet", "OpenNMT")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_run_of_another_program_is_read_without_a_model(name, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(FOREIGN[name]), encoding="utf-8")
+    read = read_recipe_file(path)
+    assert read.recipe().learning_rate and read.target is None and name in read.target_missing
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in FOREIGN if not one.startswith(NOBODYS) and one not in OTHERS]
+)
 def test_a_foreign_file_is_nobodys_and_named_where_that_is_plain(name, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(FOREIGN[name]), encoding="utf-8")
@@ -74,7 +88,7 @@ def test_a_foreign_file_is_nobodys_and_named_where_that_is_plain(name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ESPnet", "YOLO", "spaCy"])
+@pytest.mark.parametrize("name", ["YOLO", "spaCy"])
 def test_the_file_of_a_run_that_is_not_read_is_not_asked_for_again(name, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(FOREIGN[name]), encoding="utf-8")

@@ -194,6 +194,8 @@ def test_adapters_of_visual_models_and_nanogpts_command_line(tmp_path):
     text = "python train.py --learning_rate 1e-4 --output_dir o --bf16 True --lora_r 128"
     assert read(tmp_path, f"{text} --lora_enable True", "a.sh").recipe().lora_rank == 128
     assert read(tmp_path, text, "a.sh").recipe().peft == "none"
+    alone = read(tmp_path, text.replace("train.py", "train_lora.py"), "a.sh").recipe()
+    assert (alone.peft, alone.lora_rank) == ("lora", 128)
     text = "python train.py config/gpt2.py --learning_rate=1e-3 --batch_size=64 --max_iters=20"
     found = read(tmp_path, f"{text} --gradient_accumulation_steps=1", "a.sh")
     assert found.trainer.startswith("nanoGPT") and found.recipe().batch_size == 64

@@ -7,7 +7,6 @@ are those of `event.proto`, `summary.proto` and `tensor.proto` of TensorBoard 2,
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from rksp.ground.budgets import PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
+from rksp.ground.reading import parse_json
 from rksp.own_runs.readers.logs import flat, settings_beside
 from rksp.own_runs.readers.records import Records
 from rksp.own_runs.run import Curve, RawRun, RunReader
@@ -206,8 +206,8 @@ def _items(items: Sequence[bytes]) -> dict[str, object]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text, "a message")
+    except InputError:
         return {}
 
 

@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rksp.ground.budgets import PAST_RUN
+from rksp.ground.budgets import LOGGED, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
+from rksp.ground.reading import parse_json
 from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
@@ -203,8 +203,8 @@ def _read_document(path: Path) -> Iterator[RawRun]:
     """Yield the run whose records a file of JSON holds; none where it holds something else."""
     text = read_text(path, PAST_RUN)
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):  # a process was killed within it
+        data = parse_json(text, path, most=LOGGED)
+    except InputError:  # a process was killed within it
         data = list(_objects(text))
     rows = _rows_of(data, _DEEPEST)
     if not any(is_metric(name) for row in rows[:_PROBED] for name in row):
@@ -230,8 +230,8 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
     """Yield the objects in a text that are whole: its lines, else the innermost ones."""
     lines = [line for line in text.splitlines() if line[:1] == "{" and line.rstrip()[-1] == "}"]
     for part in lines or (found[0] for found in _OBJECT.finditer(text)):
-        with contextlib.suppress(ValueError, RecursionError):
-            yield json.loads(part)
+        with contextlib.suppress(InputError):
+            yield parse_json(part, "the text")
 
 
 def _rows_of(data: object, depth: int) -> list[dict[str, object]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
-from rksp.ground.tables import check_arguments, known_word, row_of
+from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
 from rksp.recipe.optimizers import makers
 from rksp.recipe.optimizers.makers import Settings
 
@@ -107,7 +105,7 @@ def _function(said: str | dict[str, Any], where: str) -> Any:
     return partial(makers.made, **said)
 
 
-_ROWS = tomllib.loads((files(__package__) / "optimizers.toml").read_text("utf-8"))
+_ROWS = packaged_toml("rksp.recipe.optimizers", "optimizers.toml")
 OPTIMIZERS: tuple[OptimizerSpec, ...] = tuple(_spec(name, row) for name, row in _ROWS.items())
 
 

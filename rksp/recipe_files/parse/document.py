@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import json
 import re
 import shlex
 import sys
@@ -23,6 +22,7 @@ import yaml
 from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FILE, SETTINGS
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
+from rksp.ground.reading import bounded, parse_json
 from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
@@ -66,6 +66,7 @@ class Document:
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
+        moved: A key that is looked for, and is not there → the key under which it stands.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Document:
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
+    moved: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -106,6 +108,12 @@ class Document:
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, Any]:
+        found = self._walk_as_written(key)
+        if not found[0] and _plain(key) in self.moved:
+            return self._walk_as_written(self.moved[_plain(key)])
+        return found
+
+    def _walk_as_written(self, key: str) -> tuple[str, Any]:
         value: Any = self.data
         actual: list[Any] = []
         for part in key.split("."):
@@ -217,10 +225,15 @@ def named_file(document: Document, name: str) -> Document | None:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """Find the named file beside the run file or in a folder above it."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    """Find the named file beside the run file or in a folder above it, within its repository."""
+    if Path(name).is_absolute():
         return None
-    return next((there for one in folders_above(path) if _is_file(there := one / name)), None)
+    folders = folders_above(path)
+    top = folders[-1].resolve()
+    places = [one / name for one in folders]
+    if ".." in Path(name).parts:
+        places = [one for one in places if one.resolve().is_relative_to(top)]
+    return next((one for one in places if _is_file(one)), None)
 
 
 def folders_above(path: Path) -> list[Path]:
@@ -286,8 +299,8 @@ def _of_dockerfile(text: str) -> str:
     for line in text.split("\n"):
         word, _, rest = line.strip().partition(" ")
         if word.upper() in ("CMD", "ENTRYPOINT", "RUN"):
-            with contextlib.suppress(ValueError, RecursionError):
-                rest = shlex.join(map(str, json.loads(rest)))
+            with contextlib.suppress(InputError, TypeError):
+                rest = shlex.join(map(str, parse_json(rest, "the command")))
             line = rest
         elif word.upper() in ("ENV", "ARG"):
             name, _, value = rest.partition("=" if "=" in rest.split(" ")[0] else " ")
@@ -314,29 +327,9 @@ def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int
         )
     try:
         syntax, data, lines = parse(path, text)
-        check_tree(path, data)
-        return syntax, data, lines
+        return syntax, bounded(data, path), lines
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
-
-
-def check_tree(path: Path, data: Any) -> None:
-    """Refuse settings that would fill the memory written out: each as often as it stands there.
-
-    Raises:
-        InputError: They are too many, or their dotted keys too long.
-    """
-    size, count, waiting = 0, 0, [(0, data)]
-    while waiting:
-        above, value = waiting.pop()
-        count += 1
-        SETTINGS.check(count, path)
-        if isinstance(value, Mapping):
-            size += sum(above + len(str(name)) for name in value)
-            KEY_CHARACTERS.check(size, path)
-            waiting += [(above + len(str(name)) + 1, inner) for name, inner in value.items()]
-        elif isinstance(value, list):
-            waiting += [(above, inner) for inner in value]
 
 
 def parse_yaml(text: str) -> Any:
@@ -478,13 +471,7 @@ def _untwinned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
-    try:
-        return "json", json.loads(text, object_pairs_hook=_untwinned), _lines_of_json(text)
-    except json.JSONDecodeError as error:
-        where = f"{path}:{error.lineno}:{error.colno}"
-        raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise InputError(f"{path}: not valid JSON, {error}.") from error
+    return "json", parse_json(text, path, pairs=_untwinned), _lines_of_json(text)
 
 
 def _lines_of_json(text: str) -> dict[str, int]:

@@ -6,12 +6,12 @@ decides what the arguments leave `auto` (transformers/integrations/deepspeed.py)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.reading import parse_json
 from rksp.ground.text import words
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
@@ -72,8 +72,8 @@ def _shape(draft: Draft) -> None:
         return
     if isinstance(where.value, str):
         try:
-            settings = json.loads(where.value)
-        except ValueError:
+            settings = parse_json(where.value, draft.document.path)
+        except InputError:
             return
     if not isinstance(settings, Mapping):
         return
@@ -178,6 +178,16 @@ def _peft_config(draft: Draft) -> None:
         return
 
 
+def _ranked(draft: Draft) -> None:
+    """Set adapters by name where no switch stands, unless a program may have the switch.
+
+    A program that is named for LoRA has adapters alone (FastChat's train_lora.py).
+    """
+    program = draft.document.program.lower()
+    if not draft.knows("peft") and (not program or "lora" in program):
+        by_name.adapters(draft)
+
+
 def model(draft: Draft) -> None:
     """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
     base = draft.text(
@@ -220,6 +230,19 @@ def _completions(draft: Draft) -> None:
         limit = found.value if found is not None else "512 (the default)"
         why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
         draft.assume("sequence_length", f"{why}; give --sequence-length", found)
+
+
+def _groups(draft: Draft) -> None:
+    """Note answers that cannot be shared out: TRL refuses the run (trl/trainer/grpo_config.py)."""
+    each = draft.number("num_generations")
+    whole = draft.number("generation_batch_size")
+    size = int(whole.value) if whole is not None else int(draft.value("batch_size"))
+    is_known = whole is not None or draft.devices is not None
+    if each is not None and each.value > 1 and is_known and size % int(each.value):
+        draft.note(
+            f"The trainer refuses this run: {each.value} answers a prompt do not divide the "
+            f"{size} answers of a step; change {each.key} or the batch."
+        )
 
 
 def _factory(draft: Draft) -> None:

@@ -10,10 +10,6 @@ from rksp.recipe_files.table.draft import Draft
 
 _ACTOR = "actor_rollout_ref.actor"
 _EPOCHS = "trainer.total_epochs"
-_ESTIMATORS = {"gae": "ppo", "reinforce": "ppo", "reinforce_baseline": "ppo", "remax": "ppo",
-               "reinforce_plus_plus": "ppo", "reinforce_plus_plus_baseline": "ppo",
-               "flash_reinforce": "ppo", "group_norm": "grpo", "dr_grpo": "grpo",
-               "grpo_passk": "grpo"}  # fmt: skip
 
 
 def _rollouts(draft: Draft) -> None:
@@ -27,8 +23,11 @@ def _rollouts(draft: Draft) -> None:
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
     prompts = draft.number_or(1024, "data.train_batch_size")
-    whole = int(prompts.value)
-    updates = max(1, whole // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
+    whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
+    if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
+        draft.put("generations", int(agents.value), agents)
+    answers = whole * (1 if agents is None else int(agents.value))
+    updates = max(1, answers // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
     for part in (prompts, mini):
         if part.open and draft.knows("max_steps"):
@@ -79,10 +78,6 @@ def _first_sft(draft: Draft) -> None:
     convert.warmup_share(draft, 0.1)
 
 
-def _estimator(draft: Draft) -> None:
-    convert.stated_objective(draft, "algorithm.adv_estimator", **_ESTIMATORS)
-
-
 def _kind(draft: Draft) -> str:
     """Return which of OpenRLHF's commands runs: sft, dpo, rm, kto, kd, ppo_ray."""
     return draft.document.program.rpartition("train_")[2].removesuffix(".py")
@@ -92,7 +87,7 @@ def _open_objective(draft: Draft) -> None:
     kind = _kind(draft)
     if kind.startswith("ppo"):
         for key in ("advantage_estimator", "algo.advantage.estimator"):
-            convert.stated_objective(draft, key, **_ESTIMATORS)
+            convert.stated_objective(draft, key)
         draft.default("objective", "ppo")
     elif kind != "sft":
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}

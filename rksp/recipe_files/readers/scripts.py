@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rksp.recipe_files.parse.document import Document, check_tree
+from rksp.ground.reading import bounded
+from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.python_script import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
 
 _MODEL = re.compile(r"Model|For[A-Z]|SentenceTransformer|CrossEncoder")
@@ -77,7 +78,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
             words.take(call, _LENGTHS)
-    check_tree(document.path, words.data)
+    bounded(words.data, document.path)
     read = dataclasses.replace(
         document, syntax="script", data=words.data, lines=words.lines, program=first.short
     )

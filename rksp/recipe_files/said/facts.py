@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.tables import packaged_toml
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import OriginKind, RecipeField, RecipeFile
@@ -44,9 +43,8 @@ _SETTLED: Mapping[str, Callable[[Any], Any]] = {  # of what a DeepSpeed file say
 }
 
 
-@lru_cache(maxsize=1)
 def _tables() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
+    return packaged_toml("rksp.recipe_files.said", "facts.toml")
 
 
 def trainer_of(reader: str) -> tuple[tuple[str, ...], str]:

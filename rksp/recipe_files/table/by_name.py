@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from rksp.ground.model import definite
+from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, Found, beside
+from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
 from rksp.recipe_files.parse.python_source import OPTIMIZERS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import OBJECTIVES, hub_id_of, shape_of
+from rksp.recipe_files.table.names import hub_id_of, shape_of
+from rksp.recipe_files.table.reader import elsewhere, foreign_format
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
@@ -33,10 +34,13 @@ _MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
 _NO_MODEL = re.compile(
     r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
 )
+_OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
 _LORA_WORDS = re.compile(r"lora|dora")
 _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
+_STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
@@ -48,13 +52,12 @@ class _Leaf:
     key: str
     parts: tuple[str, ...]
     is_foremost: bool
+    is_elsewhere: bool
 
 
-@cache
 def thesaurus() -> dict[str, Any]:
     """Return the table: field → unit → spellings; blanks separate spellings."""
-    with (Path(__file__).parents[1] / "thesaurus.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "thesaurus.toml")
 
 
 @cache
@@ -81,17 +84,21 @@ class Names:
         for key in document.leaves():
             parts = [part for part in map(plain, key.split(".")) if part.strip("()")]
             parts = [*(part for part in parts[:-1] if part not in between), *parts[-1:]]
-            if not parts or elsewhere.intersection(parts[:-1]):
+            if not parts:
                 continue
             leaf = _Leaf(
-                key=key, parts=tuple(parts), is_foremost=bool(foremost.intersection(parts[:-1]))
+                key=key,
+                parts=tuple(parts),
+                is_foremost=bool(foremost.intersection(parts[:-1])),
+                is_elsewhere=bool(elsewhere.intersection(parts[:-1])),
             )
             self._by_last.setdefault(parts[-1], []).append(leaf)
 
-    def find(self, spellings: Iterable[str]) -> list[Found]:
+    def find(self, spellings: Iterable[str], *, anywhere: bool = False) -> list[Found]:
         """Return what stands under these spellings, the best first, references followed.
 
-        What is switched off, or left to the trainer, does not stand there.
+        What is switched off, or left to the trainer, does not stand there, nor, unless `anywhere`
+        counts, what belongs to another model or to evaluation.
         """
         found: list[tuple[tuple[bool, int, int], Found]] = []
         for place, spelling in enumerate(spellings):
@@ -99,6 +106,8 @@ class Names:
             for leaf in self._by_last.get(last, ()):
                 above = leaf.parts[:-1]
                 if home and list(above[-len(home) :]) != home:
+                    continue
+                if leaf.is_elsewhere and not (anywhere and home):
                     continue
                 one = self.document.find(leaf.key)
                 if one is not None:
@@ -108,7 +117,7 @@ class Names:
     def strings(self) -> Iterator[Found]:
         """Yield all settings that are words and may name the model."""
         for leaves in self._by_last.values():
-            for leaf in leaves:
+            for leaf in (one for one in leaves if not one.is_elsewhere):
                 one = self.document.find(leaf.key)
                 key = leaf.key.lower()
                 may_name = _MODEL.search(key) is not None and _NO_MODEL.search(key) is None
@@ -191,16 +200,17 @@ def fill(draft: Draft) -> None:
     if norm is not None:
         convert.clip(draft, "max_grad_norm", [norm.key])
     _lowest(draft, names)
-    _precision(draft, names)
-    _adapters(draft, names)
+    adapters(draft, names)
     if draft.value("objective") in PREFERENCES:
         _plain_number(draft, names, "preference_beta")
     if draft.value("objective") in REINFORCED:
-        for field in ("kl_coefficient", "generations", "clip_range"):
+        for field in _REWARDED:
             _plain_number(draft, names, field)
     model(draft, names)
+    _precision(draft, names)
 
 
+_REWARDED = ("kl_coefficient", "generations", "clip_range")
 _ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
 _OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
 
@@ -243,6 +253,50 @@ def gives_rate(document: Document) -> bool:
     return bool(Names(document).find(_words("learning_rate", "rate")))
 
 
+def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
+    """Return the keys that a reader looked for in vain → those of the file that mean the same.
+
+    They stand at another level, or have another spelling of the same unit. The reader then has
+    their unit, and what follows from them. What decides the answer is meant, and the objective's
+    word. Two that differ are not taken.
+    """
+    names, asked = Names(draft.document), {_flat(key) for key in (*draft.asked, *known)}
+    absent = asked - {_flat(key) for key in draft.document.leaves()}
+    kinds = ((PREFERENCES, ("preference_beta",)), (REINFORCED, _REWARDED))
+    fields = [field for of, more in kinds if draft.value("objective") in of for field in more]
+    found: dict[str, str] = {}
+    for field in ("objective", *_FILLED, *fields):
+        if draft.is_read(field):
+            continue
+        for words in _units(field):
+            places: dict[str, list[Found]] = {}
+            for one in names.find(words):
+                flat = _flat(one.key)
+                same = [key for key in absent if plain(key.rpartition(".")[2]) in words]
+                key = elsewhere(flat, absent) or min(same, key=lambda k: (len(k), k), default="")
+                if flat not in asked and key:
+                    places.setdefault(key, []).append(one)
+            for key, ones in places.items():
+                if all(one.value == ones[0].value for one in ones):
+                    found[key] = ones[0].key
+    return found
+
+
+def _units(field: str) -> list[tuple[str, ...]]:
+    """Return the spellings of a field by the unit that they imply."""
+    if field == "objective":
+        signs = thesaurus()["objective"]["signs"]
+        return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
+    units = thesaurus()[field]
+    if field == "batch_size":  # a device's share says nothing of a reader's whole batch
+        units = {unit: units[unit] for unit in ("whole", "tokens")}
+    return [tuple(spellings.split()) for spellings in units.values()]
+
+
+def _flat(key: str) -> str:
+    return key.replace("-", "_")
+
+
 def complete(draft: Draft) -> None:
     """Add to what a trainer's reader read what it did not look for: settings of other versions.
 
@@ -252,10 +306,7 @@ def complete(draft: Draft) -> None:
     draft.by_name = True
     objective(draft, names)
     for field, fill_in in _FILLED.items():
-        units = thesaurus()[field]
-        if field == "batch_size":  # a device's share says nothing of a reader's whole batch
-            units = {unit: units[unit] for unit in ("whole", "tokens")}
-        spellings = " ".join(units.values()).split()
+        spellings = [spelling for words in _units(field) for spelling in words]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
@@ -291,10 +342,10 @@ def _rate(draft: Draft, names: Names) -> None:
 
 
 def _devices(draft: Draft, names: Names) -> None:
-    count = _first(draft, names, "", _words("batch_size", "devices"))
+    count = _first(draft, names, "devices", _words("batch_size", "devices"))
     if count is None or draft.devices or count.value < 1:
         return
-    nodes = _first(draft, names, "", _words("batch_size", "nodes"))
+    nodes = _first(draft, names, "devices", _words("batch_size", "nodes"))
     draft.devices = int(count.value * max(1, nodes.value if nodes is not None else 1))
     draft.devices_text = " × ".join(one.key for one in (count, nodes) if one is not None)
 
@@ -400,14 +451,25 @@ def _precision(draft: Draft, names: Names) -> None:
     named = _first(draft, names, "precision", _words("precision", "name"), needed=str)
     if named is not None and named.value.lower() not in ("no", "none"):
         convert.put_precision(draft, named)
+        return
+    for found in names.find([*_words("model", "names"), "model"]):
+        kept = _STORED.search(str(found.value))
+        if kept is not None and draft.names_weights:
+            is_pure = draft.value("peft") == "none"
+            stored = dataclasses.replace(found, value=kept[1])
+            convert.put_precision(
+                draft, stored, is_pure=is_pure, text=f"as {found.value} is stored"
+            )
+            return
 
 
 def _of_switch(found: Found) -> str:
     return found.key.removesuffix(".enabled").rpartition(".")[2]
 
 
-def _adapters(draft: Draft, names: Names) -> None:
+def adapters(draft: Draft, names: Names | None = None) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
+    names = names or Names(draft.document)
     word = next(
         (
             one
@@ -434,7 +496,8 @@ def _adapters(draft: Draft, names: Names) -> None:
     if sign is None:
         return
     bits = next((one for one in names.find(_words("peft", "bits")) if _is_on(one.value)), None)
-    draft.put("peft", "lora" if bits is None else "qlora", sign, bits)
+    is_four = bits is not None or (word is not None and "qlora" in str(word.value).lower())
+    draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(_words("peft", part)))
         for part in ("rank", "alpha", "targets")
@@ -458,66 +521,88 @@ _FILLED = {
 def objective(draft: Draft, names: Names | None = None) -> None:
     """Set the objective that all signs together allow; if there is none, it is unknown.
 
-    A reader's objective stays, but for one of plain text, which signs of another contradict.
+    A reader's objective stays, but for one of plain text, which signs of another contradict. What
+    the run calls itself chooses among what the signs allow, and is no sign. Weak signs alone need
+    that.
     """
     allowed: list[str] = []
     first: Found | None = None
+    is_guess = True
+    names = names or Names(draft.document)
     if draft.knows("objective"):
         if draft.value("objective") != "lm":
             return
-        first, allowed = Found(key="", value="lm"), list(_SUPERVISED)
-    for found, means in _signs(draft.document, names or Names(draft.document)):
-        draft.look(found.key)
+        first, allowed, is_guess = Found(key="", value="lm"), list(_SUPERVISED), False
+    for found, means, is_weak in sorted(_signs(draft.document, names), key=lambda sign: sign[2]):
+        if not is_weak:
+            draft.seen.add(found.key)
         both = [one for one in allowed if one in means] if first is not None else means
+        if is_weak and not both:
+            continue
         if first is not None and not both:
             said = (
                 f"{_words_of(first)} speaks for {allowed[0]}, and {_words_of(found)} for {means[0]}"
             )
             draft.unknown("objective", found, said)
             return
-        first, allowed = first or found, both
-    if allowed and first is not None and allowed[0] != draft.value("objective"):
-        draft.put("objective", allowed[0], first, text=f"{_words_of(first)} read as {allowed[0]}")
+        first, allowed, is_guess = first or found, both, is_guess and is_weak
+    if first is None or not allowed or allowed[0] == draft.value("objective"):
+        return
+    called = {word for one in names.find(_words("objective", "called"))
+              for word in re.split(r"[^a-z]+", str(one.value).lower())}  # fmt: skip
+    chosen = [one for one in allowed if one in called]
+    if len(chosen) != 1 and is_guess:
+        said = f"{_words_of(first)} may speak for {' or '.join(allowed)}"
+        draft.unknown("objective", first, said)
+        return
+    meant = chosen[0] if len(chosen) == 1 else allowed[0]
+    draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
 
 
 def _words_of(found: Found | None) -> str:
     return "" if found is None else f"{found.key} {found.value!s:.40}".strip()
 
 
-def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str]]]:
-    """Yield what shows the objective, and the objectives that it allows; plain words first."""
+def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str], bool]]:
+    """Yield what shows the objective, the objectives that it allows, and whether it is weak."""
     said = thesaurus()["objective"]
     program = plain(document.program)
     words = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
     for meaning, listed in said["programs"].items():
         if set(words) & set(listed.split()):
-            yield Found(key=document.program, value=meaning.split()[0]), meaning.split()
+            yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
             break
     for sign in said["signs"]:
-        least, most = sign.get("least"), sign.get("most")
-        for found in names.find(sign["names"].split()):
+        for found in names.find(sign["names"].split(), anywhere=True):
             if isinstance(found.value, Unresolved) or not _is_on(found.value):
                 continue
-            if "words" in sign:
-                value = str(found.value).lower().rpartition(".")[2].replace("-", "_")
-                listed = said[sign["words"]].items()
-                means: list[str] = next(
-                    (m.split() for m, words in listed if value in words.split()), []
-                )
-            else:
-                number = _number(found.value)
-                fits = (least is None or (number or 0) >= least) and (
-                    most is None or (number is not None and number <= most)
-                )
-                means = sign["allows"].split() if fits else []
-            if means:
-                yield found, means
+            means = _meaning(sign, found.value)
+            if means and _OPTIMIZERS.search(found.key.lower().rpartition(".")[0]) is None:
+                yield found, means, sign.get("weak", False)
                 break
+
+
+def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
+    """Return the objectives that a sign with this value allows."""
+    if "words" in sign:
+        word = str(value).lower().rpartition(".")[2].replace("-", "_")
+        listed = thesaurus()["objective"][sign["words"]].items()
+        return next((m.split() for m, words in listed if word in words.split()), [])
+    least, most, number = sign.get("least"), sign.get("most"), _number(value)
+    is_within = (least is None or (number or 0) >= least) and (
+        most is None or (number is not None and number <= most)
+    )
+    allowed: list[str] = sign["allows"].split() if is_within else []
+    return allowed
 
 
 def model(draft: Draft, names: Names | None = None) -> None:
     """Set the model: a name of weights that resolves, sizes, a type, or the tokenizer's model."""
     names = names or Names(draft.document)
+    foreign = foreign_format(draft.document)
+    if foreign is not None and foreign[2] == "typed":
+        draft.no_target(f"it is {foreign[0]}, which builds its own model; name a TARGET.")
+        return
     said = names.find(_words("model", "names"))
     named = [one for one in said if isinstance(one.value, str)]
     is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch")))
@@ -531,9 +616,13 @@ def model(draft: Draft, names: Names | None = None) -> None:
     if _literal(draft, draft.document.data, ""):
         return
     types = [*named, *names.find(_words("model", "type"))]
+    has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
-        if isinstance(one.value, str) and is_type(one.value):
+        if isinstance(one.value, str) and is_type(one.value) and not has_path:
             draft.look(one.key)
+            if own := _sizes_beside(draft, one.key):
+                draft.no_target(f"its {one.value} has its own sizes, such as {own}; name a TARGET.")
+                return
             draft.describe(one.value, {})
             return
     last = [o for o in names.find(_words("model", "last")) if isinstance(o.value, str)]
@@ -547,6 +636,18 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _weights(draft, hub, is_scratch)
     elif draft.lacks_target:
         draft.no_target("no setting names a model that rksp knows, or gives its sizes.")
+
+
+def _sizes_beside(draft: Draft, key: str) -> str:
+    """Return a setting below the section of a model's type that gives a size; mostly empty."""
+    home = key.rpartition(".")[0]
+    spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
+    return next(
+        (one for one in draft.document.leaves()
+         if home and one.startswith(f"{home}.")
+         and plain(one.rpartition(".")[2]).rstrip("s") in {word.rstrip("s") for word in spellings}),
+        "",
+    )  # fmt: skip
 
 
 def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
@@ -603,7 +704,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
             number = None if found is None else _number(found.value)
             if number is not None and number >= 1 and setting not in sizes:
                 sizes[setting], used[setting] = int(number), spelling
-                draft.look(definite_key(found))
+                draft.look(definite(found).key)
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
@@ -615,6 +716,10 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
+        return True
+    folders = [one.name.lower() for one in folders_above(draft.document.path.resolve())]
+    if other := next(filter(_OTHER_NET.search, folders), None):
+        draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
         return True
     is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
@@ -631,11 +736,3 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
     return True
-
-
-def definite_key(found: Found | None) -> str:
-    """Return the key of what was found."""
-    return "" if found is None else found.key
-
-
-__all__ = ["OBJECTIVES", "Names", "complete", "fill", "model", "objective", "plain", "thesaurus"]

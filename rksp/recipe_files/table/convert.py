@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import OBJECTIVES, optimizer_of, precision_of, schedule_of
+from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
 Converter = Callable[[Draft, str, Sequence[str]], None]
 
@@ -307,10 +307,11 @@ def no_target(draft: Draft, sentence: str) -> None:
 
 
 def stated_objective(draft: Draft, key: str, **more: str) -> None:
-    """Set the objective from a key's word, one of `OBJECTIVES` or of `more`, else `other`."""
+    """Set the objective from a key's word, one of the thesaurus or of `more`, else `other`."""
     found = draft.text(key)
     if found is not None:
-        meaning = (OBJECTIVES | more).get(found.value.lower(), "other")
+        word = found.value.lower()
+        meaning = more.get(word) or objective_of(word) or objective_of(word, "estimator") or "other"
         draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
 

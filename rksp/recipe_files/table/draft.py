@@ -219,6 +219,7 @@ class Draft:
                 self.unknown(name, f)
                 return
         seen = [f for f in found if f is not None and f.key]
+        self.seen.update(f.key for f in seen)
         keys = " × ".join(f.key for f in seen)
         roots = self._roots(*after)
         kind = OriginKind.COMPUTED if text and (len(seen) > 1 or after) else OriginKind.FILE
@@ -262,6 +263,8 @@ class Draft:
 
         What decides no answer is assumed.
         """
+        if name not in Recipe.model_fields:  # `devices`, without which a batch is assumed
+            return
         said = why or f"{found.key} is {found.open or _said(found.value)}"
         self.assume(name, f"{said}; give {flag_of(name)}", found)
         if name in DECISIVE and name not in self._given:
@@ -393,7 +396,7 @@ class Draft:
     def _set(self, name: str, value: Any, origin: Origin) -> None:
         if name in self._given:
             return
-        if self.by_name and origin.keys:
+        if origin.keys and (self.by_name or {*origin.keys} & {*self.document.moved.values()}):
             origin = dataclasses.replace(origin, by_name=True)
         self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
 

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from rksp.ground.tables import packaged_toml
 from rksp.recipe.optimizers.table import optimizer_named
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
@@ -40,12 +39,17 @@ _PRECISIONS = (
 
 # Trainers' words for the decay at the end of a wsd schedule.
 DECAY_SHAPES = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt", "minus_sqrt": "sqrt"}
-# Trainers' words for a stage of training or for what it minimizes.
-OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "cpo": "dpo", "kto": "kto",
-              "orpo": "orpo", "rm": "reward", "reward": "reward", "ppo": "ppo", "rloo": "ppo",
-              "grpo": "grpo", "gdpo": "grpo", "gkd": "distillation", "pt": "lm", "sft": "lm",
-              "classification": "classification", "mlm": "mlm", "seq2seq": "seq2seq",
-              "other": "other"}  # fmt: skip
+
+
+def objective_of(word: str, kind: str = "objective") -> str | None:
+    """Return the likeliest objective of a word, or None.
+
+    Args:
+        word: A trainer's word, in small letters.
+        kind: `objective` for a stage of training or what it minimizes, `estimator` for advantages.
+    """
+    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"][kind].items()
+    return next((m.split()[0] for m, words in listed if word in words.split()), None)
 
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
@@ -72,10 +76,8 @@ def precision_of(name: str) -> str | None:
 Shape = tuple[str, Mapping[str, object]]
 
 
-@cache
 def _known() -> dict[str, Any]:
-    with (Path(__file__).parents[1] / "models.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "models.toml")
 
 
 @cache

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from rksp.ground.tables import check_arguments, known_word, row_of
+from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
 from rksp.recipe import PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
@@ -60,6 +58,7 @@ class Marks:
         all: Dotted keys that must all be there, as words.
         some: Dotted keys; at least `least` of them must be there.
         least: Required number of `some`.
+        one: Dotted keys; at least one of them must be there as well.
         none: Keys that must not be there.
         syntax: The file's syntax must be one of these.
         program: The program of a command line must match this expression; counts as two marks.
@@ -68,6 +67,7 @@ class Marks:
     all: str = ""
     some: str = ""
     least: int = 1
+    one: str = ""
     none: str = ""
     syntax: str = "yaml json toml shell"
     program: str = ""
@@ -77,6 +77,8 @@ class Marks:
         if document.syntax not in self.syntax.split():
             return False
         if any(document.has(key) for key in self.none.split()):
+            return False
+        if self.one and not any(document.has(key) for key in self.one.split()):
             return False
         if self.program and document.program:
             return re.search(self.program, document.program) is not None
@@ -157,10 +159,8 @@ class Reader:
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
 
-@cache
 def _trainers() -> dict[str, dict[str, Any]]:
-    with (Path(__file__).parents[1] / "keys.toml").open("rb") as file:
-        return tomllib.load(file)
+    return packaged_toml("rksp.recipe_files", "keys.toml")
 
 
 def foreign_format(document: Document) -> tuple[str, str, str] | None:
@@ -306,7 +306,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             continue
         if not nearest and idle[1].match(plain):
             continue
-        nearest = nearest or _elsewhere(plain, absent)
+        nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
             yield Unread(key=key, line=line, nearest=nearest)
 
@@ -339,8 +339,10 @@ def _with_one_less(key: str) -> list[str]:
     return [".".join((*homes[:i], *homes[i + 1 :], name)) for i in range(len(homes))]
 
 
-def _elsewhere(key: str, asked: Iterable[str]) -> str:
-    """Return the known key of the same name at another level."""
+def elsewhere(key: str, asked: Iterable[str]) -> str:
+    """Return the known key of the same name at another level; the level next to it counts first."""
+    if near := _moved(key, asked):
+        return near
     name = key.rpartition(".")[2]
     levels = [one for one in asked if one.rpartition(".")[2] == name]
     return min(levels, key=lambda one: (len(one), one), default="")
@@ -355,5 +357,6 @@ def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
         chain.append(table)
         names[:0] = table.get("extends", "").split()
     idle = [key for table in chain for key in table.get("idle", "").split()]
-    changing = {key: why for table in chain for key, why in table.get("changes", {}).items()}
+    changes = [pair for table in chain for pair in table.get("changes", {}).items()]
+    changing = {key: why for why, keys in changes for key in keys.split()}
     return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing

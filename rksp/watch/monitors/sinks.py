@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_link, write_failure
+from rksp.ground.reading import open_lines, parse_json
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.registry import RULES, rule_of
 
 T = TypeVar("T")
 _DETAIL = "detail."
+_LONGEST = 2**20  # characters of a line
 
 
 class Sink(ABC):
@@ -98,19 +100,15 @@ def read_lines(path: Path, record: Callable[[dict[str, Any]], T]) -> Iterator[T]
         InputError: The file cannot be read.
         ArtifactError: A line is not a record of such a log.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    if line.endswith("\n"):
-                        yield record(json.loads(line))
-                except (ValueError, TypeError, LookupError, AttributeError) as error:
-                    raise ArtifactError(
-                        f"Line {number} of {path} is not a record of a monitor log ({error}); "
-                        "the file was changed, or another program wrote it."
-                    ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from None
+    for number, line in enumerate(open_lines(path, _LONGEST), 1):
+        try:
+            if line.endswith("\n"):
+                yield record(parse_json(line, path))
+        except (InputError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ArtifactError(
+                f"Line {number} of {path} is not a record of a monitor log ({error}); "
+                "the file was changed, or another program wrote it."
+            ) from error
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
