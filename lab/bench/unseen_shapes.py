@@ -47,7 +47,7 @@ class Attend(nn.Module):
 class Experts(nn.Module):
     """Two of four experts for each token."""
 
-    def __init__(self, width: int, drop: float = 0.0) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.gate = nn.Linear(width, 4, bias=False)
         self.experts = nn.ModuleList(

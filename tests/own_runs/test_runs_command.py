@@ -59,7 +59,7 @@ def test_runs_prints_labels_ladders_and_the_scorecard(tmp_path):
     for said in (
         "5 runs (1 sweep): 3 healthy, 1 undertrained, 1 failed",
         "edge between 0.01 and 0.03, best rate 3e-3; rksp predicted edge",
-        "missing from some runs, so assumed: batch_size, optimizer",
+        "so assumed: batch_size, optimizer",
         "How well rksp, which saw none of these runs, would have predicted them",
     ):
         assert said in " ".join(done.stdout.split())
