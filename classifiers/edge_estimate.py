@@ -11,8 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rksp.classifiers.rates import EdgeAndBest, Lapse, RateMixture
-from rksp.documents.own_runs import LearnedReport
+from rksp.classifiers.rates import EdgeAndBest, RateMixture, powered
 
 _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
 _TOGETHER = 256  # rates whose losses are found in one piece of memory, half a megabyte
@@ -26,38 +25,24 @@ class EdgeEstimate(EdgeAndBest):
     Two estimates are equal only if they are one object.
 
     Attributes:
-        edge, best, lapse, sharpness: As in `EdgeAndBest`.
         diverging: Of the rate from which a run diverges, as a multiple of the median edge.
         least_diverged: Least share of P(failed) that P(diverged) is.
-        contributions: What each column adds to log10 of the edge, in decades.
+        diverging_power: To which the odds of that share are raised.
         outside: Columns beyond the range of the data, each with by how much, in decades.
         unlike: What widens the edge's spread between sources, each as a standard deviation in
             decades: a family, an optimizer or a column that the data know little of.
-        learned: How far a team's own runs moved it; None where there are none.
     """
 
     tail: ClassVar[float] = 0.05
-    edge: RateMixture
-    best: RateMixture
     diverging: RateMixture
     least_diverged: float
-    lapse: Lapse
-    sharpness: float
-    contributions: Mapping[str, float]
+    diverging_power: float
     outside: Mapping[str, float]
     unlike: Mapping[str, float]
     knots: np.ndarray
     below: np.ndarray
     above: np.ndarray
-    learned: LearnedReport | None = None
     _lost: dict[float, float] = field(default_factory=dict, init=False, repr=False)
-    _failed: dict[float, float] = field(default_factory=dict, init=False, repr=False)
-
-    def failed(self, rate: float) -> float:
-        """Return the chance that a run at this rate fails; it rises with the rate."""
-        if rate not in self._failed:
-            self._failed[rate] = super().failed(rate)
-        return self._failed[rate]
 
     def diverged(self, rate: float) -> float:
         """Return the chance that a run at this rate diverges: one way to fail, so no more than it.
@@ -65,8 +50,8 @@ class EdgeEstimate(EdgeAndBest):
         A loss or a gradient that is not finite, or beyond the thresholds of `OutcomePolicy`.
         """
         failed = self.failed(rate)
-        told = self.diverging.below(rate / 10**self.log_edge)
-        return min(failed, max(told, self.least_diverged * failed))
+        share = min(1.0, self.diverging.below(rate / 10**self.log_edge) / failed)
+        return failed * max(powered(share, self.diverging_power), self.least_diverged)
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from rksp.recipe.optimizers.makers import MuonScale, matched_rate
 from rksp.recipe.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.recipe.optimizers.table import optimizer_spec
 
 Norm = Literal["pre", "post", "none"]
+LineName = Literal["edge", "best", "divergence"]
+LINES: tuple[LineName, ...] = get_args(LineName)
 Unit = Literal["decades", "share"]  # of a column: a logarithm, or between 0 and 1
 
 _LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
@@ -30,6 +32,7 @@ TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rat
 _SMALL_BATCH = 4000  # tokens, below which a step costs more, in runs longer than any of the lab's
 _LATE = (2400, 10_000)  # steps of a run: as many as the lab's longest, and as public ones
 _SEEN = (3e6, 3e7)  # tokens of a run: more than any run of the lab has, and as few as a public one
+_DECAYED = 0.01  # mean share of the peak in the last tenth, below which the rate has decayed
 _FEW_STEPS = 100  # from which what builds up over a run counts
 _LARGE_BATCH = 2**17  # tokens, beyond which the edge of public ladders rises no more with a step
 _MUON_WIDTH = 512  # of public ladders of Muon, from which its edge moves with the width
@@ -126,10 +129,20 @@ class EdgeInputs:
         return max(0.0, math.log10(narrowest / self.width))
 
     @property
+    def counted_width(self) -> float:
+        """The logarithm of the width, down to the narrowest that runs of this length show."""
+        return math.log10(self.width) + self.narrowness
+
+    @property
     def lack_of_tokens(self) -> float:
         """Decades by which a step of a long run holds fewer tokens than nearly all of them do."""
         few = max(0.0, math.log10(_SMALL_BATCH / self.batch_tokens))
         return _between(self.steps, *_LATE) * few
+
+    @property
+    def text_seen(self) -> float:
+        """0 where a run sees as few tokens as the lab's at most, 1 where as many as public ones."""
+        return _between(self.batch_tokens * self.steps, *_SEEN)
 
     @property
     def warmed_steps(self) -> float:
@@ -169,16 +182,32 @@ def _between(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, math.log(value / low) / math.log(high / low)))
 
 
-def _is(condition: object) -> float:
-    return float(bool(condition))
-
-
 def _has(optimizer: str, run: EdgeInputs) -> float:
-    return _is(run.optimizer == optimizer)
+    return float(run.optimizer == optimizer)
+
+
+def _normed(norm: Norm, run: EdgeInputs) -> float:
+    return float(run.norm == norm)
+
+
+def _normed_depth(norm: Norm, run: EdgeInputs) -> float:
+    return (run.norm == norm) * math.log10(run.depth / _DEPTH)
 
 
 def _above(value: float, least: float) -> float:
     return max(0.0, value - least)
+
+
+def _large_batch(run: EdgeInputs) -> float:
+    return _above(math.log10(min(run.batch_tokens, CRITICAL_BATCH)), math.log10(TOY_BATCH))
+
+
+def _long_memory(run: EdgeInputs) -> float:
+    return _above(run.memories[0], _LONG_MEMORY) if run.memories else 0.0
+
+
+def _memory_excess(run: EdgeInputs) -> float:
+    return _above(*run.memories) if run.memories else 0.0
 
 
 def _short_memory(run: EdgeInputs) -> float:
@@ -191,7 +220,7 @@ def _short_memory(run: EdgeInputs) -> float:
 def _large_init(run: EdgeInputs) -> float:
     if not run.init_std:
         return 0.0
-    above = _above(math.log10(run.init_std * math.sqrt(2.5 * run.width)), 0.0)
+    above = _above(math.log10(run.init_std * math.sqrt(2.5)) + run.counted_width / 2, 0.0)
     return (1 - horizon_share(run.steps)) * above
 
 
@@ -211,18 +240,17 @@ def _noise(run: EdgeInputs) -> float:
 def _matched_width(run: EdgeInputs) -> float:
     if not optimizer_spec(run.optimizer).has_scales:
         return 0.0
-    return horizon_share(run.steps) * math.log10(run.width / _MUON_WIDTH)
+    return horizon_share(run.steps) * (run.counted_width - math.log10(_MUON_WIDTH))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of the model.
 
     Attributes:
         of: Its value, in `unit`; None where it is measured.
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
-        of_edge: The edge depends on it; every column serves the best rate.
-        of_divergence: The rate from which runs diverge depends on it, whether or not the edge does.
+        lines: Of which rates it is a column.
         prior: Standard deviation of its coefficient before the data; None leaves that to the ridge.
         mean: Of its coefficient before the data.
     """
@@ -232,8 +260,7 @@ class Column:
     of: Callable[[EdgeInputs], float] | None = None
     unit: Unit = "decades"
     sign: int = 0
-    of_edge: bool = True
-    of_divergence: bool = False
+    lines: tuple[LineName, ...] = LINES
     prior: float | None = None
     mean: float = 0.0
 
@@ -244,8 +271,8 @@ _LENGTH = 0.3  # decades: by how much the best rate of long runs differs, beside
 # whose line falls with its 0.9th power: √width from their steps, and nanochat's rates, alike at
 # all widths.
 _MATCHED_WIDTH, _WIDTH_KNOWN = 0.4, 0.1
-# Decades: what normalized queries and keys add in long runs, and how far that is known. Pairs of
-# the lab say 0.3; DCLM's runs, which all trained, lie higher, and no other public edge is known.
+# Decades: what normalized queries and keys add where text is seen, and how far it is known. Pairs
+# of the lab say 0.3; DCLM's runs, which all trained, lie higher, and no other public edge is known.
 _QK_NORM, _QK_KNOWN = 0.3, 0.1
 # What masked text does, in decades: one public team shows it from both sides. Of 0.15 and 0.3, with
 # which published encoders lie above the rate not to exceed.
@@ -257,12 +284,15 @@ _KINDLY = partial(Column, unit="share", prior=KIND)
 # - The width counts down to the narrowest that runs of this length show; none bears more.
 # - The warm-up counts in steps, up to half of the run, since what follows it must decay, and up to
 #   the longest of the public ladders. A rate that still rises at the end has a column of its own.
-# - A schedule that does not decay counts by its mean over the last tenth of the run, squared: one
-#   that ends at a tenth of its peak costs hardly anything.
+# - The end of the schedule counts by the mean rate of the last tenth of the run over the peak. What
+#   is left of a rate that is too high shows in the loss, so its logarithm moves the edge, down to a
+#   hundredth, at which a cosine to zero ends; the best rate hardly moves above a tenth: its square.
 # - Depth costs more where blocks normalize after the sum (Xiong et al., 2020), and most where none
 #   normalizes, since what each adds is multiplied by the next.
 # - The memories of Adam's moments count where the first is long (beta1 > 0.95), is short (< 0.9) in
 #   an optimizer that looks ahead, the more the longer the run, or outlasts the second.
+# - What public runs alone show of another objective and of normalized queries and keys counts by
+#   the text that a run sees, as the noise does, so that the length turns the edge only once.
 # - Where a run sees much text, its edge rises with the tokens of a step up to `_LARGE_BATCH`, since
 #   the noise of the gradient falls (McCandlish et al., 2018, 1812.06162).
 # - A step of Muon or Scion moves the outputs by its rate times the root of the width in AdamW's
@@ -270,168 +300,117 @@ _KINDLY = partial(Column, unit="share", prior=KIND)
 # - The best rate follows the batch up to `CRITICAL_BATCH`, and its length up to `LONG` steps.
 # - An initial deviation counts above sqrt(2/5 width) (Nguyen and Salazar, 2019), in short runs.
 CONFIG_COLUMNS: tuple[Column, ...] = (
+    Column("width", "the width", lambda run: run.counted_width, sign=-1),
+    Column("depth", "the number of blocks", lambda run: math.log10(run.depth), sign=-1),
     Column(
-        name="width",
-        meaning="the width",
-        of=lambda run: math.log10(run.width) + run.narrowness,
+        "warmup", "the warm-up", lambda run: math.log10(_FIRST_STEPS + run.warmed_steps), sign=1
+    ),
+    Column(
+        "undecayed",
+        "the end of the schedule",
+        lambda run: math.log10(max(run.late_share, _DECAYED)),
         sign=-1,
+        lines=("edge", "divergence"),
     ),
     Column(
-        name="depth", meaning="the number of blocks", of=lambda run: math.log10(run.depth), sign=-1
-    ),
-    Column(
-        name="warmup",
-        meaning="the warm-up",
-        of=lambda run: math.log10(_FIRST_STEPS + run.warmed_steps),
-        sign=1,
-    ),
-    Column(
-        name="undecayed",
-        meaning="the end of the schedule",
-        of=lambda run: run.late_share**2,
+        "late_share",
+        "the mean rate of the last tenth, squared",
+        lambda run: run.late_share**2,
         unit="share",
         sign=-1,
+        lines=("best",),
     ),
     Column(
-        name="climbing",
-        meaning="a rate that rises to the end",
-        of=lambda run: run.climbing,
+        "climbing",
+        "a rate that rises to the end",
+        lambda run: run.climbing,
         unit="share",
         sign=-1,
         prior=_CLIMBING,
     ),
     Column(
-        name="length",
-        meaning="the length of the run",
-        of=lambda run: horizon_share(run.steps),
+        "length",
+        "the length of the run",
+        lambda run: horizon_share(run.steps),
         unit="share",
-        of_edge=False,
-        of_divergence=True,
+        lines=("best", "divergence"),
         prior=_LENGTH,
     ),
     Column(
-        name="batch_tokens",
-        meaning="the tokens of a batch",
-        of=lambda run: math.log10(min(run.batch_tokens, TOY_BATCH)),
+        "batch_tokens",
+        "the tokens of a batch",
+        lambda run: math.log10(min(run.batch_tokens, TOY_BATCH)),
         sign=1,
-        of_edge=False,
+        lines=("best",),
     ),
+    Column("large_batch", "the tokens of a large batch", _large_batch, sign=1, lines=("best",)),
     Column(
-        name="large_batch",
-        meaning="the tokens of a large batch",
-        of=lambda run: _above(
-            math.log10(min(run.batch_tokens, CRITICAL_BATCH)), math.log10(TOY_BATCH)
-        ),
-        sign=1,
-        of_edge=False,
+        "vocabulary",
+        "the vocabulary, up to 1024",
+        lambda run: math.log10(min(run.vocabulary, 1024)),
     ),
+    Column("post_norm", "normalization after the sum", partial(_normed, "post"), "share", sign=-1),
     Column(
-        name="vocabulary",
-        meaning="the vocabulary, up to 1024",
-        of=lambda run: math.log10(min(run.vocabulary, 1024)),
-    ),
-    Column(
-        name="post_norm",
-        meaning="normalization after the sum",
-        of=lambda run: _is(run.norm == "post"),
-        unit="share",
-        sign=-1,
-    ),
-    Column(
-        name="post_norm_depth",
-        meaning="blocks normalized after the sum",
-        of=lambda run: _is(run.norm == "post") * math.log10(run.depth / _DEPTH),
+        "post_norm_depth",
+        "blocks normalized after the sum",
+        partial(_normed_depth, "post"),
         sign=-1,
         prior=KIND,
     ),
+    _KINDLY("no_norm", "no normalization", partial(_normed, "none"), sign=-1),
+    Column(
+        "no_norm_depth", "blocks that nothing normalizes", partial(_normed_depth, "none"), sign=-1
+    ),
+    Column("short_memory", "a low beta1 with look-ahead over many steps", _short_memory, sign=-1),
+    Column("long_memory", "a high beta1", _long_memory, sign=-1),
+    Column("memory_excess", "a first moment that outlasts the second", _memory_excess, sign=-1),
+    _KINDLY("parallel", "parallel blocks", lambda run: run.kind_share * run.is_parallel, sign=1),
     _KINDLY(
-        name="no_norm",
-        meaning="no normalization",
-        of=lambda run: _is(run.norm == "none"),
-        sign=-1,
-    ),
-    Column(
-        name="no_norm_depth",
-        meaning="blocks that nothing normalizes",
-        of=lambda run: _is(run.norm == "none") * math.log10(run.depth / _DEPTH),
-        sign=-1,
-    ),
-    Column(
-        name="short_memory",
-        meaning="a low beta1 with look-ahead over many steps",
-        of=_short_memory,
-        sign=-1,
-    ),
-    Column(
-        name="long_memory",
-        meaning="a high beta1",
-        of=lambda run: _above(run.memories[0], _LONG_MEMORY) if run.memories else 0.0,
-        sign=-1,
-    ),
-    Column(
-        name="memory_excess",
-        meaning="a first moment that outlasts the second",
-        of=lambda run: _above(*run.memories) if run.memories else 0.0,
-        sign=-1,
-    ),
-    _KINDLY(
-        name="parallel",
-        meaning="parallel blocks",
-        of=lambda run: run.kind_share * run.is_parallel,
+        "branch_norm",
+        "a norm after every branch",
+        lambda run: run.kind_share * run.normalizes_branches,
         sign=1,
     ),
+    Column("large_init", "a large initial deviation", _large_init, prior=KIND),
     _KINDLY(
-        name="branch_norm",
-        meaning="a norm after every branch",
-        of=lambda run: run.kind_share * run.normalizes_branches,
+        "other_objective",
+        "another objective",
+        lambda run: run.text_seen * (not run.predicts_next and not run.masks),
         sign=1,
     ),
-    Column(name="large_init", meaning="a large initial deviation", of=_large_init, prior=KIND),
-    _KINDLY(
-        name="other_objective",
-        meaning="another objective",
-        of=lambda run: horizon_share(run.steps) * (not run.predicts_next and not run.masks),
-    ),
     Column(
-        name="masked",
-        meaning="masked text",
-        of=lambda run: horizon_share(run.steps) * run.masks,
+        "masked",
+        "masked text",
+        lambda run: horizon_share(run.steps) * run.masks,
         unit="share",
         prior=_MASKED,
     ),
     Column(
-        name="qk_norm",
-        meaning="normalized queries and keys",
-        of=lambda run: horizon_share(run.steps) * run.normalizes_qk,
+        "qk_norm",
+        "normalized queries and keys",
+        lambda run: run.text_seen * run.normalizes_qk,
         unit="share",
         prior=_QK_KNOWN,
         mean=_QK_NORM,
     ),
-    Column(name="noise", meaning="the tokens of a step", of=_noise, sign=1),
+    Column("noise", "the tokens of a step", _noise, sign=1),
     Column(
-        name="small_batch",
-        meaning="a batch of few tokens",
-        of=lambda run: -run.lack_of_tokens,
+        "small_batch",
+        "a batch of few tokens",
+        lambda run: -run.lack_of_tokens,
         sign=1,
         prior=_BATCH,
     ),
     Column(
-        name="matched_width",
-        meaning="the width under Muon",
-        of=_matched_width,
+        "matched_width",
+        "the width under Muon",
+        _matched_width,
         prior=_WIDTH_KNOWN,
         mean=_MATCHED_WIDTH,
     ),
-    Column(
-        name="made_up", meaning="a made-up task", of=lambda run: _is(run.is_made_up), unit="share"
-    ),
+    Column("made_up", "a made-up task", lambda run: float(run.is_made_up), unit="share"),
     *(
-        Column(
-            name=name,
-            meaning=f"the optimizer ({name})",
-            of=partial(_has, name),
-            unit="share",
-        )
+        Column(name, f"the optimizer ({name})", partial(_has, name), unit="share")
         for name in OPTIMIZERS
     ),
 )
@@ -444,7 +423,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
 
 # Measured at rate 1 (`rksp.spectra.features`), each less the value that the configuration predicts.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
+    Column("grad_norm", "the gradient before the first step", prior=0.06),
 )
 
 # What every contribution to the edge is of.

@@ -6,6 +6,7 @@
 
 const LONGEST_WARMUP = 4000;
 const UNWARMED_STEPS = 1000;
+const DECAYED = 0.01; // mean share of the peak in the last tenth
 const FEW_STEPS = 100;
 const KEPT = 0.5; // share of what toy runs show of a kind of model that counts in long runs
 const CRITICAL_BATCH = 1e6;
@@ -109,7 +110,7 @@ function shareAfterWarmup(run, step) {
 }
 
 function lateShare(run) {
-  const span = run.max_steps * 0.1;
+  const span = Math.max(run.max_steps - run.warmup_steps, run.max_steps / 2) * 0.1;
   const count = Math.min(Math.ceil(span), 1000);
   const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
   let sum = 0;
@@ -163,7 +164,8 @@ function sharpened(share, sharpness) {
 const kindShare = (run) => 1 - (1 - KEPT) * horizonShare(run.max_steps);
 
 function largeInit(run) {
-  return run.init_std ? Math.max(0, Math.log10(run.init_std * Math.sqrt(2.5 * run.width))) : 0;
+  const width = Math.log10(run.width) + narrowness(run);
+  return run.init_std ? Math.max(0, Math.log10(run.init_std * Math.sqrt(2.5)) + width / 2) : 0;
 }
 
 // `config_features`. What was not measured stands at what the configuration lets expect: at zero.
@@ -172,6 +174,8 @@ function featuresOf(run, optimizers, measured) {
   const steps = run.max_steps;
   const batch = tokensOf(run);
   const late = lateShare(run);
+  const width = Math.log10(run.width) + narrowness(run);
+  const textSeen = between(batch * steps, ...SEEN);
   const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
   const warmup = Math.min(warmed, steps / 2);
   const first = spec.has_memories ? -Math.log10(1 - run.adam_beta1) : null;
@@ -179,10 +183,11 @@ function featuresOf(run, optimizers, measured) {
   const looksAhead = first !== null && spec.looks_ahead;
   const lasting = Math.log10(Math.max(steps, FEW_STEPS) / FEW_STEPS);
   const features = {
-    width: Math.log10(run.width) + narrowness(run),
+    width,
     depth: Math.log10(run.depth),
     warmup: Math.log10(FIRST_STEPS + warmup),
-    undecayed: late ** 2,
+    undecayed: Math.log10(Math.max(late, DECAYED)),
+    late_share: late ** 2,
     climbing: climbing(run),
     length: horizonShare(steps),
     batch_tokens: Math.log10(Math.min(batch, TOY_BATCH)),
@@ -198,12 +203,12 @@ function featuresOf(run, optimizers, measured) {
     parallel: kindShare(run) * run.is_parallel,
     branch_norm: kindShare(run) * run.normalizes_branches,
     large_init: (1 - horizonShare(steps)) * largeInit(run),
-    other_objective: horizonShare(steps) * (!run.predicts_next && !run.masks),
+    other_objective: textSeen * (!run.predicts_next && !run.masks),
     masked: horizonShare(steps) * run.masks,
-    qk_norm: horizonShare(steps) * run.normalizes_qk,
+    qk_norm: textSeen * run.normalizes_qk,
     small_batch: -lackOfTokens(run),
     noise: noise(run),
-    matched_width: horizonShare(steps) * (spec.has_scales ? Math.log10(run.width / MUON_WIDTH) : 0),
+    matched_width: horizonShare(steps) * (spec.has_scales ? width - Math.log10(MUON_WIDTH) : 0),
     made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {

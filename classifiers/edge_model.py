@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -131,6 +130,7 @@ class EdgeModel:
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
             least_diverged=self.divergence.bare if inputs.norm == "none" else 0.0,
+            diverging_power=self.divergence.power,
             lapse=self.lapse,
             sharpness=self.sharpness if inputs.is_usual else 1.0,
             contributions={
@@ -170,11 +170,6 @@ class EdgeModel:
         }
         return {name: round(decades, 4) for name, decades in over.items() if decades > 1e-9}
 
-    def to_json(self) -> str:
-        """Write the artifact; the same model, the same bytes."""
-        document = {"schema": ARTIFACT.schema} | asdict(self)
-        return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
     @classmethod
     def built(cls, stored: Mapping[str, Any]) -> EdgeModel:
         """Return the model of stored fields; a ValueError says which do not fit each other."""
@@ -199,7 +194,7 @@ class EdgeModel:
 
 ARTIFACT = Artifact(
     noun="model of the edge",
-    schema="rksp-edge-7",
+    schema="rksp-edge-8",
     file="edge.json",
     command="python -m lab fit",
     build=EdgeModel.built,

@@ -96,12 +96,15 @@ class Divergence:
         line: log10 of that rate.
         families: What to add to it for a family of the lab, in decades: the posterior's mean.
         bare: Share of the failures that are divergence where no block normalizes.
+        power: To which the odds are raised that a run which fails diverges, and does not end high:
+            fitted to sources left out, which have their two endings in shares of their own.
         short, long: How far it is off for a new source, as in `edge_model.Horizon`.
     """
 
     line: Line
     families: Mapping[str, Decades]
     bare: Annotated[float, Field(ge=0, le=1)]
+    power: Annotated[float, Field(gt=0, le=2)]
     short: Spread
     long: Spread
 

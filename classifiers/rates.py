@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
 
 from rksp.classifiers.artifacts import Deviation
+from rksp.documents.own_runs import LearnedReport
 from rksp.documents.terms import DEFAULT_RISK
 
 _NORMAL = NormalDist()
@@ -19,7 +21,7 @@ _RAREST = 1e-9  # share of the edges beyond the lowest rate, and the highest, th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateDistribution:
-    """A normal distribution of the decimal logarithm of a rate.
+    """A normal distribution of the decimal logarithm of a rate: a part of a `RateMixture`.
 
     Attributes:
         location: Its median.
@@ -36,24 +38,16 @@ class RateDistribution:
         """The standard deviation of a new ladder's value."""
         return math.hypot(self.within, self.between)
 
-    def quantile(self, share: float) -> float:
-        """Return the rate below which this share of the values lies."""
-        return 10 ** (self.location + self.spread * _NORMAL.inv_cdf(share))
-
-    def below(self, rate: float) -> float:
-        """Return the chance that the value lies below a rate."""
-        return _NORMAL.cdf((math.log10(rate) - self.location) / self.spread)
-
-    def source(self, share: float) -> float:
-        """Return the logarithm below which this share of the sources has its location."""
-        return self.location + self.between * _NORMAL.inv_cdf(share)
+    def alone(self) -> RateMixture:
+        """Return the mixture that has no other part."""
+        return RateMixture(weights=(1.0,), parts=(self,))
 
 
 # Weight, location and standard deviation of each part of a mixture.
 _Normals = tuple[tuple[float, float, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RateMixture:
     """A mixture of normal distributions of the decimal logarithm of a rate.
 
@@ -68,19 +62,22 @@ class RateMixture:
 
     weights: tuple[float, ...]
     parts: tuple[RateDistribution, ...]
-    _values: _Normals = field(init=False, repr=False, compare=False)
-    _sources: _Normals = field(init=False, repr=False, compare=False)
-    _solved: dict[tuple[float, bool], float] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
-    def __post_init__(self) -> None:
-        """Write down the normal distributions of a value and of its source."""
-        parts = tuple(zip(self.weights, self.parts, strict=True))
-        values = tuple((weight, part.location, part.spread) for weight, part in parts)
-        sources = tuple((weight, part.location, max(part.between, 1e-9)) for weight, part in parts)
-        object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_sources", sources)
+    @cached_property
+    def _values(self) -> _Normals:
+        """The normal distributions of a value."""
+        parts = zip(self.weights, self.parts, strict=True)
+        return tuple((weight, part.location, part.spread) for weight, part in parts)
+
+    @cached_property
+    def _sources(self) -> _Normals:
+        """The normal distributions of its source."""
+        parts = zip(self.weights, self.parts, strict=True)
+        return tuple((weight, part.location, max(part.between, 1e-9)) for weight, part in parts)
+
+    @cached_property
+    def _solved(self) -> dict[tuple[float, bool], float]:
+        return {}
 
     @property
     def location(self) -> float:
@@ -141,6 +138,8 @@ def _solve(normals: _Normals, share: float, widest: float) -> float:
         widest: The largest standard deviation that one of them may have.
     """
     locations = [location for _, location, _ in normals]
+    if len(normals) == 1:
+        return locations[0] + normals[0][2] * _NORMAL.inv_cdf(share)
     if share == 0.5 and len(set(locations)) == 1:
         return locations[0]
     # The quantile lies among those of the widest and of the narrowest part.
@@ -182,9 +181,14 @@ def sharpened(share: float, sharpness: float) -> float:
     The few edges that lie far below all others make a low rate look more often failing than it is;
     the power is fitted to sources left out. 1 leaves the share as it is, and so does one half.
     """
-    if share >= 0.5 or sharpness == 1:
+    return share if share >= 0.5 else powered(share, sharpness)
+
+
+def powered(share: float, power: float) -> float:
+    """Return a share with its odds raised to a power; 1 leaves it as it is."""
+    if power == 1:
         return share
-    less, more = math.pow(share, sharpness), math.pow(1 - share, sharpness)
+    less, more = math.pow(share, power), math.pow(1 - share, power)
     return less / (less + more)
 
 
@@ -198,6 +202,7 @@ def _unlapsing(chance: float, lapse: float) -> float:
     return 0.5 + (chance - 0.5) / (1 - 2 * lapse)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeAndBest:
     """What every answer says of its two distributions of rates, which are peak rates.
 
@@ -206,15 +211,18 @@ class EdgeAndBest:
         best: Of the best rate.
         lapse: Chance that a run ends against what its rate and the edge say.
         sharpness: Of the share of edges below a rate, as in `sharpened`.
+        contributions: What each column or term adds to log10 of the edge, in decades.
+        learned: How far a team's own runs moved it; None where there are none.
         tail: Share of the sources beyond each end of the interval of P(failed).
     """
 
-    __slots__ = ()
-    edge: RateDistribution | RateMixture
-    best: RateDistribution | RateMixture
-    lapse: Lapse
-    sharpness: float
     tail: ClassVar[float]
+    edge: RateMixture
+    best: RateMixture
+    lapse: Lapse
+    sharpness: float = 1.0
+    contributions: Mapping[str, float]
+    learned: LearnedReport | None = None
 
     @property
     def log_edge(self) -> float:

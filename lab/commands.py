@@ -174,12 +174,13 @@ def fit_levers(
     ladders: Annotated[list[Path] | None, _PAIRS] = None,
 ) -> None:
     """Fit the sizes of all levers by kind of model; the same ladders give the same bytes."""
+    from lab.fit.artifacts import artifact_json
     from lab.ladders.collection import stored_ladders
     from lab.ladders.lever_fit import fit_lever_table, shipped_runs
 
     check_writable(output)
     table = fit_lever_table(run for run, _ in stored_ladders(ladders or shipped_runs()))
-    atomic_write(output, table.to_json())
+    atomic_write(output, artifact_json(table))
     typer.echo(f"Fitted on {table.ladders} ladders: {output}.")
 
 
@@ -235,6 +236,7 @@ def fit(
     measurements: Measurements = None,
 ) -> None:
     """Fit the model of the edge; the same data give the same bytes."""
+    from lab.fit.artifacts import artifact_json
     from lab.fit.edge_fit import fit_edge_model
     from lab.fit.edge_transfer import with_transfer_errors
     from lab.ladders.edge_ladders import edge_ladders
@@ -242,7 +244,7 @@ def fit(
     check_writable(output)
     ladders = edge_ladders(collection, measurements, real or [])
     model = with_transfer_errors(fit_edge_model(ladders), ladders)
-    atomic_write(output, model.to_json())
+    atomic_write(output, artifact_json(model))
     counts = ", ".join(f"{count} {source}" for source, count in model.card["ladders"].items())
     typer.echo(f"Fitted on ladders of {counts}: {output}.")
 
@@ -303,6 +305,7 @@ def fit_fine_tuning(
     """Fit the model of fine-tuning to ROWS and the lab's ladders; the same give the same bytes."""
     from lab.fine_tuning_fit.public_rows import public_ladders, read_public_rows
     from lab.fine_tuning_fit.shipped import shipped_model
+    from lab.fit.artifacts import artifact_json
     from lab.ladders.fine_tuning.as_ladders import as_ladders
     from lab.ladders.fine_tuning.evidence import as_card, what_measuring_adds
     from lab.ladders.fine_tuning.table import read_fine_tuning
@@ -312,7 +315,7 @@ def fit_fine_tuning(
     ladders = [*public_ladders(read_public_rows(rows)), *as_ladders(trained)]
     model = shipped_model(ladders)
     adds = {"measured": as_card(what_measuring_adds(trained))}
-    atomic_write(output, replace(model, card={**model.card, **adds}).to_json())
+    atomic_write(output, artifact_json(replace(model, card={**model.card, **adds})))
     typer.echo(f"Fitted on {len(ladders)} ladders, recipes and runs: {output}.")
 
 

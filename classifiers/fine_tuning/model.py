@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from rksp.classifiers.artifacts import SENSELESS, Artifact, Deviation, Number, of_stored
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
-from rksp.classifiers.rates import EdgeAndBest, Lapse, RateDistribution
+from rksp.classifiers.rates import EdgeAndBest, Lapse, RateDistribution, RateMixture
 from rksp.ground.errors import ArtifactError, InputError
-
-if TYPE_CHECKING:
-    from rksp.documents.own_runs import LearnedReport
 
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
@@ -29,32 +25,21 @@ _RANGE = 4.0  # decades over which an interval that says nothing may lie
 _FAR_OUT = 8.0  # standard deviations, beyond which a tail has no digits left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuningEstimate(EdgeAndBest):
     """What the model says; rates are peak rates.
 
     Attributes:
-        best: Of the rate with the best held-out result.
-        edge: Of the rate from which a run fails.
         forgetting: Of the rate from which a tenth of the untouched abilities is lost; None where
             no data show it.
-        contributions: What each term adds to log10 of the edge, in decades.
         unseen: (factor, level) of every name that the data do not hold.
         usual: The usual rate where no data beat it, else None; `start_here` is then that rate.
-        sharpness: As in `EdgeAndBest`; no source left out shows another than 1.
-        learned: How far a team's own runs moved it; None where there are none.
     """
 
     tail: ClassVar[float] = 0.1
-    best: RateDistribution
-    edge: RateDistribution
-    forgetting: RateDistribution | None
-    lapse: Lapse
-    contributions: Mapping[str, float]
+    forgetting: RateMixture | None
     unseen: tuple[tuple[str, str], ...]
     usual: float | None = None
-    sharpness: float = 1.0
-    learned: LearnedReport | None = None
 
     @property
     def start_here(self) -> float:
@@ -189,7 +174,7 @@ class FineTuningModel:
                 found[key] = found.get(key, 0.0) + amount
         return found
 
-    def _distribution(self, inputs: FineTuningInputs, response: str) -> RateDistribution:
+    def _distribution(self, inputs: FineTuningInputs, response: str) -> RateMixture:
         order = {name: number for number, name in enumerate(self.mean)}
         location = variance = 0.0
         within = self.noise[response] ** 2
@@ -215,7 +200,7 @@ class FineTuningModel:
             location=location,
             within=math.sqrt(within),
             between=math.sqrt(max(variance, _LEAST_VARIANCE)),
-        )
+        ).alone()
 
     def _conditioned(
         self,
@@ -262,23 +247,6 @@ class FineTuningModel:
             rows.append([0.0] * len(rows) + [variance])
         mean = dict(self.mean) | {name: location for name, (location, _) in new.items()}
         return replace(self, mean=mean, covariance=rows)
-
-    def to_json(self) -> str:
-        """Write the artifact; the same model, the same bytes."""
-        plain = {
-            "schema": ARTIFACT.schema,
-            "card": self.card,
-            "spreads": self.spreads,
-            "stated": self.stated,
-            "noise": self.noise,
-            "lapse": [self.lapse.share, self.lapse.low, self.lapse.high],
-            "shows": self.shows,
-            "usual": self.usual,
-            "mean": self.mean,
-        }
-        head = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
-        rows = ",\n".join("  " + json.dumps(list(row)) for row in self.covariance)
-        return head.removesuffix("\n}") + f',\n "covariance": [\n{rows}\n ]\n}}\n'
 
     @classmethod
     def built(cls, stored: Mapping[str, Any]) -> FineTuningModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -115,10 +114,6 @@ class LeverTable(Finite):
     def size(self, kind: Kind | None, lever: str) -> LeverSize | None:
         """Return the size of a lever in a kind of model; None where nothing was measured."""
         return None if kind is None else self.sizes.get(kind, {}).get(lever)
-
-    def to_json(self) -> str:
-        """Write the artifact; the same table, the same bytes."""
-        return json.dumps(self.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def built(cls, stored: Any) -> LeverTable:

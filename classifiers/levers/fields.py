@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, SHORT
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
@@ -22,6 +22,21 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("schedule", "min_lr_ratio", "decay_steps", "decay_shape"), _DECAY),
     **dict.fromkeys(("decay_power", "decay_milestones", "decay_factor"), _DECAY),
 }
+# The fields that public runs change alone, by what `card["one_setting"]` calls them.
+_CHANGED = {
+    "warmup_steps": "warmup",
+    "batch_size": "train_batch_size",
+    "adam_beta1": "beta1",
+    "adam_beta2": "beta2",
+    "adam_epsilon": "epsilon",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "max_grad_norm",
+}
+_HARMLESS = 0.02  # share of such runs that fail, up to which the field has shown no effect
+_MOVES = "Moves the likely edge, in decades a decade or at most"
+_NONE = "Measured, no effect on it beyond chance"
+_UNKNOWN = "Not measured, or in too few families to tell"
+NOT_MEASURED = "not measured: no pair of runs differs in it, and it moves nothing"
 _SCALES = {  # fields that E is stated in, or that another one holds
     "learning_rate": "E is a learning rate, and no field moves it by moving this one",
     "optimizer": "each optimizer has an edge of its own; score the run with each",
@@ -32,36 +47,72 @@ _SCALES = {  # fields that E is stated in, or that another one holds
 
 
 def edge_effect(field: str) -> str:
-    """Return what a field of the recipe does to the edge, a clause; as `explain` prints it."""
+    """Return what a field of the recipe does to the edge, a clause that begins with its kind."""
     if field in _SCALES:
         return _SCALES[field]
-    model, table = load_edge_model(), load_lever_table()
-    told = [*_moved(model, field), *_measured(table, field)]
-    return "; ".join(told) or "not measured: no pair of runs differs in it, and it moves nothing"
+    model, sizes = load_edge_model(), _sizes(load_lever_table(), field)
+    moves, (runs, failed) = _moves(model, field), _changed(model, field)
+    told = [f"moves E by {'; '.join(moves)}"] if moves else []
+    told += map(_shown, sizes)
+    if runs:
+        is_told = moves or failed > _HARMLESS * runs or not all(map(_is_chance, sizes))
+        none = "" if is_told else "measured, no effect seen: "
+        told.append(f"{none}of {runs} public runs that change it alone, long ones, {failed} failed")
+    return "; ".join(told) or NOT_MEASURED
 
 
-def _moved(model: EdgeModel, field: str) -> Iterator[str]:
-    for column in CONFIG_COLUMNS:
-        if column.name in _COLUMNS.get(field, ()):
-            unit = "a decade of" if column.unit == "decades" else "at most by"
-            weight = model.edge.weights[column.name]
-            yield f"moves E by {weight:+.2f} decades {unit} {column.meaning}"
+def edge_effects(fields: Iterable[str]) -> list[str]:
+    """Return what is known of several fields, a sentence for each kind of answer that they have."""
+    kinds: dict[str, list[str]] = {_MOVES: [], _NONE: [], _UNKNOWN: []}
+    model = load_edge_model()
+    for field in (one for one in fields if one not in _SCALES):
+        moves, (runs, failed) = _moves(model, field), _changed(model, field)
+        sizes = [x for x in _sizes(load_lever_table(), field) if x[1].low is not None]
+        if moves or not all(map(_is_chance, sizes)):
+            amounts = [text.split(" ")[0] for text in moves] or [
+                f"{x.shift:+.2f}" for _, x in sizes
+            ]
+            kinds[_MOVES].append(f"{field} ({', '.join(amounts)})")
+        elif sizes or (runs and failed <= _HARMLESS * runs):
+            pairs = sum(size.pairs for _, size in sizes)
+            kinds[_NONE].append(f"{field} ({pairs} pairs, {runs} runs)")
+        else:
+            kinds[_UNKNOWN].append(field)
+    return [f"{kind}: {', '.join(named)}" for kind, named in kinds.items() if named]
 
 
-def _measured(table: LeverTable, field: str) -> Iterator[str]:
-    for lever in LEVERS:
-        size = table.size("decoder", lever.name)
-        if lever.field == field and size is not None and not lever.intervention:
-            yield f"{_shown(size)} ({lever.name}, {size.pairs} pairs of decoders, {_HORIZON})"
+def _moves(model: EdgeModel, field: str) -> list[str]:
+    """Return by how much each column of a field moves the edge, a clause each."""
+    return [
+        f"{model.edge.weights[column.name]:+.2f} decades "
+        f"{'a decade of' if column.unit == 'decades' else 'at most by'} {column.meaning}"
+        for column in CONFIG_COLUMNS
+        if column.name in _COLUMNS.get(field, ())
+    ]
 
 
-_HORIZON = f"runs up to {SHORT} steps"
+def _changed(model: EdgeModel, field: str) -> tuple[int, int]:
+    """Return how many public runs change a field alone, and how many of them failed."""
+    runs, failed = model.card.get("one_setting", {}).get(_CHANGED.get(field), (0, 0))
+    return runs, failed
 
 
-def _shown(size: LeverSize) -> str:
+def _sizes(table: LeverTable, field: str) -> list[tuple[str, LeverSize]]:
+    """Return what pairs of decoders measured of a field, by lever."""
+    found = [(one.name, table.size("decoder", one.name)) for one in LEVERS if one.field == field]
+    return [(name, size) for name, size in found if size is not None]
+
+
+def _is_chance(measured: tuple[str, LeverSize]) -> bool:
+    low, high = measured[1].low, measured[1].high
+    return low is None or high is None or low <= 0 <= high
+
+
+def _shown(measured: tuple[str, LeverSize]) -> str:
+    name, size = measured
+    behind = f"({name}, {size.pairs} pairs of decoders, runs up to {SHORT} steps)"
     if size.low is None or size.high is None:
-        return f"measured, {size.shift:+.2f} decades in too few families to tell"
+        return f"measured, {size.shift:+.2f} decades in too few families to tell {behind}"
+    none = "no effect beyond chance, " if _is_chance(measured) else ""
     ends = f"[{size.low:+.2f}, {size.high:+.2f}]"
-    if size.low <= 0 <= size.high:
-        return f"measured, no effect beyond chance, {size.shift:+.2f} decades {ends}"
-    return f"measured, {size.shift:+.2f} decades {ends}"
+    return f"measured, {none}{size.shift:+.2f} decades {ends} {behind}"

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -16,13 +15,12 @@ from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
 from rksp.classifiers.fine_tuning.inputs import USUAL
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
-from rksp.classifiers.rates import RateDistribution
+from rksp.classifiers.rates import RateMixture
 from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.model import definite
 
 NEAR = 0.01  # share of the best result by which a rate may fall short, whatever its noise
-_NORMAL = NormalDist()
 Rule = Callable[[LeftOut], float]
 
 
@@ -327,10 +325,8 @@ def gain(
     return found
 
 
-def _below(said: RateDistribution, log_rate: float) -> float:
-    if math.isinf(log_rate):
-        return float(log_rate > 0)
-    return _NORMAL.cdf((log_rate - said.location) / said.spread)
+def _below(said: RateMixture, log_rate: float) -> float:
+    return float(log_rate > 0) if math.isinf(log_rate) else said.below(10**log_rate)
 
 
 def _mean(values: Sequence[float]) -> float:

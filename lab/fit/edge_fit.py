@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal
 
 import numpy as np
 
@@ -25,10 +24,12 @@ from lab.fit.edge_spreads import (
 from lab.fit.lapses import lapse_of
 from rksp.classifiers.edge_inputs import (
     CONFIG_COLUMNS,
+    LINES,
     LONG,
     MEASURED_COLUMNS,
     Column,
     EdgeInputs,
+    LineName,
     config_features,
 )
 from rksp.classifiers.edge_model import EdgeModel, Horizon
@@ -84,14 +85,12 @@ def fit_edge_model(
     )
     expected = _fit_expected(ladders, design)
     design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
-    edge_fit, best_fit, divergence_fit = (
-        _fit_line(ladders, design, expected, of) for of in ("edge", "best", "divergence")
-    )
+    fits = {of: _fit_line(ladders, design, expected, of) for of in LINES}
     columns = (*design.config, *design.measured)
     edge, best, divergence = (
-        _line(one, [c.name for c in columns if _serves(c, of)])
-        for one, of in ((edge_fit, "edge"), (best_fit, "best"), (divergence_fit, "divergence"))
+        _line(fit, [c.name for c in columns if of in c.lines]) for of, fit in fits.items()
     )
+    edge_fit, best_fit, divergence_fit = fits.values()
     horizon = lambda kind, chosen: Horizon(
         edge=even_spread(float(edge_fit.spreads[kind])),
         best=even_spread(float(best_fit.spreads[kind])),
@@ -106,6 +105,7 @@ def fit_edge_model(
             line=divergence,
             families={},
             bare=_bare(ladders),
+            power=1.0,
             short=even_spread(float(divergence_fit.spreads[0])),
             long=even_spread(float(divergence_fit.spreads[-1])),
         ),
@@ -187,9 +187,9 @@ def _fit_line(
     ladders: Sequence[EdgeLadder],
     design: Design,
     expected: Mapping[str, Expected],
-    of: Literal["edge", "best", "divergence"],
+    of: LineName,
 ) -> CensoredFit:
-    columns = [c for c in (*design.config, *design.measured) if _serves(c, of)]
+    columns = [c for c in (*design.config, *design.measured) if of in c.lines]
     if of == "best":
         ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
         around = [
@@ -212,11 +212,6 @@ def _fit_line(
         means=[c.mean if of != "best" else 0.0 for c in columns],
         group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
     )
-
-
-def _serves(column: Column, of: str) -> bool:
-    """Say whether a column is one of the line of the edge, of the best rate, or of divergence."""
-    return of == "best" or column.of_edge or (of == "divergence" and column.of_divergence)
 
 
 def _row(
@@ -334,10 +329,18 @@ def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
         sha.update(repr([*row, x.rates.tolist(), x.excess.tolist()]).encode())
     ladder_counts = Counter(x.source for x in ladders if not x.changed)
     run_counts = Counter(x.source for x in ladders if x.changed)
+    changed: dict[str, list[EdgeLadder]] = {}
+    for x in ladders:
+        if x.best is None and "=" in x.changed:
+            changed.setdefault(x.changed.partition("=")[0], []).append(x)
     steps = [x.inputs.steps for x in ladders]
     return {
         "ladders": dict(sorted(ladder_counts.items())),
         "single_runs": dict(sorted(run_counts.items())),
+        "one_setting": {
+            name: [len(runs), sum(bool(x.failed[0]) for x in runs)]
+            for name, runs in sorted(changed.items())
+        },
         "edges": sum(x.has_edge for x in ladders),
         "steps": [min(steps), max(steps)],
         "digest": sha.hexdigest(),

@@ -17,9 +17,9 @@ from rksp.classifiers.edge_model import EdgeModel
 
 # Of the residual stream's linear map from block to block, as the method was published.
 PREDICTORS = (
-    Column(name="near_unit_mass", meaning="near-unit mass"),
-    Column(name="spectral_radius", meaning="spectral radius"),
-    Column(name="eigenvector_condition", meaning="kappa, the condition of the eigenvectors"),
+    Column("near_unit_mass", "near-unit mass"),
+    Column("spectral_radius", "spectral radius"),
+    Column("eigenvector_condition", "kappa, the condition of the eigenvectors"),
 )
 
 

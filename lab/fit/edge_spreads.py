@@ -12,10 +12,11 @@ import numpy as np
 
 from lab.fit.censored import log_chance
 from lab.fit.edge_ladder import BOUNDS, FAILED, LAB, PUBLISHED, EdgeLadder
-from lab.fit.lapses import Said, lapse_of, said_of, sharpness_of
+from lab.fit.lapses import Said, lapse_of, power_of, said_of, sharpness_of
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.lines import Amount
 from rksp.classifiers.rates import Lapse, Spread
+from rksp.ground.model import definite
 
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed
 _DECIMALS = 5
@@ -89,7 +90,8 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
         model, short=short, long=long, divergence=begins, weights=node_weights(), kinds=kinds
     )
     model = replace(model, lapse=_lapse(model, held_out))
-    return replace(model, sharpness=_sharpness(model, held_out))
+    model = replace(model, sharpness=_sharpness(model, held_out))
+    return replace(model, divergence=replace(begins, power=_power(model, held_out)))
 
 
 def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], ...]:
@@ -161,7 +163,10 @@ def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
         weights=other.weights,
         kinds=replace(model.kinds, unlike=other.kinds.unlike),
         divergence=replace(
-            model.divergence, short=other.divergence.short, long=other.divergence.long
+            model.divergence,
+            power=other.divergence.power,
+            short=other.divergence.short,
+            long=other.divergence.long,
         ),
         short=replace(model.short, edge=other.short.edge, best=other.short.best),
         long=replace(model.long, edge=other.long.edge, best=other.long.best),
@@ -265,6 +270,27 @@ def _sharpness(model: EdgeModel, held_out: Sequence[HeldOut]) -> float:
             for x in mine:
                 runs += said_of(_below(seen, x), x.failed, weight)
     return sharpness_of(runs, model.lapse)
+
+
+def _power(model: EdgeModel, held_out: Sequence[HeldOut]) -> float:
+    """Return the power of the odds that a run which fails diverges; sources count as above."""
+    runs, shares = list[Said](), _shares(held_out)
+    for part in held_out:
+        seen = with_spreads_of(part.seen, model)
+        mine = [x for x in part.ladders if x.best is not None and x.diverged is not None]
+        count = sum(int(x.failed.sum()) for x in mine)
+        if part.left == "source" and count:
+            weight = min(1.0, _COUNTED / count) * shares.get(part.name, 1.0)
+            for x in mine:
+                runs += said_of(_diverging(seen, x), definite(x.diverged)[x.failed], weight)
+    return power_of(runs) if runs else 1.0
+
+
+def _diverging(seen: EdgeModel, ladder: EdgeLadder) -> list[float]:
+    """Return the share of P(failed) that is P(diverged), at every rate that failed."""
+    said, reached = seen.predict(ladder.inputs, ladder.measured), ladder.inputs.peak_share
+    rates = [10 ** (rate - math.log10(reached)) for rate in ladder.rates[ladder.failed]]
+    return [said.diverged(rate) / said.failed(rate) for rate in rates]
 
 
 def _below(seen: EdgeModel, ladder: EdgeLadder) -> list[float]:

@@ -152,6 +152,14 @@ class _Chances(_Stated):
     curve: list[CurvePoint] = Field(default_factory=list)
     counterfactual: str | None = None
 
+    @property
+    def feared(self) -> str:
+        """The likelier of the two endings of a run that fails; empty where they are not told."""
+        if self.probability_diverged is None:
+            return ""
+        diverges = 2 * self.probability_diverged >= (self.probability_failed or 0.0)
+        return "rather diverges" if diverges else "rather ends high"
+
 
 class CertainFailure(_Chances):
     """Values are not finite before the first step, so no learning rate trains the model."""

@@ -19,7 +19,7 @@ from rksp.classifiers.fine_tuning.model import (
     FineTuningModel,
     load_fine_tuning_model,
 )
-from rksp.classifiers.rates import RateDistribution, RateMixture
+from rksp.classifiers.rates import RateMixture
 from rksp.documents.own_runs import LearnedReport, Level
 from rksp.own_runs.observed import MISTAKEN, LabelledRuns, Observed, Tuned, path_of
 from rksp.own_runs.offsets import (
@@ -309,6 +309,6 @@ def learned_report(
     )
 
 
-def _ninety_percent_range(rates: RateDistribution | RateMixture) -> float:
+def _ninety_percent_range(rates: RateMixture) -> float:
     """Return the factor between the ends of the 90 % range of a rate."""
     return rates.quantile(0.95) / rates.quantile(0.05)

@@ -59,9 +59,9 @@ def odds(risk: Estimate | CertainFailure) -> str:
 
 
 def diverging(risk: Estimate | CertainFailure) -> str:
-    """Return how likely the run diverges: `, P(diverged) 4%`; empty where it is not told."""
+    """Return how likely the run diverges, and which ending is likelier; empty if not told."""
     chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)}"
+    return "" if chance is None else f", P(diverged) {percent(chance)} ({risk.feared})"
 
 
 def margin(report: ScoreReport, risk: Answer) -> str:

@@ -432,8 +432,9 @@ class Recipe(Finite):
 
     @property
     def late_share(self) -> float:
-        """Mean rate over the last tenth of the run, as a share of the highest rate reached.
+        """Mean rate over the last tenth of what follows the warm-up, as a share of the peak.
 
+        A longer warm-up, up to half of the run, leaves it as it is.
         1 for a constant schedule, 0.1 for a cosine that falls to a tenth, 0.55 for a wsd that falls
         to it over the last tenth. It changes little where the decay changes by a few steps.
         """
@@ -444,7 +445,8 @@ class Recipe(Finite):
 def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     """Compute `Recipe.late_share`; recipes of a grid that differ in their rates share it."""
     recipe = Recipe.model_construct(**dict(schedule))
-    span = recipe.max_steps * _LATE
+    after_warmup = max(recipe.max_steps - recipe.warmup_steps, recipe.max_steps / 2)
+    span = after_warmup * _LATE
     count = min(math.ceil(span), _LATE_POINTS)
     steps = (recipe.max_steps - span * (i + 0.5) / count for i in range(count))
     warmup = recipe.warmup_steps

@@ -183,6 +183,10 @@ def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
         if not effect.why
     ]
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
+    from rksp.classifiers.levers.fields import edge_effect  # numpy, which no stored report needs
+
+    fields = [one.name for one in report.effects if one.name in Recipe.model_fields]
+    why += [f"{name} {edge_effect(name)}" for name in fields]
     shown: list[page.Block] = [page.Table(head, rows), *([page.Notes(why)] if why else [])]
     return [page.Section("What each difference moves", shown)]
 

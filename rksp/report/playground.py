@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
@@ -88,7 +87,7 @@ def playground(
     scripts = (("rksp.classifiers", "edge_model.js"), ("rksp.report", "templates/playground.js"))
     script = "".join(files(room).joinpath(name).read_text("utf-8") for room, name in scripts)
     document = {
-        "model": json.loads(model.to_json()),
+        "model": asdict(model),
         "facts": {
             "optimizers": {spec.name: _facts(spec.name) for spec in TABLE},
             "meanings": MEANINGS,

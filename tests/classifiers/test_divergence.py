@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.edge_cases import inputs, ladder, ladders
 
+from lab.fit.artifacts import artifact_json
 from lab.fit.edge_fit import fit_edge_model
 from lab.fit.edge_ladder import EdgeLadder
 from rksp.classifiers.edge_model import ARTIFACT, EdgeModel, load_edge_model
@@ -85,7 +86,7 @@ def test_divergence_moves_with_an_edge_that_own_runs_or_levers_move(apart):
 
 
 def test_an_artifact_whose_divergence_is_damaged_is_refused(apart):
-    text = apart.to_json()
+    text = artifact_json(apart)
     assert ARTIFACT.parse(text) == apart
     damaged = text.replace('"divergence": {', '"divergence": {"line": 1, "x": {', 1)
     with pytest.raises(ArtifactError):

@@ -7,7 +7,7 @@ import pytest
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.levers.effects import load_lever_table
-from rksp.classifiers.levers.fields import edge_effect
+from rksp.classifiers.levers.fields import edge_effect, edge_effects
 from rksp.recipe import Recipe
 
 _MODEL = {"width": 768, "depth": 12, "vocabulary": 50_257, "norm": "pre", "family": "gpt2"}
@@ -48,7 +48,13 @@ def test_what_pairs_measured_is_said_with_their_number_and_interval():
     said = edge_effect("weight_decay")
     assert "no effect beyond chance" in said and f"{size.pairs} pairs" in said
     assert f"[{size.low:+.2f}, {size.high:+.2f}]" in said
-    assert "not measured" in edge_effect("adam_epsilon")
+    assert "no effect seen: of 88 public runs" in edge_effect("adam_epsilon")
+    assert "not measured" in edge_effect("precision")
+
+
+def test_fields_fall_into_three_kinds_for_a_page():
+    moves, none, unknown = edge_effects(["warmup_steps", "weight_decay", "precision", "rows"])
+    assert "warmup_steps (+" in moves and "weight_decay (" in none and "precision" in unknown
 
 
 def test_a_shift_beyond_chance_is_no_missing_effect(monkeypatch):

@@ -9,39 +9,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support.laws import MODELS, inputs
 
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.own_runs.offsets import SEED
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 
 _TOLD = 1e-6  # decades; what moves less does not move
 _LATE = 0.004  # decades by which a longer warm-up may cost, since what decays after it is shorter
-# What counts in long runs alone, as public ladders show it, comes while the noise still grows.
-_TURNS = {"qk-norm": 3, "vit": 3}
-_TURN = 1e-3  # decades; what turns by less is rounding
 _CLIFF = 0.15  # decades, of 2 % of a setting
-_DECODER = {"vocabulary": 50_257, "norm": "pre"}
-MODELS = {
-    "gpt2": {**_DECODER, "width": 768, "depth": 12, "family": "gpt2"},
-    "gpt2-small": {**_DECODER, "width": 256, "depth": 4, "family": "gpt2"},
-    "llama": {**_DECODER, "width": 2048, "depth": 24, "family": "llama"},
-    "llama-7b": {**_DECODER, "width": 4096, "depth": 32, "family": "llama"},
-    "qk-norm": {**_DECODER, "width": 1024, "depth": 28, "normalizes_qk": True, "family": "qwen3"},
-    "parallel": {**_DECODER, "width": 1024, "depth": 16, "is_parallel": True, "family": "gpt_neox"},
-    "branch-norm": {**_DECODER, "width": 512, "depth": 8, "normalizes_branches": True},
-    "post-norm": {**_DECODER, "width": 512, "depth": 6, "norm": "post"},
-    "bert": {
-        **{"width": 768, "depth": 12, "vocabulary": 30_522, "norm": "post", "family": "bert"},
-        **{"predicts_next": False, "masks": True},
-    },
-    "vit": {
-        **{"width": 512, "depth": 6, "vocabulary": 256, "norm": "pre", "family": "vit"},
-        "predicts_next": False,
-    },
-    "characters": {"width": 128, "depth": 4, "vocabulary": 65, "norm": "pre", "family": "gpt2"},
-    "own": {"width": 96, "depth": 5, "vocabulary": 600, "norm": "none", "init_std": 0.02},
-}
 HORIZONS = (300, 3_000, 100_000)
 # Which way E and X may move as a setting grows.
 LAWS = {
@@ -67,18 +46,9 @@ RANGES = {
     "adam_beta2": (0.5, 0.9999),
     "init_std": (0.001, 0.9),
 }
+_OPTIMIZERS = ("adamw", "adamw", "nadamw", "lion", "muon", "sgd")
+_SCHEDULES = ("cosine", "linear", "wsd", "constant")
 _LINEAR = ("warmup_share", "adam_beta1", "min_lr_ratio", "adam_beta2")
-_OF_MODEL = ("width", "depth", "vocabulary", "init_std")
-
-
-def inputs(model: str, steps: int, **settings: float) -> EdgeInputs:
-    """Return the inputs of a model at a horizon; `settings` stand in place of the usual ones."""
-    of_model = {name: settings.pop(name) for name in _OF_MODEL if name in settings}
-    steps = settings.pop("max_steps", steps)
-    warmup = settings.pop("warmup_share", 0.05)
-    usual = {"batch_size": 32, "sequence_length": 256, "schedule": "cosine"}
-    recipe = Recipe(**usual | settings, max_steps=steps, warmup_steps=int(warmup * steps))
-    return edge_inputs(recipe, **MODELS[model] | of_model)
 
 
 def rates(model: EdgeModel, run: EdgeInputs) -> np.ndarray:
@@ -127,7 +97,10 @@ def test_a_random_run_obeys_every_law(number):
     model, steps = str(draw.choice([*MODELS])), int(values("max_steps", 1, draw)[0])
     others = [n for n in RANGES if n not in ("max_steps", "vocabulary")]
     run = {name: values(name, 1, draw)[0] for name in others if draw.uniform() < 0.5}
-    setting = str(draw.choice([*LAWS]))
+    run |= {"optimizer": str(draw.choice(_OPTIMIZERS)), "schedule": str(draw.choice(_SCHEDULES))}
+    # Public runs of what looks ahead fail with a low beta1: there it has no law.
+    looks_ahead = optimizer_spec(run["optimizer"]).looks_ahead
+    setting = str(draw.choice([name for name in LAWS if name != "adam_beta1" or not looks_ahead]))
     places = values(setting, 4, draw)
     moves = along(shipped, lambda v: inputs(model, steps, **run | {setting: v}), places)
     assert broken(moves, LAWS[setting], setting) == [], (model, steps, run, setting, places)
@@ -145,18 +118,30 @@ def test_two_per_cent_of_a_setting_are_no_cliff(model, setting):
             assert abs(moves[0]).max() < _CLIFF, (steps, pair)
 
 
+def turns(values: Sequence[float]) -> int:
+    """Return how often a course turns back by more than another seed moves the same edge."""
+    count, rising, low, high = 0, None, values[0], values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
+        if rising is not True and value > low + SEED:
+            count, rising, high = count + (rising is False), True, value
+        elif rising is not False and value < high - SEED:
+            count, rising, low = count + (rising is True), False, value
+    return count
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_length_has_no_dip(model):
     """Without a warm-up E and X turn at most once along the steps: toys and long runs differ."""
     shipped = load_edge_model()
     for batch in (4, 64, 512):
-        places, settings = values("max_steps", 30), {"warmup_share": 0.0, "batch_size": batch}
-        moves = along(shipped, lambda v, s=settings: inputs(model, v, **s), places)
-        turns = []
-        for of in (0, 1):
-            signs = [np.sign(m[of]) for m in moves if abs(m[of]) > _TURN]
-            turns.append(sum(a != b for a, b in pairwise(signs)))
-        assert max(turns) <= _TURNS.get(model, 1), (batch, turns)
+        settings = {"warmup_share": 0.0, "batch_size": batch}
+        said = [rates(shipped, inputs(model, v, **settings)) for v in values("max_steps", 30)]
+        assert all(turns(course) <= 1 for course in np.transpose(said).tolist()), batch
+
+
+def test_a_dip_would_be_seen():
+    assert turns([0.0, 0.5, 0.1, 0.5]) == 2 and turns([0.0, 0.5, 0.46, 0.9, 0.2]) == 1
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 from support.levers import lever_size, lever_table
 
+from lab.fit.artifacts import artifact_json
 from lab.ladders.collection import stored_ladders
 from lab.ladders.edge_ladders import lab_inputs
 from lab.ladders.lever_evidence import model_shifts
@@ -119,7 +120,7 @@ def test_an_unknown_lever_names_those_that_are_known() -> None:
 @pytest.mark.slow
 def test_the_shipped_table_is_rebuilt_from_the_shipped_ladders() -> None:
     fitted = fit_lever_table(run for run, _ in stored_ladders(shipped_runs()))
-    assert fitted.to_json() == load_lever_table().to_json()
+    assert artifact_json(fitted) == artifact_json(load_lever_table())
 
 
 def test_a_lever_that_helps_every_family_alike_is_sound() -> None:
@@ -186,8 +187,8 @@ def test_a_wide_spread_between_families_widens_the_interval() -> None:
 
 
 def test_a_damaged_table_is_said_to_be_damaged() -> None:
-    text = lever_table(qk_norm=0.5).to_json()
-    assert ARTIFACT.parse(text).to_json() == text
+    text = artifact_json(lever_table(qk_norm=0.5))
+    assert artifact_json(ARTIFACT.parse(text)) == text
     for wrong in ("{}", text.replace("qk_norm", "qk_nrm"), text.replace("0.5", '"much"', 1)):
         with pytest.raises(ArtifactError):
             ARTIFACT.parse(wrong)

@@ -112,7 +112,7 @@ def test_the_late_share_is_the_mean_of_the_last_tenth():
     assert wsd(800).late_share == pytest.approx(0.25)
     assert Recipe(schedule="linear", min_lr_ratio=0).late_share == pytest.approx(0.05, rel=0.02)
     rising = Recipe(schedule="cosine", max_steps=1000, warmup_steps=2000)
-    assert rising.late_share == pytest.approx(0.95)
+    assert rising.late_share == pytest.approx(0.975)
 
 
 def test_the_late_share_is_continuous_in_the_steps_of_the_decay():

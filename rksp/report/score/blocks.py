@@ -130,7 +130,8 @@ def _odds(risk: Answer, number: page.Numbers) -> page.Words:
     ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
     between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
     diverging = risk.number("probability_diverged")
-    told = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
+    told: page.Words = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
+    told = (*told, f" ({feared})") if (feared := getattr(risk, "feared", "")) else told
     return (
         *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
         *(() if diverging is None else told),
@@ -295,7 +296,17 @@ def _recipe(report: ScoreReport) -> page.Section:
         for name, value, said in recipe_rows(values, report.recipe_origins)
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
-    return page.Section("Recipe", [page.Table(("Field", "Value", "From"), rows)], folds="page")
+    table = page.Table(("Field", "Value", "From"), rows)
+    told = [page.Notes(_known(report))] if report.seeds[0].risk.kind == "edge" else []
+    return page.Section("Recipe", [table, *told], folds="page")
+
+
+def _known(report: ScoreReport) -> list[str]:
+    """Return what is known of the fields of the recipe."""
+    from rksp.classifiers.levers.fields import edge_effects  # numpy
+
+    asked = recipe_rows(dict(report.recipe), report.recipe_origins)
+    return edge_effects([name for name, *_ in asked] or [*dict(report.recipe)])
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:
