@@ -135,7 +135,7 @@ def _checks() -> None:
     """Write one page for every check, so that each has an address, and a table of all."""
     folder = SITE / "reference" / "checks"
     index = ["# Checks", "", "| code | check | at worst |", "|---|---|---|"]
-    for check in json.loads(_rksp("checks", "--format", "json")):
+    for check in json.loads(_rksp("explain", "--format", "json")):
         code, title, worst = check["code"], check["title"], check["level"]
         page = [f"# {code}: {title[0].lower()}{title[1:]}", ""]
         page += [f"`{check['name']}`, at worst {worst}.", ""]
@@ -168,8 +168,8 @@ def _playground() -> None:
     arguments = "gpt2 --lr 6e-4 --warmup-steps 2000 --max-steps 100000 --batch-size 480"
     text = ["# Playground", "", "[Open the playground](page.html): move a setting of the run or of"]
     text += ["the model, and the answer moves with it. The page is what this command printed:", ""]
-    text += [f"    rksp playground {arguments}", ""]
-    _rksp("playground", *arguments.split(), "-o", str(SITE / "playground" / "page.html"))
+    text += [f"    rksp report --sliders {arguments}", ""]
+    _rksp("report", "--sliders", *arguments.split(), "-o", str(SITE / "playground" / "page.html"))
     (SITE / "playground" / "index.md").write_text("\n".join(text) + "\n")
 
 

@@ -85,7 +85,7 @@ def _loaded(artifact: Artifact[Any], path: Path | None) -> Any:
         raise ArtifactError(f"The {artifact.noun} cannot be read: {error}") from None
 
 
-def of_stored(kind: type[Model], stored: Any) -> Model:
+def of_stored(kind: type[Model], stored: object) -> Model:
     """Return an object of a dataclass from its stored fields, each of its type.
 
     Raises:

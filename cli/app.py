@@ -33,38 +33,34 @@ _SUMMARIES = {
     "would have helped.",
     "watch": "Run a command that trains with every monitor on it, unchanged; "
     "pass its exit code on.",
-    "configured:transfer": "Scale the learning rate tuned on SMALL to LARGE by the ratio of "
-    "their edges.",
-    "configured:playground": "Write a page whose sliders move the answer: "
-    "rate, warm-up, steps, batch, width, depth.",
-    "training:calibrate": "Train a short sweep of learning rates, on the model or its tiny twin, "
-    "and answer with it.",
     "why": "Say what became of past runs: whether they failed, when, why, and what to change.",
-    "why:runs": "Say what became of past runs: whether they failed, when, why, and what to change.",
-    "report": "Show a stored report in any format.",
     "report:diff": "Compare two runs: which settings and issues differ, "
     "and what each difference moves.",
+    "report": "Show a stored report in any format, or a page whose sliders move the answer.",
     "run_files:audit": "Name the known faults of the software that trains; exit with 1 at one of "
     "level error.",
-    "explain:checks": "List all checks with their codes, worst levels, names and titles.",
-    "explain": "Explain a word of the output: what it means, what is healthy, how to fix it.",
-    "run_files:explain_config": "Show the recipe in a file: each field, its origin, and all "
-    "assumptions.",
+    "explain": "Explain a word of the output or a run file; without one, list all checks.",
     "mcp": "Serve score, fix, explain and grid to an agent over standard input and output.",
     "explain:reproduce": "Print a published experiment beside our results, as Markdown.",
-    "report:schema": "Print the JSON Schema of the report that a command makes.",
 }
-
-
-_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 # name, module and function (mostly of the same name), what it does
 COMMANDS = tuple(
-    (name.replace("_", "-"), f"rksp.cli.{where.partition(':')[0]}:{name}", summary)
+    (where.rpartition(":")[2], f"rksp.cli.{module}:{where.rpartition(':')[2]}", summary)
     for where, summary in _SUMMARIES.items()
-    for name in (where.rpartition(":")[2],)
+    for module in (where.partition(":")[0],)
 )
-OLD = ("runs",)  # names that go on to work, and that no help lists
-AUTHORS = ("reproduce", "schema")  # whoever only trains needs none of them
+HIDDEN = ("mcp", "reproduce")  # whoever only trains needs none of them
+# Old name → the words that stand for it now; it goes on to work, and no help lists it.
+OLD = {
+    "transfer": ("score", "--tuned"),
+    "calibrate": ("confirm", "--sweep"),
+    "playground": ("report", "--sliders"),
+    "schema": ("report", "--schema"),
+    "runs": ("why",),
+    "checks": ("explain",),
+    "explain-config": ("explain",),
+}
+_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 
 
 class BriefCommand(typer.core.TyperCommand):
@@ -93,14 +89,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     def __init__(self, name: str, where: str, summary: str) -> None:
         self._where = where
-        panel = "For authors" if name in AUTHORS else None
-        super().__init__(
-            name,
-            help=summary,
-            rich_markup_mode="rich",
-            rich_help_panel=panel,
-            hidden=name in OLD,
-        )
+        super().__init__(name, help=summary, rich_markup_mode="rich", hidden=name in HIDDEN)
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -110,7 +99,9 @@ class DeferredCommand(typer.core.TyperCommand):
         single = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
-        single.command(self.name, cls=BriefCommand)(found)
+        # What stands behind a watched program is the program's own.
+        settings = {"allow_interspersed_args": self.name != "watch"}
+        single.command(self.name, cls=BriefCommand, context_settings=settings)(found)
         command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
         command.from_file = getattr(found, "from_file", frozenset())
@@ -150,20 +141,30 @@ class CommandTable(typer.core.TyperGroup):
             return super().make_context(*arguments, **more)
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """Find the command; those that left the package are named with where they went.
+        """Find the command, also by its old name; those that left the package say where they went.
 
         Raises:
             InputError: There is no such command, or it runs in a checkout alone.
         """
-        name = arguments[0]
+        name, *others = arguments
         if name in _MOVED:
             raise InputError(
                 f"rksp {name} is not part of the package any more; in a checkout of rksp's "
                 f"repository, run {_MOVED[name]}."
             )
+        if name in OLD:
+            now = " ".join(OLD[name])
+            said = f"rksp: rksp {name} is now rksp {now}; the old name works through 0.13."
+            print(said, file=sys.stderr)
+            return super().resolve_command(context, [*OLD[name], *others])
+        if f"--{name}" in ("--help", "--version"):
+            raise InputError(f"There is no command {name!r}; type rksp --{name}.")
         if name not in self.commands and not name.startswith("-"):
-            hint = nearest(name, self.commands) or f"; did you mean rksp score {name}?"
-            raise InputError(f"There is no command {name!r}{hint}")
+            hint = (
+                nearest(name, (*self.commands, *OLD))
+                or f"; did you mean rksp score {one_line(name)}?"
+            )
+            raise InputError(f"There is no command {one_line(name)!r}{hint}")
         return super().resolve_command(context, arguments)
 
 
@@ -284,10 +285,14 @@ def _complaint(error: Any) -> str:
     context, parameter = error.ctx, getattr(error, "param", None)
     more = f"; {context.command_path} --help lists what there is." if context else "."
     if hasattr(error, "possibilities"):  # of an option that is not there
-        known = [name for one in context.command.params for name in one.opts]
-        return f"There is no option {error.option_name}{nearest(error.option_name, known) or more}"
+        from rksp.cli.mistakes import unknown_option
+
+        return unknown_option(error.option_name, context)
     if parameter is None:
-        return f"{error.format_message().rstrip('.')}{more}"
+        from rksp.cli.mistakes import unexpected_words
+
+        said = error.format_message().rstrip(".")
+        return unexpected_words(said, context) if context else f"{said}."
     is_option = parameter.param_type_name == "option"
     name = parameter.opts[0] if is_option else parameter.name.upper()
     if hasattr(error, "param_type"):  # of one that is missing

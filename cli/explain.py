@@ -1,4 +1,4 @@
-"""`rksp explain` and `rksp checks`: any printed word; `rksp reproduce`: a published table."""
+"""`rksp explain`: any printed word, or a run file; `rksp reproduce`: a published table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ import typer
 from rksp.checks.advisories import find_advisory
 from rksp.checks.registry import CHECKS, find_check
 from rksp.classifiers.levers.catalogue import BY_NAME, LEVERS, Lever
-from rksp.cli.app import COMMANDS
-from rksp.cli.options import TextOrJson
+from rksp.cli.app import COMMANDS, OLD
+from rksp.cli.options import Panel, TextOrJson, as_count, refuse_unused, with_options
+from rksp.cli.shared_options import RunOptions
 from rksp.documents.options import MeasureOptions
 from rksp.documents.spectrum import Status
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
+from rksp.question.run import is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import READERS
 from rksp.recipe_files.said.origin import shown
@@ -47,31 +49,51 @@ SHIPPED = {
 }
 
 
+@with_options
 def explain(
+    context: typer.Context,
+    of: Annotated[RunOptions, Panel(title="Run file", only=("devices", "as_format"))],
     word: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory "
             "(RKSA-2026-0036), a column, a verdict, a field of the recipe, a lever, a monitor, an "
-            "arm or a fault."
+            "arm or a fault; or a run file."
         ),
-    ],
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS",
+            parser=as_count(1),
+            help="Examples of the data set; needed where a file gives epochs and no steps.",
+            rich_help_panel="Run file",
+        ),
+    ] = None,
     output_format: TextOrJson = "text",
 ) -> int:
-    """Explain a word of the output: what it means, what is healthy, how to fix it."""
-    from rich.console import Console
-    from rich.table import Table
+    """Explain a word of the output or a run file; without one, list all checks."""
+    is_file = word is not None and (is_run_file(word) or of.as_format is not None)
+    if word is not None and is_file:
+        from rksp.cli.run_files import explain_file
 
+        return explain_file(Path(word), of, rows, output_format)
+    refuse_unused(context, "devices as_format rows", "they are of a run file")
+    if word is None:
+        return _list_checks(output_format)
     if output_format == "json":
         sys.stdout.write(as_json(word))
         return 0
-    title, rows = explained(word)
+    from rich.console import Console
+    from rich.table import Table
+
+    title, told = explained(word)
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    for name, text in rows:
+    for name, text in told:
         if text:
             table.add_row(name, text)
     console.print(table)
@@ -85,9 +107,7 @@ def as_json(word: str) -> str:
     return json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False) + "\n"
 
 
-def checks(
-    output_format: TextOrJson = "text",
-) -> int:
+def _list_checks(output_format: str) -> int:
     """List all checks with their codes, worst levels, names and titles."""
     if output_format == "json":
         texts = ("title", "measures", "healthy", "fix", "source", "field")
@@ -121,9 +141,10 @@ def explained(word: str) -> tuple[str, Rows]:
             return title, [*rows, *_lever_rows(wanted)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
-    hint = nearest(word, [name for names, *_ in _entries() for name in names])
+    every = [name for names, *_ in _entries() for name in names if len(name) > 2]
+    hint = nearest(word, every, cutoff=0.72)
     raise InputError(
-        f"rksp explain does not know the word {word!r}{hint or '; rksp checks lists the checks.'}"
+        f"rksp explain does not know the word {word!r}{hint or '; rksp explain lists the checks.'}"
     )
 
 
@@ -158,6 +179,8 @@ def _entries() -> Iterator[Entry]:
     yield ("trainers", "run files", "run file", "as"), title, trainers
     for name, _, summary in COMMANDS:
         yield (name,), f"rksp {name}, a command", [("Does", summary)]
+    for name, now in OLD.items():
+        yield (name,), f"rksp {name}, the old name of rksp {' '.join(now)}", []
 
 
 def _advisory(word: str) -> tuple[str, Rows]:

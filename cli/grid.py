@@ -46,7 +46,7 @@ _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the 
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
-    leave_out=("seed",),
+    leave_out=("seed", "probe", "blocks", "variant", "rank", "kreiss", "spectra"),
     defaults={"threads": 1},
     helps={"threads": "Threads of each worker."},
 )
@@ -61,8 +61,8 @@ _VIEW = Panel(
 
 @with_options
 @brief(
-    "source axes target warmup_steps max_steps batch_size optimizer overrides evidence samples "
-    "dry_run workers top where output export fail_on"
+    "source axes target warmup_steps max_steps batch_size optimizer overrides samples top where "
+    "output export fail_on"
 )
 def grid(
     source: Annotated[
@@ -212,7 +212,7 @@ def _announce(plan: GridPlan, options: Options) -> int:
 
     shared.say(plan.notes)
     groups = len(set(init_keys(plan.cells, options)))
-    shared.say([f"cells: {len(plan.cells)}; distinct initializations: {groups}"])
+    shared.say([f"cells: {len(plan.cells)}; models to measure: {groups}"])
     return groups
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from rksp.calls.fix import fix as fixed
+from rksp.calls.fix import scored
+from rksp.calls.trial import grid as judged
 from rksp.cli.explain import as_json
-from rksp.cli.run_files import fixed, scored
-from rksp.documents.terms import Terms
-from rksp.grid.group import Options
-from rksp.grid.plan import read_plan
-from rksp.grid.run import run_grid
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.factory import refuse_factory
+from rksp.ground.versions import version
 from rksp.report.formats import render
-from rksp.report.grid import grid_report
 
 _TARGET = "a tool's target"  # which runs no code of its own
 _HOW = (
@@ -30,16 +29,29 @@ _HOW = (
 )
 
 
-def mcp() -> int:
+def mcp(
+    root: Annotated[
+        Path, typer.Option(help="The folder outside of which no file is read or written.")
+    ] = Path(),
+) -> int:
     """Serve score, fix, explain and grid to an agent over standard input and output."""
     try:
         from mcp.server import MCPServer
+        from mcp.server.mcpserver.tools import Tool
     except ImportError:
         raise InputError("rksp mcp needs the official SDK; pip install 'rksp[mcp]'.") from None
 
-    server = MCPServer("rksp", instructions=_HOW)
+    if not root.is_dir():
+        raise InputError(f"--root {root} is no folder.")
+    tools = []
     for tool in (score, fix, explain, grid):
-        server.tool(structured_output=False)(_refusing(tool))
+        safe = _refusing(tool, root.resolve())
+        made = Tool.from_function(safe, structured_output=False)
+        taken = made.fn_metadata.arg_model
+        taken.model_config["extra"] = "forbid"  # an argument that is not there is no answer
+        taken.model_rebuild(force=True)
+        tools.append(made)
+    server = MCPServer("rksp", instructions=_HOW, version=version("rksp"), tools=tools)
     server.run("stdio")
     return 0
 
@@ -83,21 +95,36 @@ def grid(target: str, axes: list[str], recipe: dict[str, Any] | None = None) -> 
         recipe: As for score.
     """
     refuse_factory(target, _TARGET)
-    plan = read_plan(target, axes, recipe=recipe)
-    with tempfile.TemporaryDirectory() as folder:
-        found = run_grid(plan, Path(folder, "grid.db"), options=Options(evidence="config"))
-    return render(grid_report(found, Terms().gate), "markdown")
+    return render(judged(target, axes, recipe=recipe, evidence="config"), "markdown")
 
 
-def _refusing(tool: Callable[..., str]) -> Callable[..., str]:
+def _refusing(tool: Callable[..., str], root: Path) -> Callable[..., str]:
     """Return a tool whose refusals are answers, which an agent reads; stdout is the protocol's."""
 
     @wraps(tool)
     def safe(*given: Any, **named: Any) -> str:
         try:
-            with contextlib.redirect_stdout(sys.stderr):
+            for name in [*given, *named.values()]:
+                _refuse_outside(name, root)
+            with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(root):
                 return tool(*given, **named)
         except RkspError as error:
             return json.dumps({"error": str(error)})
 
     return safe
+
+
+def _refuse_outside(name: object, root: Path) -> None:
+    """Refuse a path that leads out of the folder that is served.
+
+    Raises:
+        InputError: It does.
+    """
+    path = Path(name.partition("::")[0]) if isinstance(name, str) else Path()
+    try:
+        inside = (root / path).resolve()
+        is_outside = inside.exists() and not inside.is_relative_to(root)
+    except (OSError, ValueError):  # no name of a file
+        return
+    if is_outside:
+        raise InputError(f"{name} lies outside of {root}, which is all that rksp mcp serves.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rksp.ground.errors import nearest
-from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.flags import COUNT, Flag, checked, flags_of, misread, whole
 from rksp.ground.text import one_line, words
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,6 +38,10 @@ RUN = (
     "learning_rate recipe_file warmup_steps max_steps batch_size sequence_length optimizer "
     "overrides"
 )
+
+# The fields of the recipe with an option of their own where the run is not the question; --set
+# sets the others.
+SHORT = words("learning_rate optimizer warmup_steps max_steps batch_size sequence_length schedule")
 
 
 def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any], int]:
@@ -51,7 +56,8 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
         try:
             number: int = whole(value)
         except ValueError as error:
-            raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {error}.") from None
+            said = misread(str(value)) or f"{error}."
+            raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {said}") from None
         if least is not None and number < least:
             raise typer.BadParameter(f"is {number}; it should be {least} or more.")
         if most is not None and number > most:
@@ -61,11 +67,30 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
     return parse
 
 
-def as_choice(known: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of an option that takes one of these words, in capitals or not."""
+def _as_count_or_share(value: Any) -> float:
+    """Read a count of steps, or a share of the run such as 0.03 or 3%."""
+    text = str(value)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    return share if 0 < share < 1 else as_count()(value)
+
+
+def as_choice(
+    known: Sequence[str], of_trainer: Callable[[str], str | None] = lambda name: None
+) -> dict[str, Any]:
+    """Return the settings of an option that takes one of these words, in capitals or not.
+
+    Args:
+        known: The words.
+        of_trainer: Returns the word for what a trainer calls it, such as bf16 for bfloat16.
+    """
 
     def parse(value: str) -> str:
         found = next((one for one in known if one.lower() == value.lower()), None)
+        if found is None and (found := of_trainer(value)) is not None:
+            print(f"rksp: {one_line(value, 60)} is read as {found}", file=sys.stderr)
         if found is None:
             hint = nearest(value, known, count=1) or "."
             raise typer.BadParameter(
@@ -79,16 +104,36 @@ def as_choice(known: Sequence[str]) -> dict[str, Any]:
     return {"parser": parse, "metavar": f"[{'|'.join(known)}]", "autocompletion": complete}
 
 
+# What trainers add to the name of an optimizer whose update is the same.
+_VARIANT = re.compile(r"paged|bnb|torch|fused|apex|foreach|optim|hf|xla|npu|(4|8|32)-?bit|[_.-]")
+
+
+def _of_trainer(field: str) -> Callable[[str], str | None]:
+    """Return what reads a trainer's word for a field of the recipe, as in its run files."""
+
+    def read(name: str) -> str | None:
+        from rksp.recipe_files.table import names
+
+        if field == "precision":
+            return names.precision_of(name)
+        if field == "schedule":
+            return names.schedule_of(name)[0]
+        found, loss = names.optimizer_of(name)
+        spelled = found is not None and _VARIANT.sub("", name.lower().replace(found, "", 1)) == ""
+        return found if spelled and not loss else None
+
+    return read if field in ("precision", "optimizer", "schedule") else lambda name: None
+
+
 def _as_number(name: str) -> Callable[[Any], float]:
     """Return the parser of an option that takes a number, such as `--lr 6e-4`."""
 
     def parse(value: Any) -> float:
         try:
-            return float(value)
+            return float(str(value).replace("−", "-"))
         except ValueError:
-            several = f"for several values use rksp grid TARGET {name.lstrip('-')}={value[:60]}"
-            how = several if "," in value else "write it as 6e-4 or 0.0006"
-            said = f"is {one_line(value, 60)!r}, which is no number; {how}."
+            how = misread(value, name.lstrip("-")) or "write it as 6e-4 or 0.0006."
+            said = f"is {one_line(value, 60)!r}, which is no number; {how}"
             raise typer.BadParameter(said) from None
 
     return parse
@@ -115,12 +160,14 @@ class Panel:
     Attributes:
         title: Title of the panel in `--help`.
         leave_out: Fields without an option here.
+        only: The fields that have one; empty means all.
         helps: Help texts that replace the fields' own.
         defaults: Defaults that replace the fields' own.
     """
 
     title: str
     leave_out: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     helps: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
 
@@ -130,12 +177,34 @@ class Given(Generic[Model]):
     """The fields of a model on the command line, before a run file fills the others.
 
     Attributes:
+        model: The model.
         values: Field → value; an option that was not typed has its default.
         typed: Fields whose options were typed or set in the environment.
     """
 
+    model: type[BaseModel]
     values: Mapping[str, object]
     typed: frozenset[str]
+
+    def setting(self, pairs: Sequence[str]) -> tuple[Given[Model], list[str]]:
+        """Take the fields of the model out of pairs of `--set`; return what they leave, too.
+
+        Raises:
+            InputError: A value cannot be used, or an option sets the same field.
+        """
+        values, typed, others = dict(self.values), set(self.typed), []
+        for pair in pairs:
+            name, _, text = pair.partition("=")
+            if name not in self.model.model_fields:
+                others.append(pair)
+                continue
+            if name in typed:
+                raise InputError(f"--set {name}= sets {name} again; leave one out.")
+            source = {name: f"--set {name}"}
+            found = checked(self.model, {name: text}, noun="recipe", sources=source)
+            values[name] = getattr(found, name)
+            typed.add(name)
+        return replace(self, values=values, typed=frozenset(typed)), others
 
 
 def with_options(command: _Command) -> _Command:
@@ -167,7 +236,12 @@ def with_options(command: _Command) -> _Command:
     @functools.wraps(command)
     def run(help_all: bool = False, **values: Any) -> Any:
         context = values["context"] if "context" in own else values.pop("context")
-        models = {name: group.read(values, context) for name, group in groups.items()}
+        models: dict[str, Any] = {n: group.read(values, context) for n, group in groups.items()}
+        given = next((name for name, one in models.items() if isinstance(one, Given)), None)
+        for name, one in models.items():
+            if given is not None and getattr(one, "overrides", None):
+                models[given], others = models[given].setting(one.overrides)
+                models[name] = one.model_copy(update={"overrides": others})
         return command(**values, **models)
 
     made: Any = run
@@ -177,6 +251,27 @@ def with_options(command: _Command) -> _Command:
     made.from_file = frozenset(name for name, flag in flags if flag.from_file)
     with_flags: _Command = made
     return with_flags
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Tell whether a parameter was typed, or set in the environment."""
+    return getattr(context.get_parameter_source(name), "name", "") in _TYPED
+
+
+def refuse_unused(context: typer.Context, names: str, why: str) -> None:
+    """Refuse options that were typed and would have no effect.
+
+    Args:
+        context: Of the command.
+        names: Names of their parameters, separated by blanks.
+        why: Why they have none, a clause.
+
+    Raises:
+        InputError: One was typed.
+    """
+    for parameter in context.command.params:
+        if parameter.name in words(names) and is_typed(context, str(parameter.name)):
+            raise InputError(f"{parameter.opts[0]} has no effect here: {why}; leave it out.")
 
 
 def brief(names: str) -> Callable[[_Command], _Command]:
@@ -226,7 +321,8 @@ class _Group:
 
     def flags(self) -> Iterator[tuple[str, Flag]]:
         for name, flag in flags_of(self.model).items():
-            if name not in self.panel.leave_out:
+            is_left_out = flag.is_set or name in self.panel.leave_out
+            if not is_left_out and (not self.panel.only or name in self.panel.only):
                 yield name, flag
 
     def parameters(self, own_names: set[str]) -> Iterator[inspect.Parameter]:
@@ -241,7 +337,7 @@ class _Group:
                 flag.name,
                 *others,
                 help=replace(flag, help=self.panel.helps.get(name, flag.help)).said,
-                **{"metavar": flag.unit.upper() or None, **_parsing(flag, definition)},
+                **{"metavar": flag.unit.upper() or None, **_parsing(name, flag, definition)},
                 show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )
@@ -256,18 +352,20 @@ class _Group:
             sources[name] = getattr(context.get_parameter_source(name), "name", "")
         if self.is_given:
             typed = {n for n, source in sources.items() if source in _TYPED}
-            return Given(values=found, typed=frozenset(typed))
+            return Given(model=self.model, values=found, typed=frozenset(typed))
         return checked(self.model, found, noun="command", sources=flag_names(self.model))
 
 
-def _parsing(flag: Flag, field: FieldInfo) -> dict[str, Any]:
+def _parsing(name: str, flag: Flag, field: FieldInfo) -> dict[str, Any]:
     """Return the settings with which typer reads an option, with errors in rksp's words."""
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(one) for one in kinds if get_origin(one) is Literal), ())
     if flag.is_text:
         return {}
     if choices:
-        return as_choice(choices)
+        return as_choice(choices, _of_trainer(name))
+    if name == "warmup_steps":
+        return {"parser": _as_count_or_share}
     if COUNT in field.metadata or int in kinds:
         return {"parser": as_count()}
     return {"parser": _as_number(flag.name)} if float in kinds else {}

@@ -22,6 +22,7 @@ from rksp.ground.files import atomic_write, check_writable, read_limited
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable, safe_strings, words
 from rksp.question.next_step import as_typed
+from rksp.recipe import Recipe
 from rksp.report.formats import (
     PLAIN_WIDTH,
     Output,
@@ -214,4 +215,8 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
         return ""
     if step.word:
         return f"rksp {step.command} {step.word}"
-    return command_line(context, table.commands[step.command], dict(step.changed))
+    changed = dict(step.changed)
+    if "overrides" in changed:  # of the model; --set sets the recipe, too
+        of_recipe = [x for x in asked["overrides"] if x.partition("=")[0] in Recipe.model_fields]
+        changed["overrides"] = of_recipe
+    return command_line(context, table.commands[step.command], changed)

@@ -1,17 +1,27 @@
-"""`rksp report`, `diff` and `schema`: stored reports."""
+"""`rksp report` and `rksp diff`: stored reports, their schemas, and pages with sliders."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rksp.cli.options import Panel, print_json, with_options
-from rksp.cli.rendering import conclude, emit, intact, load, outputs
-from rksp.cli.shared_options import DiffOutput, ReportOutput
+from rksp.cli.options import (
+    SHORT,
+    Given,
+    Panel,
+    brief,
+    print_json,
+    refuse_unused,
+    with_options,
+)
+from rksp.cli.rendering import command_line, conclude, emit, intact, load, outputs
+from rksp.cli.shared_options import DiffOutput, ModelOptions, ReportOutput, RunOptions
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_head
+from rksp.ground.files import atomic_write, check_writable, read_head
+from rksp.recipe import Recipe
 from rksp.report.formats import schema_of
 from rksp.report.glossary import described
 
@@ -22,23 +32,84 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 
+_MODEL = Panel(title="Sliders", only=("overrides", "task", "offline", "allow_hub"))
+
+
 @with_options
+@brief("file sliders schema learning_rate recipe_file overrides output_format output")
 def report(
-    file: Annotated[Path, typer.Argument(help="A JSON report of rksp, or the log of rksp watch.")],
+    context: typer.Context,
+    recipe: Annotated[Given[Recipe], Panel(title="Sliders", only=SHORT)],
+    of: Annotated[RunOptions, Panel(title="Sliders", only=("recipe_file", "devices"))],
+    model: Annotated[ModelOptions, _MODEL],
     output: Annotated[ReportOutput, Panel(title="Output")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="A JSON report of rksp, or the log of rksp watch; with --sliders a target, with "
+            "--schema a kind of report."
+        ),
+    ] = None,
+    sliders: Annotated[
+        bool, typer.Option("--sliders", help="Write a page whose sliders move the answer.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a kind of report.")
+    ] = False,
 ) -> int:
-    """Show a stored report in any format."""
+    """Show a stored report in any format, or a page whose sliders move the answer."""
+    if schema:
+        print_json(described(schema_of(file or "score")))
+        return 0
+    if sliders:
+        return _slid(context, file or "gpt2", recipe, of, model, output)
+    refuse_unused(context, f"{' '.join(SHORT)} overrides recipe_file", "a report has its recipe")
+    if file is None:
+        raise InputError("rksp report needs FILE, such as what rksp score -o report.json wrote.")
+    path = Path(file)
     document: Document
-    _refuse_other(file)
-    if file.suffix == ".jsonl":
+    _refuse_other(path)
+    if path.suffix == ".jsonl":
         from rksp.confirm.watched import watched_run
 
-        document = watched_run(file)
+        document = watched_run(path)
     else:
-        document = load(file, "")
+        document = load(path, "")
     files = outputs(output.output_format, output.output, document.kind)
-    with intact(file):
+    with intact(path):
         emit(document, output.output_format, files)
+    return 0
+
+
+def _slid(
+    context: typer.Context,
+    target: str,
+    recipe: Given[Recipe],
+    of: RunOptions,
+    model: ModelOptions,
+    output: ReportOutput,
+) -> int:
+    """Write the page of a target to the file of `-o`; to stdout only where that is no terminal."""
+    from rksp.report.playground import MOVED
+    from rksp.report.playground import playground as drawn
+
+    if len(output.output) > 1 or any(Path(one).suffix != ".html" for one in output.output):
+        raise InputError("--sliders writes one page; give one -o FILE.html.")
+    if not output.output and sys.stdout.isatty():
+        raise InputError("--sliders writes a page; give -o FILE.html, or open it from a pipe.")
+    for name in output.output:
+        check_writable(Path(name))
+    run = of.run(target, recipe)
+    run, source = run.with_model(model.resolve(run.target, run.overrides, counts=False))
+    table: Any = context.find_root().command
+    changed = {**dict.fromkeys(MOVED), "target": target}
+    command = command_line(context, table.commands["score"], changed)
+    known = {name: value for name, value in run.recipe if name not in recipe.typed}
+    page = drawn(source, run.recipe, command, known)
+    if not output.output:
+        print(page, end="")
+    for name in output.output:
+        atomic_write(Path(name), page)
     return 0
 
 
@@ -54,16 +125,6 @@ def _refuse_other(file: Path) -> None:
         raise InputError(f"{file} is the store of a grid; show it with rksp grid {file}.")
     if file.suffix != ".json" and is_run_file(str(file)):
         raise InputError(f"{file} is a run file and no report; judge it with rksp score {file}.")
-
-
-def schema(
-    command: Annotated[
-        str, typer.Argument(help="score, confirm, grid, diff, why or watch.")
-    ] = "score",
-) -> int:
-    """Print the JSON Schema of the report that a command makes."""
-    print_json(described(schema_of(command)))
-    return 0
 
 
 @with_options

@@ -1,39 +1,30 @@
-"""`rksp fix`, `rksp audit` and `rksp explain-config`: a run file's faults, edits and recipe."""
+"""`rksp fix` and `rksp audit`: a run file's faults and edits; and its recipe."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
-import shlex
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.calls.fix import fix as fixed
 from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
-from rksp.cli.options import Panel, TextOrJson, answer, as_count, print_json, with_options
+from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, with_options
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
-from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Software
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
-from rksp.ground.files import atomic_write
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable
-from rksp.models.resolve import resolve, stored_settings
-from rksp.question.question import Question
-from rksp.question.run import Run, refuse_unknown
+from rksp.models.resolve import stored_settings
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.said.edits import applied
 from rksp.recipe_files.said.origin import (
     RecipeFile,
     assumed_line,
@@ -43,9 +34,7 @@ from rksp.recipe_files.said.origin import (
 )
 
 if TYPE_CHECKING:
-    from rksp.documents.score import ScoreReport
-
-_ROUNDS = 4  # a fix may bring forth another finding
+    pass
 
 
 @with_options
@@ -72,115 +61,8 @@ def fix(
     return (found.after if write else found.before).exit_code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """What the edits of a run file change.
-
-    Attributes:
-        diff: Of the file; empty where no edit can be written safely.
-        before, after: The answers to the file and to its changed copy.
-        is_written: The file itself was changed.
-    """
-
-    diff: str
-    before: ScoreReport
-    after: ScoreReport
-    is_written: bool
-
-    @property
-    def document(self) -> dict[str, object]:
-        """The same for a program."""
-        told = {name: getattr(self, name).summary for name in ("before", "after")}
-        answers = {name: summary.model_dump(mode="json") for name, summary in told.items()}
-        return {"diff": self.diff, "written": self.is_written, **answers}
-
-    def lines(self, file: str) -> Iterator[str]:
-        """Yield the answer to the file, that to its changed copy, and what to do next."""
-        yield f"{file} as it {'was' if self.is_written else 'is'}: {_answer(self.before)}"
-        if not self.diff:
-            yield "No fix of a finding can be written into this file safely."
-            return
-        yield f"With these edits: {_answer(self.after)}"
-        if self.is_written:
-            yield f"They are written to {file}."
-        else:
-            yield f"Write them: rksp fix {shlex.quote(file)} --write"
-
-
-def _answer(report: ScoreReport) -> str:
-    return f"{report.verdict.upper()}. {definite(report.summary).why}"
-
-
-def fixed(file: str, *, write: bool = False, **read: Any) -> Fixed:
-    """Apply all edits to a copy of a run file, until no finding has another.
-
-    Args:
-        file: The file.
-        write: Write what became of the copy into the file.
-        **read: `devices` and `trainer` of `scored`.
-
-    Raises:
-        InputError: The file cannot be scored.
-    """
-    from rksp.question.gate import edits_of
-
-    name, mark, part = file.partition("::")
-    if not Path(name).is_file():
-        raise InputError(
-            f"{one_line(name, 200)} is no file, and rksp fix changes a trainer's run file; for a "
-            "model type: rksp score."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        first = report = scored(file, **read)
-        copy = Path(folder, Path(name).name)
-        shutil.copyfile(name, copy)
-        before = after = copy.read_bytes().decode()
-        for _ in range(_ROUNDS):
-            edits = [one for one in edits_of(report) if one.file is not None]
-            if not edits:
-                break
-            after = applied(after, edits)
-            copy.write_bytes(after.encode())
-            report = scored(f"{copy}{mark}{part}", called=file, **read)
-    is_written = write and after != before
-    if is_written:
-        atomic_write(Path(name), after)
-    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, name)
-    return Fixed(diff="".join(diff), before=first, after=report, is_written=is_written)
-
-
-def scored(
-    target: str,
-    *,
-    called: str = "",
-    recipe: Mapping[str, Any] | None = None,
-    devices: int | None = None,
-    trainer: str | None = None,
-) -> ScoreReport:
-    """Return the report of a target by its configuration alone, with a command that leads on.
-
-    Args:
-        target: As for `rksp.score`.
-        called: What the command calls it, if it is a copy.
-        recipe: Fields that replace those of the run file.
-        devices: See `rksp.question.run.Run.read`.
-        trainer: Likewise.
-
-    Raises:
-        InputError: The target cannot be scored.
-    """
-    from rksp.question.gate import is_fixable, summarized
-
-    with reading(f"the run file {one_line(target, 200)}"):
-        run = Run.read(target, recipe or {}, devices=devices, trainer=trainer)
-        source = resolve(run.target, overrides=run.overrides, counts=False)
-        question, _ = Question.of(run, source).audited()
-        report = question.answer([MeasureOptions(evidence="config")])
-    command = shlex.join(["rksp", "fix" if is_fixable(report) else "score", called or target])
-    return summarized(report.model_copy(update={"next_command": command}))
-
-
 @with_options
+@brief("run_file env gpu ignore verbose")
 def audit(
     run_file: Annotated[
         Path | None, typer.Argument(help="A trainer's run file; without one, releases alone count.")
@@ -206,6 +88,8 @@ def audit(
     select_findings((), (), ignore or ())
     read = None
     if run_file is not None:
+        if not run_file.exists() and not run_file.suffix:
+            raise InputError(f"There is no run file {run_file}; --model names a model.")
         with reading(f"the run file {one_line(str(run_file), 200)}"):
             read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
     found, said = audited(
@@ -264,28 +148,11 @@ def _audited(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> Ite
         yield f"unknown  {one.id}  {one.summary} Not known: {keys}."
 
 
-@with_options
-def explain_config(
-    file: Annotated[
-        Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
-    ],
-    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained"))],
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            metavar="ROWS",
-            parser=as_count(1),
-            help="Examples of the data set; needed where the file gives epochs and no steps.",
-        ),
-    ] = None,
-    output_format: TextOrJson = "text",
-) -> int:
+def explain_file(file: Path, of: RunOptions, rows: int | None, output_format: str) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
     given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
         read = read_recipe_file(file, trainer=of.as_format, devices=of.devices, given=given)
-        if of.is_strict:
-            refuse_unknown(read)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     answer(output_format, _document(read), map(str.rstrip, _lines(read)))
     return 0

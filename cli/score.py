@@ -19,6 +19,8 @@ from rksp.cli.options import (
     Panel,
     as_count,
     brief,
+    is_typed,
+    refuse_unused,
     with_options,
 )
 from rksp.cli.rendering import conclude, emit, load, made_with, next_command, outputs
@@ -26,6 +28,7 @@ from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Terms
 from rksp.ground.allocator import collector_paused, freed_memory_kept, loading
 from rksp.ground.budgets import SEEDS
+from rksp.ground.errors import InputError
 from rksp.ground.flags import assignments
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
@@ -78,12 +81,24 @@ Apply = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+Tuned = Annotated[
+    str | None,
+    typer.Option(
+        "--tuned",
+        help="Carry the learning rate that was tuned on SMALL, a model or its run file, to TARGET.",
+        metavar="SMALL=RATE",
+        rich_help_panel="Recipe",
+    ),
+]
 _STEPS = {  # of a measurement, in words
     "build": "building the model",
     "forward and spectra": "measuring the forward pass",
     "gradient": "measuring the first gradient",
-    "response": "measuring the first gradient and update",
 }
+_NOT_CARRIED = (
+    "evidence seed seeds probe data apply output verbose fail_on baseline select ignore levels"
+)
+_ONE_ALONE = "seed seeds probe data states baseline verbose"  # options of one target
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -102,8 +117,16 @@ def score(
     seeds: Seeds = 1,
     no_cache: NoCache = False,
     apply: Apply = None,
+    tuned: Tuned = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
+    if tuned is not None:
+        from rksp.cli.tuned import carry
+
+        refuse_unused(context, _NOT_CARRIED, "--tuned carries a rate by configurations alone")
+        if len(target) > 1:
+            raise InputError(f"--tuned carries a rate to one target, not to {len(target)}.")
+        return carry(target[0], tuned, recipe, of, model, past.runs, output.output_format)
     with loading():
         from rksp.checks.registry import select_findings
     with collector_paused():
@@ -115,6 +138,12 @@ def score(
         baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         if is_many:
+            refuse_unused(context, _ONE_ALONE, "several targets are answered together")
+            if measure.evidence != "config" and is_typed(context, "evidence"):
+                raise InputError(
+                    "Several targets are answered by their configurations alone; leave out "
+                    f"--evidence {measure.evidence}, or give one target."
+                )
             several = _several(target, recipe, of, model, past, terms, apply)
             emit(several, output.output_format, files)
             code = conclude(several, exit_zero=gate.exit_zero)
@@ -129,8 +158,7 @@ def score(
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         question = _question(run, model, past, terms, apply)
-        typed = context.get_parameter_source("evidence")
-        if question.source.shape_from and getattr(typed, "name", "") == "DEFAULT":
+        if question.source.shape_from and not is_typed(context, "evidence"):
             # Nobody asked to measure: random weights do not stand for trained ones.
             measure = measure.model_copy(update={"evidence": "config"})
         question, faults = question.audited()
@@ -171,6 +199,9 @@ def _several(
         question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 
+    if len(targets) == 2 and len(files := [*filter(is_run_file, targets)]) == 1:
+        (other,) = {*targets} - {*files}
+        shared.say([f"two answers; for one: rksp score {other} --recipe {files[0]}"])
     with process.stdout_for_us_alone():
         return answered(targets, answer, fail_on=",".join(terms.fail_on))
 

@@ -19,7 +19,7 @@ from rksp.ground.flags import COUNT, Flag, assignments
 from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
-from rksp.report.formats import FORMATS, formats_of, one_of, suffixes_of
+from rksp.report.formats import FORMATS, one_of, suffixes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,15 +101,15 @@ class ModelOptions(Finite):
         return source
 
 
-def format_of(kind: str | None) -> Any:
-    """Return the type of `--format` for one kind of document, or for any."""
-    names = formats_of(kind) if kind else tuple(dict.fromkeys(found.name for found in FORMATS))
-    return Annotated[Literal[names], Flag("--format", "Format of the output on stdout.")]
+def format_of(*kinds: str) -> Any:
+    """Return the type of `--format` for kinds of documents, or for any."""
+    names = dict.fromkeys(one.name for one in FORMATS if not kinds or {*kinds} & {*one.kinds})
+    return Annotated[Literal[tuple(names)], Flag("--format", "Format of the output on stdout.")]
 
 
-def files_of(kind: str | None) -> Any:
-    """Return the type of `--output` for one kind of document, or for any."""
-    said = f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
+def files_of(*kinds: str) -> Any:
+    """Return the type of `--output` for kinds of documents, or for any."""
+    said = f"Also write FILE ({suffixes_of(*kinds)}) or FORMAT=FILE; repeatable."
     return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
 
 
@@ -176,15 +176,15 @@ class ScoreOutput(Finite):
 class ConfirmOutput(Finite):
     """Options of the output of `rksp confirm`."""
 
-    output_format: format_of("confirm") = "text"  # type: ignore[valid-type]  # a table
-    output: files_of("confirm") = []  # type: ignore[valid-type]  # a table
+    output_format: format_of("confirm", "score") = "text"  # type: ignore[valid-type]  # a table
+    output: files_of("confirm", "score") = []  # type: ignore[valid-type]  # a table
 
 
 class ReportOutput(Finite):
     """Options of the output of `rksp report`."""
 
-    output_format: format_of(None) = "text"  # type: ignore[valid-type]  # a table
-    output: files_of(None) = []  # type: ignore[valid-type]  # a table
+    output_format: format_of() = "text"  # type: ignore[valid-type]  # a table
+    output: files_of() = []  # type: ignore[valid-type]  # a table
 
 
 class WhyOutput(Finite):
@@ -261,7 +261,25 @@ class RunOptions(Finite):
                 needs_model=needs_model,
             )
         say(run.notes)
+        _refuse_idle(run.recipe, given.typed)
         return run.starting(self.is_pretrained)
+
+
+def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
+    """Refuse a typed field that has no effect in the recipe.
+
+    Raises:
+        InputError: There is one; the message says why it has none.
+    """
+    from rksp.recipe_files.said.origin import flag_of, used_in
+
+    used = used_in(recipe.model_dump()) if typed else frozenset()
+    for name in typed:
+        if name.startswith("lora_") and recipe.peft == "none":
+            raise InputError(f"{flag_of(name)} has no effect without adapters; add --peft lora.")
+        if name != "learning_rate" and name not in used:
+            with_what = f"the {recipe.schedule} schedule and {recipe.optimizer}"
+            raise InputError(f"{flag_of(name)} has no effect with {with_what}; leave it out.")
 
 
 def learned(question: Question, paths: Sequence[Path]) -> Question:

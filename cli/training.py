@@ -1,4 +1,4 @@
-"""`rksp confirm` and `rksp calibrate`: the commands that train, briefly."""
+"""`rksp confirm`: a few short runs that test the prediction, or a sweep that answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 from rksp.cli import process
 from rksp.cli import shared_options as shared
-from rksp.cli.options import RUN, Given, Panel, brief, with_options
+from rksp.cli.options import RUN, Given, Panel, brief, is_typed, refuse_unused, with_options
 from rksp.cli.rendering import command_line, conclude, emit, made_with, outputs
-from rksp.confirm.options import LadderOptions, TrainingOptions, TrialOptions
+from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rksp.question.run import Run
 
 _RECORD = Path("runs.jsonl")
+_SWEEP_STEPS = 100
+_OF_ARMS = "arms seeds faults monitors keep runs bar exit_zero"
 # Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
 _TWIN = {"batch_size": 8, "sequence_length": 64}
 Target = Annotated[str, typer.Argument(help="A target, as for rksp score.")]
@@ -40,21 +42,22 @@ _TRAINS = Panel(title="Model", defaults={"max_params": MAX_TRAINED})
 _Model = Annotated[shared.ModelOptions, _TRAINS]
 
 
-def _measuring(spend: str, seed: str, **defaults: object) -> Panel:
-    """Return the panel of measuring, with the helps of --evidence and --seed, and the defaults."""
-    kept = {"evidence", "seed", "threads", "data"}
-    return Panel(
-        title="Measurement",
-        leave_out=tuple({*MeasureOptions.model_fields} - kept),
-        defaults=defaults,
-        helps={"evidence": spend, "seed": seed},
-    )
-
-
-_PREDICTION = _measuring("How much the prediction may spend.", "The first seed.")
-_ANSWER = _measuring(
-    "How much the answer may spend.", "Of initialization and data.", evidence="config"
+_PREDICTION = Panel(
+    title="Measurement",
+    only=("evidence", "seed", "threads", "data"),
+    helps={
+        "evidence": "How much the prediction may spend; with --sweep config by default.",
+        "seed": "The first seed.",
+    },
 )
+Sweep = Annotated[
+    bool,
+    typer.Option(
+        "--sweep",
+        help="Train a short sweep of learning rates in place of arms, and answer with it.",
+        rich_help_panel="Runs",
+    ),
+]
 
 
 class _Trials(TrialOptions):
@@ -63,7 +66,7 @@ class _Trials(TrialOptions):
     exit_zero: shared.ExitZero = False
 
 
-def trained_source(options: TrainingOptions, run: Run, model: shared.ModelOptions) -> ModelSource:
+def trained_source(options: TrialOptions, run: Run, model: shared.ModelOptions) -> ModelSource:
     """Return the model that is trained: the target, or its tiny twin.
 
     Raises:
@@ -84,7 +87,7 @@ def trained_source(options: TrainingOptions, run: Run, model: shared.ModelOption
 
 
 @with_options
-@brief(f"target {RUN} data shrink arms steps seeds keep output")
+@brief(f"target {RUN} data shrink arms steps seeds keep sweep output")
 def confirm(
     context: typer.Context,
     target: Target,
@@ -94,8 +97,16 @@ def confirm(
     model: _Model,
     trials: Annotated[_Trials, Panel(title="Runs")],
     output: Annotated[shared.ConfirmOutput, Panel(title="Output")],
+    sweep: Sweep = False,
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
+    if sweep:
+        refuse_unused(context, _OF_ARMS, "--sweep trains no arms")
+        if not is_typed(context, "steps"):
+            trials = trials.model_copy(update={"steps": _SWEEP_STEPS})
+        if not is_typed(context, "evidence"):
+            measure = measure.model_copy(update={"evidence": "config"})
+        return _swept(context, target, recipe, of, measure, model, trials, output)
     files = outputs(output.output_format, output.output, "confirm")
     if trials.record is not None:
         check_writable(trials.record, "--record")
@@ -131,17 +142,15 @@ def _confirmed(
         )
 
 
-@with_options
-@brief(f"target {RUN} task data shrink steps record output verbose")
-def calibrate(
+def _swept(
     context: typer.Context,
-    target: Target,
-    recipe: _Given,
-    of: _Of,
-    measure: Annotated[MeasureOptions, _ANSWER],
-    model: _Model,
-    ladder: Annotated[LadderOptions, Panel(title="Runs")],
-    output: Annotated[shared.ScoreOutput, Panel(title="Output")],
+    target: str,
+    recipe: Given[Recipe],
+    of: shared.RunOptions,
+    measure: MeasureOptions,
+    model: shared.ModelOptions,
+    ladder: TrialOptions,
+    output: shared.ConfirmOutput,
 ) -> int:
     """Train a short sweep of learning rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
@@ -156,14 +165,14 @@ def calibrate(
             return 0
         report = _answer(run, measure, model, record)
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
-    report = _led_on(context, report, trained)
-    emit(report, output.format, files)
+    report = _led_on(context, report, trained, ladder.steps)
+    emit(report, output.output_format, files)
     if output.output_format == "text":
         print("\n".join(_lines(report, trained)))
     return 0
 
 
-def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> ScoreReport:
+def _led_on(context: typer.Context, report: ScoreReport, trained: Shown, steps: int) -> ScoreReport:
     """Return the report with the next command; where no model answers, the ladder's rates do."""
     from rksp.question.gate import summarized
 
@@ -171,10 +180,10 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown) -> Scor
     start = trained.start_here if told is None else told
     changed: dict[str, object] = {"record": None}
     if start is None:
-        next_command = command_line(context, changed={"steps": 4 * context.params["steps"]})
+        next_command = command_line(context, changed={"steps": 4 * steps})
     else:
-        confirm = cast(Any, context.find_root().command).commands["confirm"]
-        next_command = command_line(context, confirm, changed | {"learning_rate": short(start, 2)})
+        changed |= {"sweep": None, "learning_rate": short(start, 2)}
+        next_command = command_line(context, changed=changed)
     report = summarized(report.model_copy(update={"next_command": next_command}))
     if told is not None:
         return report
@@ -216,7 +225,7 @@ def _trained(
     given: Given[Recipe],
     measure: MeasureOptions,
     model: shared.ModelOptions,
-    options: LadderOptions,
+    options: TrialOptions,
     record: Path,
 ) -> Shown | None:
     """Train the ladder; None in a process that, of those of a launcher, is not to answer."""

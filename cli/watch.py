@@ -17,17 +17,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
-from rksp.cli.options import Panel, with_options
+from rksp.cli.options import Panel, brief, with_options
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
-from rksp.ground.model import Finite, definite
+from rksp.ground.model import definite
 from rksp.watch.attach import STOPPED
+from rksp.watch.attach.options import Watching, WatchOptions
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _OF_TERMINALS = ("SIGINT", "SIGQUIT")  # a terminal sends them to the command itself
@@ -38,56 +38,9 @@ _TAIL = 2**18  # bytes of a log in which its last step is
 _PR_SET_PDEATHSIG = 1
 
 
-class WatchOptions(Finite):
-    """Options of a watched run."""
+class CommandOptions(WatchOptions):
+    """Options of `rksp watch`."""
 
-    log: Annotated[
-        Path,
-        Flag("--log", "The file of readings and alarms; a run is appended to it.", unit="file"),
-    ] = Path("watch.jsonl")
-    monitors: Annotated[
-        list[str],
-        Flag(
-            "--monitor",
-            "Use only these monitors (name or name:every=5) beside the loss; repeatable.",
-            unit="monitor",
-        ),
-    ] = []
-    on_alarm: Annotated[
-        Literal["log", "checkpoint", "stop", "shape"],
-        Flag(
-            "--on-alarm",
-            "What an alarm sets off. log: it is printed. checkpoint: the state from before a "
-            "critical one is saved. stop: a critical one ends the command with exit code 75. "
-            "shape: from the step after it on, no step moves a matrix far (update_bound).",
-        ),
-    ] = "log"
-    to: Annotated[
-        list[str],
-        Flag(
-            "--to",
-            "Also send readings and alarms to tensorboard=FOLDER, or to the run that the script "
-            "opens in wandb, mlflow or trackio; repeatable.",
-            unit="tracker",
-        ),
-    ] = []
-    record: Annotated[
-        Path | None,
-        Flag("--record", "File of runs to append this run to, for --runs of a later command."),
-    ] = None
-    memory: Annotated[
-        float,
-        Flag(
-            "--memory",
-            "Host memory for finding the cause of an alarm: two copies of the weights, and the "
-            "inputs of the newest steps. 0 looks for no cause.",
-            unit="GiB",
-        ),
-    ] = Field(default=4.0, ge=0)
-    status: Annotated[
-        float,
-        Flag("--status", "Seconds between two lines of status; 0 prints none.", unit="seconds"),
-    ] = Field(default=60.0, ge=0)
     notify: Annotated[
         str | None,
         Flag(
@@ -99,11 +52,12 @@ class WatchOptions(Finite):
 
 
 @with_options
+@brief("command log on_alarm to monitors record")
 def watch(
     command: Annotated[
         list[str], typer.Argument(help="The command that trains, after --.", metavar="-- COMMAND")
     ],
-    options: Annotated[WatchOptions, Panel(title="Watching")],
+    options: Annotated[CommandOptions, Panel(title="Watching")],
 ) -> int:
     """Run a command that trains with every monitor on it, unchanged; pass its exit code on."""
     for path, name in ((options.log, "--log"), (options.record, "--record")):
@@ -118,24 +72,20 @@ def watch(
         return _concluded(code, Path(folder))
 
 
-def _started(command: list[str], options: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
+def _started(command: list[str], options: CommandOptions, folder: Path) -> subprocess.Popen[bytes]:
     """Start the command with the hook on Python's path."""
     from rksp.watch.attach import start
 
-    told = {
-        "folder": str(folder),
-        "log": str(options.log.absolute()),
-        "monitors": options.monitors or ["all"],
-        "on_alarm": options.on_alarm,
-        "to": options.to,
-        "record": options.record and str(options.record.absolute()),
-        "memory": options.memory,
-        "status": options.status,
-        "command": shlex.join(command),
-        "watcher": os.getpid(),
-    }
+    own = options.model_dump(exclude={"notify"})
+    told = Watching(
+        **own
+        | {"log": options.log.absolute(), "record": options.record and options.record.absolute()},
+        folder=folder,
+        command=shlex.join(command),
+        watcher=os.getpid(),
+    )
     path = [str(Path(str(start.__file__)).parent), os.environ.get("PYTHONPATH", "")]
-    more = {"RKSP_WATCH": json.dumps(told), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    more = {"RKSP_WATCH": told.model_dump_json(), "PYTHONPATH": os.pathsep.join(filter(None, path))}
     try:
         return subprocess.Popen(command, env={**os.environ, **more}, preexec_fn=_end_with_us())
     except OSError as error:
@@ -183,7 +133,7 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _beside(folder: Path, options: WatchOptions) -> Iterator[None]:
+def _beside(folder: Path, options: CommandOptions) -> Iterator[None]:
     """Forecast the run, pass its events on and renew its page, beside the command."""
     is_over = threading.Event()
     asked = {"forecast": False}
@@ -288,7 +238,7 @@ def _concluded(code: int, folder: Path) -> int:
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
     elif found["torch"]:
-        _say("nothing was watched: torch was imported, and no step of an optimizer was followed")
+        _say("nothing was watched: the command ended before the first step of an optimizer")
     elif found["python"]:
         _say("nothing was watched: the command never imported torch")
     else:

@@ -1,21 +1,22 @@
-"""`rksp why`: what became of past runs; `rksp runs`: its old name."""
+"""`rksp why`: what became of past runs."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rksp.cli.options import RUN, Given, Panel, brief, flag_names, with_options
+from rksp.cli.options import RUN, SHORT, Given, Panel, brief, flag_names, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.rendering import emit, made_with, outputs
 from rksp.cli.shared_options import ModelOptions, RunOptions, WhyOutput
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
+
+_MODEL = Panel(title="Model", only=("overrides", "offline", "allow_hub"))
 
 
 @with_options
@@ -29,9 +30,11 @@ def why(
             "JSON Lines, JSON, TensorBoard, Lightning, W&B, Parquet, what rksp records."
         ),
     ],
-    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe")],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("max_params",))],
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe", only=SHORT)],
+    of: Annotated[RunOptions, Panel(title="Recipe", only=("recipe_file", "devices", "as_format"))],
+    model: Annotated[
+        ModelOptions, Panel(title="Model", only=("overrides", "offline", "allow_hub"))
+    ],
     output: Annotated[WhyOutput, Panel(title="Output")],
     target: Annotated[
         str | None,
@@ -45,8 +48,6 @@ def why(
     """Say what became of past runs: whether they failed, when, why, and what to change."""
     from rksp.calls.why import why as told
 
-    if context.info_name == "runs":
-        print("rksp: rksp runs is now rksp why; the old name works through 0.13.", file=sys.stderr)
     files = outputs(output.output_format, output.output, "why")
     given = _question(target, recipe, model, of)
     shown = one_line(", ".join(map(str, paths)), 200)
@@ -55,9 +56,6 @@ def why(
     report = found.model_copy(update={"provenance": made_with(context)})
     emit(report, output.output_format, files)
     return 0
-
-
-runs = why
 
 
 def _question(

@@ -84,7 +84,7 @@ class Unmade(Tensor):
         return func(*args, **kwargs)
 
 
-def _rows(func: Any, product: Unmade, args: tuple[Any, ...]) -> Tensor | None:
+def _rows(func: object, product: Unmade, args: tuple[Any, ...]) -> Tensor | None:
     """Return the states of the rows that an operation takes; None if it reads the columns."""
     states, last = product.factors[0].detach(), product.dim() - 1
     if func is _aten.view.default:

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.bench.recipe_files import CONFIGS, names
-from rksp.cli.run_files import fixed, scored
+from rksp.calls.fix import fix as fixed
+from rksp.calls.fix import scored
 from rksp.documents.score import ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite

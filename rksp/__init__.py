@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rksp.assessment.pipeline import evaluate
+    from rksp.calls.fix import fix
     from rksp.calls.score import score
     from rksp.calls.why import why
     from rksp.documents.spectrum import Status
@@ -47,11 +48,13 @@ _HOME = {
     "UpdateBound": "rksp.watch.interventions.update_bound",
     "diff": "rksp.report.diff",
     "evaluate": "rksp.assessment.pipeline",
+    "fix": "rksp.calls.fix",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
     "score": "rksp.calls.score",
     "why": "rksp.calls.why",
 }
+_DOORS = ("confirm", "grid", "watch")  # packages that can be called
 __all__ = [
     "ArtifactError",
     "Incomplete",
@@ -63,8 +66,11 @@ __all__ = [
     "RkspError",
     "Status",
     "UpdateBound",
+    "confirm",
     "diff",
     "evaluate",
+    "fix",
+    "grid",
     "profile",
     "resolve",
     "score",
@@ -74,8 +80,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "watch":  # a package that can be called
-        return importlib.import_module("rksp.watch")
+    if name in _DOORS:
+        return importlib.import_module(f"rksp.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rksp' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

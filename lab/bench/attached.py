@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rksp.ground.model import definite
 from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.kept import SPARSEST
+from rksp.watch.attach.options import Watching
 from rksp.watch.registry import make_monitors
 
 _COPY = "copy of the weights"
@@ -56,16 +58,12 @@ def watched_cost(
     every = {monitor.name: monitor.every for monitor in make_monitors()}
     with tempfile.TemporaryDirectory() as folder:
         finder = _Timed(
-            {
-                "folder": folder,
-                "log": f"{folder}/watch.jsonl",
-                "monitors": [f"{name}:every=1" for name in every],
-                "on_alarm": "log",
-                "memory": 4.0,
-                "to": [],
-                "record": None,
-                "status": 0,
-            }
+            Watching(
+                folder=Path(folder),
+                log=Path(folder, "watch.jsonl"),
+                monitors=[f"{name}:every=1" for name in every],
+                status=0,
+            )
         )
         finder.hook()
         torch.manual_seed(0)

@@ -27,7 +27,7 @@ CONFIGS = ROOT / "tests" / "run_configs"
 PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
 _HEAD = """# Recipes from trainers' own files
 
-`rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
+`rksp explain FILE` shows every field of the recipe in a file, its origin, and what was
 assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
 a table in `keys.toml`, with the marks of its files and the keys and defaults of its fields,
 functions in `readers/` for what no row can say, and a line in `registry.py`; `--as NAME` chooses a

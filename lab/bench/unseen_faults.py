@@ -1,7 +1,8 @@
 """Faults written without sight of the rules of `rksp watch`: what it says of a stranger's script.
 
-`unseen_script.py` and the words of this table came before their author had read a rule of the watch
-(its command and the reviews alone were known); no row is fitted to the rules.
+The scripts (`unseen_script.py`, then `unseen_shapes.py` with other shapes: its rows have a colon)
+and the words of this table came before their author had read a rule of the watch (its command and
+the reviews, or its issue, were known); no row is fitted to the rules.
 Each row names what a practitioner would accept: `right` as the cause, `partly` as the symptom.
 What a run says is its alarms and its causes:
 
@@ -32,6 +33,7 @@ from rksp.confirm.watched import watched_run
 from rksp.documents.confirm import WatchReport
 
 SCRIPT = Path(__file__).with_name("unseen_script.py")
+SHAPES = SCRIPT.with_name("unseen_shapes.py")
 TABLE = Path(__file__).with_suffix(".csv")
 UNTRAINED = r"optimizer (never|does not|has not|was not)|not in the optimizer|never got"
 BETWEEN = r"without (it|the optimizer|a step)|not the optimizer|between"
@@ -113,6 +115,97 @@ HEALTHY: dict[str, int] = dict.fromkeys(
     ("healthy", "healthy_small", "momentum_sgd", "adafactor", "experts", "blobs", "lines"), 1
 )
 
+# Of the second script, written in session 21 before its author had read a rule.
+DATA = r"data|batch|label|target|input"
+GONE_ON = r"jump|rose|above|not finite|nan"
+HARMFUL_SHAPES: dict[str, Fault] = {
+    "translate:not_shifted": Fault(r"leak|too good|same as the inputs?"),
+    "translate:no_causal_mask": Fault(r"leak|too good"),
+    "translate:padding_counted": Fault(r"padding|one (word|class|target)|frequen"),
+    "translate:blind": Fault(r"no gradient|gradient.*(zero|none|\b0\b)|detach"),
+    "translate:gain": Fault(r"initiali[sz]"),
+    "translate:rate_20": Fault(r"\brate\b|warm"),
+    "translate:decoder_alone": Fault(UNTRAINED),
+    "vision:pixels": Fault(r"input|scale of|initiali[sz]", UNLEARNT),
+    "vision:random_kinds": Fault(r"label|target.*(nothing|random)|data"),
+    "vision:one_kind": Fault(r"too good|one class|same (label|target|class)|leak|constant"),
+    "vision:not_logarithms": Fault(r"softmax|negative|logits|below 0|log"),
+    "vision:dropout": Fault(r"dropout", UNLEARNT),
+    "vision:sgd_fast": Fault(r"\brate\b", UNLEARNT + "|" + GONE_ON),
+    "vision:group_of_zero": Fault(r"\brate\b.*\b0\b|do not move|never move", UNLEARNT),
+    "experts:gate_large": Fault(r"router|expert|initiali[sz]"),
+    "experts:balance_huge": Fault(r"auxiliary|what backward|script|added"),
+    "experts:same_word": Fault(r"leak|too good|same as the inputs?"),
+    "experts:bf16": Fault(r"round"),
+    "experts:experts_lost": Fault(r"no gradient|gradient.*(zero|none|\b0\b)|expert|dead"),
+    "muon:muon_fast": Fault(r"\brate\b", UNLEARNT + "|" + GONE_ON),
+    "muon:second_not_stepped": Fault(UNTRAINED + r"|never stepped|no step|do not move"),
+    "muon:cleared_before_step": Fault(
+        r"gradient.*(zero|none|\b0\b|cleared)|no gradient|zero_grad|do not move"
+    ),
+    "muon:cap_tiny": Fault(r"\bcap\b|logits|bound", UNLEARNT),
+    "muon:all_zero": Fault(r"initiali[sz]|no gradient|gradient.*(zero|\b0\b)", UNLEARNT),
+    "muon:decay": Fault(r"decay"),
+    "scaled:sgd_not_divided": Fault(r"\brate\b|accumul|sum|gradient"),
+    "scaled:scale_huge": Fault(r"scaler?\b|skipped|overflow", r"not finite|nan|inf|no step"),
+    "scaled:clip_scaled": Fault(r"clip"),
+    "scaled:epsilon": Fault(r"ε|epsilon|eps\b"),
+    "scaled:rate_low": Fault(r"\brate\b|hardly move|do not move"),
+    "translate:sources_mixed_late": Fault(DATA, GONE_ON),
+    "translate:head_made_anew_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "vision:kinds_moved_late": Fault(DATA, GONE_ON),
+    "vision:nan_picture_late": Fault(DATA, GONE_ON),
+    "experts:gates_grow_late": Fault(BETWEEN + r"|router|weights? (changed|were)", GONE_ON),
+    "experts:one_weight_late": Fault(BETWEEN + r"|weight", GONE_ON),
+    "experts:reversed_late": Fault(DATA, GONE_ON),
+    "muon:rate_late": Fault(r"\brate\b", GONE_ON),
+    "muon:layer_lost_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "scaled:overflow_late": Fault(r"scaler?\b|skipped|overflow|script|what backward", GONE_ON),
+    "scaled:kept_late": Fault(r"zero_grad|accumulat|never (zeroed|cleared)", GONE_ON),
+    "scaled:penalty_late": Fault(r"script|auxiliary|what backward|added", GONE_ON),
+    "vision:resume_no_state": Fault(r"state|resume|continue", GONE_ON + r"|\brate\b", 2),
+    "experts:resume_part": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "muon:resume_rate": Fault(r"\brate\b|continue", GONE_ON + "|resume", 2),
+    "muon:resume_renumbered": Fault(r"continue|resume|data|weights", GONE_ON, 2),
+    "translate:resume_other_place": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "scaled:resume_no_state": Fault(r"state|resume|continue", GONE_ON + r"|\brate\b", 2),
+}
+HARMLESS_SHAPES: dict[str, int] = dict.fromkeys(
+    (
+        "vision:mixed",
+        "vision:dropped",
+        "vision:brighter",
+        "vision:patches_frozen",
+        "translate:smoothed",
+        "translate:looked_at",
+        "experts:unbalanced",
+        "scaled:batch_grows",
+        "muon:constant",
+    ),
+    1,
+) | {"scaled:resume": 2, "muon:resume": 2, "vision:resume_schedule": 2}
+HEALTHY_SHAPES: dict[str, int] = dict.fromkeys(
+    (
+        "translate:",
+        "vision:",
+        "vision:sgd",
+        "vision:noisy_kinds",
+        "experts:",
+        "experts:fsdp",
+        "experts:spike",
+        "experts:narrow",
+        "experts:high_and_fine",
+        "muon:",
+        "muon:ddp",
+        "muon:noisy",
+        "scaled:",
+        "scaled:warm_restarts",
+        "scaled:curriculum",
+        "scaled:unclipped",
+    ),
+    1,
+)
+
 
 class Row(NamedTuple):
     """A run of the table."""
@@ -131,7 +224,8 @@ def watched(fault: str, seed: int, parts: int, python: str = sys.executable) -> 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "watch.jsonl"
         for part in range(1, parts + 1):
-            script = [python, str(SCRIPT), fault, str(seed), folder, str(part)]
+            source = SHAPES if ":" in fault else SCRIPT
+            script = [python, str(source), fault, str(seed), folder, str(part)]
             options = ["--log", str(log), "--on-alarm", "stop", "--status", "5"]
             subprocess.run(
                 [python, "-m", "rksp", "watch", *options, "--", *script],
@@ -166,11 +260,12 @@ def judged(fault: Fault, alarms: str, causes: str) -> str:
 
 def row_of(fault: str, seed: int) -> Row:
     """Run and judge one fault."""
-    harmful = HARMFUL.get(fault)
-    parts = harmful.parts if harmful else (HARMLESS | HEALTHY)[fault]
+    harmful = (HARMFUL | HARMFUL_SHAPES).get(fault)
+    harmless = HARMLESS | HARMLESS_SHAPES
+    parts = harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES)[fault]
     report = watched(fault, seed, parts)
     alarms, causes, step = said(report)
-    kind = "harmful" if harmful else "harmless" if fault in HARMLESS else "healthy"
+    kind = "harmful" if harmful else "harmless" if fault in harmless else "healthy"
     verdict = judged(harmful, alarms, causes) if harmful else "alarm" if alarms else "silent"
     stopped = "stopped" in str(report.ended)
     return Row(fault, seed, kind, verdict, step, stopped, f"{causes} | {alarms}"[:300])
@@ -178,9 +273,9 @@ def row_of(fault: str, seed: int) -> Row:
 
 def planned() -> Iterator[str]:
     """Yield the name of every run."""
-    yield from HEALTHY
-    yield from HARMLESS
-    yield from HARMFUL
+    yield from HEALTHY | HEALTHY_SHAPES
+    yield from HARMLESS | HARMLESS_SHAPES
+    yield from HARMFUL | HARMFUL_SHAPES
 
 
 def show(rows: list[Row]) -> None:

@@ -34,6 +34,7 @@ from rksp.confirm.watched import watched_run
 from rksp.documents.confirm import WatchReport
 from rksp.ground.model import definite
 from rksp.watch.attach.finder import Finder
+from rksp.watch.attach.options import Watching
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -381,14 +382,8 @@ PLANT: dict[str, Callable[[Script, random.Random], str]] = {
 @contextlib.contextmanager
 def attached(log: Path) -> Iterator[Finder]:
     """Attach to this process, with the default monitors, until the block ends."""
-    options: dict[str, Any] = {
-        "folder": str(log.parent),
-        "log": str(log),
-        "monitors": MONITORS,
-        "to": [],
-    }
-    options |= {"on_alarm": "stop", "record": None, "status": 0, "memory": 1.0}
-    finder = Finder(options)
+    own = {"folder": log.parent, "log": log, "monitors": MONITORS}
+    finder = Finder(Watching(**own, on_alarm="stop", status=0, memory=1.0))
     finder.hook()
     try:
         with contextlib.redirect_stderr(io.StringIO()):

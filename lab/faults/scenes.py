@@ -133,7 +133,7 @@ class GridScene(Scene):
     def rows(self, folder: Path) -> object:
         """Return what must be the same however often the job was killed."""
         with GridStore(folder / "grid.db", read_only=True) as store:
-            return [(r.key, r.state, json.dumps(r.result, sort_keys=True)) for r in store.rows()]
+            return [(r.key, r.state, str(r.result)) for r in store.rows()]
 
     def doubled(self, folder: Path, kept: set[str], before: int) -> int:
         """Return how many stored results were computed again since `before` were computed."""

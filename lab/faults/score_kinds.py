@@ -84,12 +84,18 @@ def settings() -> st.SearchStrategy[Case]:
 
 def options() -> st.SearchStrategy[Case]:
     """Return rates and other options of the recipe, typed wrong."""
-    flags = [flag.name for flag in flags_of(Recipe).values()]
+    flags = list(flags_of(Recipe).values())
     number = st.one_of(words(), st.sampled_from(("adamw", "muon", "sgd", "cosine", "wsd", "bf16")))
     pair = st.tuples(st.sampled_from(flags), number.filter(lambda text: "\0" not in text))
     return st.builds(
         lambda pairs, more: Case(
-            command=("score", *TINY, *more, *(f"{name}={value}" for name, value in pairs)), files={}
+            command=(
+                "score",
+                *TINY,
+                *more,
+                *(word for flag, value in pairs for word in flag.typed(value)),
+            ),
+            files={},
         ),
         st.lists(pair, min_size=1, max_size=4),
         st.sampled_from(

@@ -105,7 +105,7 @@ def _change(lever: Lever, declared: Declared, recipe: Recipe) -> str:
     """Say how the lever is pulled, in brackets that a run file's own words can replace."""
     value = lever.value_for(declared, recipe)
     if lever.field:
-        return f"({flags_of(Recipe)[lever.field].name} {shown(value)})"
+        return f"({' '.join(flags_of(Recipe)[lever.field].typed(shown(value)))})"
     key = next((name for name in lever.settings if declared.declares(name)), None)
     if key is not None:
         return f"({key}: {str(value).lower()} in the model's configuration)"
@@ -213,10 +213,10 @@ def _unmodelled(lever: Lever, typed: str | None, declared: Declared) -> list[Lev
     if lever.field and lever.held_back:
         return []
     if typed is not None:
-        option = flags_of(Recipe)[lever.field].name
+        option = " ".join(flags_of(Recipe)[lever.field].typed(typed))
         raise InputError(
             f"The lever {lever.name} was measured at one value only; write --apply {lever.name}, "
-            f"or change the recipe with {option} {typed}."
+            f"or change the recipe with {option}."
         )
     kind = kind_of(declared)
     size = load_lever_table().size(kind, lever.name)

@@ -446,6 +446,6 @@ def _advice(
     side = "lower" if rate < start else "higher"
     factor = start / rate if rate < start else rate / start
     return (
-        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
-        f"and is expected to cost {lost - least:.2f} nats more."
+        f"The rate is {factor:.1f} times {side} than the one to start with: expect "
+        f"{lost - least:.2f} nats more than at {short(start, 2)}."
     )

@@ -1,1 +1,1 @@
-"""What Python calls: the score of a run to come, and why past runs ended as they did."""
+"""What Python calls: scores, fixes and trials of runs to come, and why past runs ended."""

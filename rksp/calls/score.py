@@ -49,6 +49,11 @@ def score(
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
 
+        >>> import rksp
+        >>> answer = rksp.score("gpt2", lr=3e-1, evidence="config")
+        >>> answer.verdict, answer.do_not_exceed < 0.01
+        ('risk', True)
+
     Args:
         target: A module, a model type, a path to a configuration or checkpoint, a trainer's run
             file that describes its model, `package.module:factory`, or the result of

@@ -63,7 +63,7 @@ def why(
     Example:
         >>> import rksp, pathlib
         >>> log = pathlib.Path("train.log")
-        >>> _ = log.write_text("".join(f"step {n}: loss {4 - n / 50}\\n" for n in range(100)))
+        >>> _ = log.write_text("".join(f"step {n}: loss {4 - n / 50}\n" for n in range(100)))
         >>> rksp.why(log).verdict
         'fine'
     """

@@ -99,7 +99,7 @@ def find_check(wanted: str) -> Check:
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
     if key not in _BY_KEY:
         relatives = [code for code in _BY_KEY if key.startswith("RKSP") and code[:5] == key[:5]]
-        hint = nearest(key, relatives or _BY_KEY) or "; rksp checks lists them."
+        hint = nearest(key, relatives or _BY_KEY) or "; rksp explain lists them."
         raise InputError(f"No check is called {wanted!r}{hint}")
     return _BY_KEY[key]
 

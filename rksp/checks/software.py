@@ -76,8 +76,8 @@ def _counted(found: Audit) -> Iterator[str]:
         keys = ", ".join(key.replace("_", " ") for key, _ in lacks.most_common(_MOST_KEYS))
         more = " and more" if len(lacks) > _MOST_KEYS else ""
         yield (
-            f"{len(found.unsettled)} advisories depend on what rksp does not know of this run "
-            f"({keys}{more}); rksp audit -v lists them."
+            f"{len(found.unsettled)} known bugs could apply; rksp does not know this run's {keys}"
+            f"{more} (rksp audit -v lists them)."
         )
     for package, count in found.unpinned.items():
         yield f"Not checked: {count} advisories for {package}, whose release is not pinned."

@@ -12,10 +12,6 @@ from rksp.ground.budgets import SEEDS
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 
-_Steps = Annotated[
-    int, Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps")
-]
-
 
 class TrainingOptions(Finite):
     """Options of every command that trains."""
@@ -27,21 +23,6 @@ class TrainingOptions(Finite):
         Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
     ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
-
-
-class LadderOptions(TrainingOptions):
-    """Options of the runs to train."""
-
-    record: Annotated[
-        Path | None,
-        Flag(
-            "--record",
-            "File of runs to append to; runs that it holds are not trained again. The default is a "
-            "new runs.jsonl.",
-            unit="file",
-        ),
-    ] = None
-    steps: _Steps = Field(default=100, ge=2)
 
 
 class TrialOptions(TrainingOptions):
@@ -61,7 +42,14 @@ class TrialOptions(TrainingOptions):
             unit="arm",
         ),
     ] = []
-    steps: _Steps = Field(default=200, ge=1)  # the longest horizon of the shipped classifier
+    steps: Annotated[
+        int,
+        Flag(
+            "--steps",
+            "Steps of every run, to which the schedule is shortened; with --sweep 100 by default.",
+            unit="steps",
+        ),
+    ] = Field(default=200, ge=1)  # the longest horizon of the shipped classifier
     seeds: Annotated[
         int,
         Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),
@@ -102,7 +90,11 @@ class TrialOptions(TrainingOptions):
     ] = []
     record: Annotated[
         Path | None,
-        Flag("--record", "File of runs to append these runs to, for --runs of a later command."),
+        Flag(
+            "--record",
+            "File of runs to append these runs to, for --runs of a later command. --sweep trains "
+            "no run again that it holds; its default is a new runs.jsonl.",
+        ),
     ] = None
     bar: Annotated[
         float,

@@ -21,8 +21,10 @@ from rksp.documents.confirm import (
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
+from rksp.watch.registry import MONITORS
 from rksp.watch.training.loop import RunRecord, judge_alone
 
 _OTHERS = ("run", "forecast", "step", "targets", "stop", "end")
@@ -49,7 +51,19 @@ def watched_run(path: Path) -> WatchReport:
     if not readings or "run" not in facts:
         raise InputError(f"{path} holds no step of a run; give the log of rksp watch.")
     causes = [one for one in records if isinstance(one, CauseReport)]
-    return _reported(facts, readings, alarms, causes)
+    report = _reported(facts, readings, alarms, causes)
+    return report.model_copy(update={"band": _band(past_runs(path), facts["run"])})
+
+
+def _band(runs: Sequence[Past], facts: dict[str, Any]) -> list[tuple[int, float, float]]:
+    """Return between which losses earlier runs lay, at steps of the last run."""
+    others = siblings(runs[:-1], facts)
+    found = []
+    for step in range(0, len(runs[-1].seen), -(-len(runs[-1].seen) // CURVE_POINTS) or 1):
+        at = [loss for one in others if (loss := one.at(runs[-1].seen[step])) is not None]
+        if at:
+            found.append((step, min(at), max(at)))
+    return found
 
 
 def _record(line: dict[str, Any]) -> Reading | Alarm | CauseReport | dict[str, Any]:
@@ -107,8 +121,16 @@ def _reported(
             for alarm in alarms
         ],
         causes=causes,
+        monitors=_purposes(readings, alarms),
         provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
     ).finite()
+
+
+def _purposes(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> dict[str, str]:
+    """Return what each monitor of a run is for, those that raised an alarm first."""
+    names = dict.fromkeys([one.monitor for one in alarms] + [one.monitor for one in readings])
+    known = {name: MONITORS[name].__doc__ for name in names if name in MONITORS}
+    return {name: (text or "").partition("\n\n")[0] for name, text in known.items()}
 
 
 def _ended(facts: dict[str, dict[str, Any]]) -> str:
@@ -117,7 +139,7 @@ def _ended(facts: dict[str, dict[str, Any]]) -> str:
     end = facts.get("end")
     if end is None:
         return "it was killed, or still runs"
-    return f"it raised {end['crash']}" if end.get("crash") else "it ended by itself"
+    return f"it raised {end['crash']}" if end.get("crash") else "it finished"
 
 
 def _conclusions(
@@ -151,7 +173,7 @@ def _conclusions(
     advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
     if advice:
         how = "--on-alarm shape" if advice == "update_bound" else f'interventions=["{advice}"]'
-        found.append(f"Against this alarm there is {advice} ({how}).")
+        found.append(f"{advice} can absorb such a spike ({how}).")
     return found
 
 

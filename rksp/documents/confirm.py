@@ -258,6 +258,9 @@ class WatchReport(Document):
             quantities, of the worst layer where a layer has one.
         alarms: The alarms, in order.
         causes: What was found when an alarm's step was looked into, in order.
+        band: Steps, and the lowest and highest smoothed loss of earlier runs of the same command
+            when they had seen as many targets.
+        monitors: What each monitor is for, the first to raise an alarm first.
     """
 
     kind: Literal["watch"] = "watch"
@@ -272,4 +275,6 @@ class WatchReport(Document):
     trial: TrialReport
     alarms: list[AlarmReport]
     causes: list[CauseReport] = Field(default_factory=list)
+    band: list[tuple[int, float, float]] = Field(default_factory=list)
+    monitors: dict[str, str] = Field(default_factory=dict)
     provenance: dict[str, str] = Field(default_factory=dict)

@@ -85,8 +85,8 @@ class GridReport(Document):
 
     @property
     def counts(self) -> Counter[str]:
-        """Shown cells by verdict."""
-        return Counter(str(cell["verdict"]) for cell in self.cells)
+        """All cells by verdict, shown or not."""
+        return Counter(str(cell["verdict"]) for cell in [*self.cells, *self.hidden])
 
     def fails(self, cell: Record) -> bool:
         """Return True if the cell fails the gate."""

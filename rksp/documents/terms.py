@@ -27,7 +27,8 @@ FailOn = Annotated[
     list[str],
     Flag(
         "--fail-on",
-        "Exit with 1 from this P(failed) on, or at a finding of level error or warning; never is "
+        "Exit with 1 if P(failed) is at or above BAR, or at a finding of level error or warning; "
+        "never is "
         "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
         unit="bar",
         from_file=True,  # only where it makes the gate stricter

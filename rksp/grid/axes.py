@@ -12,13 +12,16 @@ from functools import lru_cache
 from typing import Any
 
 from rksp.grid.cell import Cell
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.flags import misread
 from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
+from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
 
+_SCALARS = {*Recipe.model_fields} - {"decay_milestones", "batch_ramp", "lora_targets"}
 _MOST = 1_000_000  # values on one axis
 _LARGEST_POWER = 300
 _OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
@@ -113,8 +116,20 @@ def read_override(text: str) -> tuple[str, Axis]:
         raise InputError(f"{text!r} is not NAME=VALUES, such as lr=1e-4,3e-4.")
     name, value = match["name"].lstrip("+"), match["value"].strip()
     call = _CALL.match(value)
+    if re.fullmatch(r"0,0\d+", value):
+        raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
     if call is None:
-        return name, Choice(values=tuple(_listed(text, value)))
+        if "," not in value and (said := misread(value, name)):
+            how = said.removeprefix("for a range use rksp grid TARGET ")
+            raise InputError(f"{text!r} is no list of values; write {how.removeprefix('write ')}")
+        if other := re.match(r"([A-Za-z_]+)\([^()]*\)$", value):
+            known = ("range", "choice", "interval", "logspace", "linspace")
+            hint = nearest(other[1], known, count=1) or f"; use {', '.join(known)}."
+            raise InputError(f"{text!r}: an axis has no function {other[1]}(){hint}")
+        values = _listed(text, value)
+        if len(values) == 1 and isinstance(values[0], list) and canonical(name)[1] in _SCALARS:
+            values = values[0]
+        return name, Choice(values=tuple(values))
     parts = _listed(text, call["inside"])
     if call["name"] == "choice":
         return name, Choice(values=tuple(parts))
@@ -138,6 +153,12 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
             step = (stop - start) / max(1, count - 1)
     except (KeyError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"{text!r}: wrong number of values for {kind}().") from error
+    if kind == "logspace" and 0 < start <= 0.1 and 0 < stop < 1:
+        ends = ",".join(f"{math.log10(end):.4g}" for end in (start, stop))
+        raise InputError(
+            f"{text!r}: the bounds of logspace() are powers of ten; write "
+            f"logspace({ends},{count:g})."
+        )
     if count != int(count) or not 1 <= count <= _MOST:
         raise InputError(f"{text!r} lists {count:g} values; there can be 1 to {_MOST:,}.")
     points = [start + i * step for i in range(int(count))]

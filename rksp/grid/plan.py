@@ -116,6 +116,8 @@ def read_plan(
         base, blocks, notes, sweep = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
+    elif "=" in source and not target:
+        raise InputError(f"{source!r} is an axis, and the target is missing: grid gpt2 {source}.")
     else:
         base = Base(target=source)
         typed.add(source)
@@ -127,7 +129,7 @@ def read_plan(
         trainer=trainer,
         recipe={**base.recipe, **(recipe or {})},
     )
-    extra = dict(read_override(text) for text in assignments)
+    extra = _extra(assignments)
     typed.update(_targets(extra))
     if rows is None:
         blocks = [dict(block) | extra for block in blocks]
@@ -144,6 +146,17 @@ def read_plan(
     _check_fixed(recipe or {}, overrides or {}, points)
     plan = _plan(base, points, named, typed=typed, notes=notes, max_cells=max_cells)
     return dataclasses.replace(plan, sweep=sweep)
+
+
+def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
+    """Return the typed axes; two of one field are an error and no product."""
+    found: dict[str, Axis] = {}
+    for name, axis in map(read_override, assignments):
+        twin = next((one for one in found if canonical(one) == canonical(name)), None)
+        if twin is not None:
+            raise InputError(f"The axes {twin} and {name} set the same; leave one out.")
+        found[name] = axis
+    return found
 
 
 def _targets(axes: Mapping[str, Axis]) -> list[str]:

@@ -110,7 +110,12 @@ def summary(error: BaseException, most: int = 200) -> str:
 
 
 def nearest(
-    name: str, known: Iterable[str], *, count: int = 3, same: Mapping[str, str] | None = None
+    name: str,
+    known: Iterable[str],
+    *,
+    count: int = 3,
+    same: Mapping[str, str] | None = None,
+    cutoff: float = 0.55,
 ) -> str:
     """Return `"; did you mean a, b?"` for the known names closest to `name`, or `""`.
 
@@ -121,9 +126,10 @@ def nearest(
         known: All names.
         count: Name at most this many.
         same: Alias → name; of two spellings only the closer one is named.
+        cutoff: How close they must be, from 0 to 1.
     """
     plain = {one.lower(): one for one in known}
-    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=0.55)
+    matches = difflib.get_close_matches(name.lower(), list(plain), n=2 * count, cutoff=cutoff)
     found = [plain[one] for one in matches]
     spellings: dict[str, str] = {}
     for one in found:

@@ -113,7 +113,7 @@ def _parsed(value: object, kind: Any, where: str) -> object:
         raise InputError(f"{where}={value!r} cannot be used: {reason}.") from None
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(kind: object) -> bool:
     origin = get_origin(kind)
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return True

@@ -41,7 +41,7 @@ def has_control(text: str) -> bool:
     return one_line(text, limit=len(text) * 6 + 1) != text
 
 
-def safe_strings(value: Any) -> Any:
+def safe_strings(value: object) -> Any:
     """Make every string in JSON data printable and one line long, keys included."""
     if isinstance(value, str):
         return _safe(value)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError, nearest, summary
+from rksp.ground.flags import field_of, flags_of
 from rksp.models.config_guard import check_sizes
 from rksp.models.declared import setting
 from rksp.models.type_table import TableConfig, has_parts, table_config, type_names
+from rksp.recipe import Recipe
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
 # builds from a published config.json.
@@ -344,7 +346,10 @@ class ModelSettings:
     def close(self, name: str) -> str:
         """Return `; did you mean a, b?`, or a full stop."""
         group = {"dropout": None} if self.dropouts else {}
-        names = [*_dotted({**self.known, **group}), *self.renamed]
+        if (meant := field_of(Recipe, name)) in Recipe.model_fields:
+            return f"; {flags_of(Recipe)[meant].name} sets it for the recipe."
+        of_recipe = [one for flag in flags_of(Recipe).values() for one in flag.names.split()]
+        names = [*_dotted({**self.known, **group}), *self.renamed, *of_recipe]
         last, same = name.split(".")[-1], self.renamed
         return nearest(name, names, same=same) or nearest(last, names, same=same) or "."
 

@@ -135,7 +135,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         return _from_settings(request, "model_type", {"model_type": target})
     if path.suffix == ".gguf":
         raise InputError(
-            f"{target} would be quantized weights for inference; give the config.json or the "
+            f"{target} is quantized for inference; give the config.json or the "
             "folder of the model that they were made from."
         )
     if is_explicit(target):

@@ -182,8 +182,8 @@ class ModelSource:
         if self.num_parameters is not None and self.num_parameters > self.max_params:
             raise InputError(
                 f"{self.target} has {count(self.num_parameters)} parameters, more than "
-                f"--max-params {self.max_params:.3g}; shrink it (--set num_hidden_layers=4, for "
-                "example) or raise the limit."
+                f"--max-params {self.max_params:.3g}; take a tiny model of its type (--shrink), "
+                "set smaller sizes (--set), or raise the limit."
             )
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class RunReader:
     read: Callable[[Path], Iterator[RawRun]]
 
 
-def number_of(value: Any) -> float | None:
+def number_of(value: object) -> float | None:
     """Return a number; None for all else, and for text but that of what is not finite (`nan`)."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

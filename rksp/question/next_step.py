@@ -69,7 +69,7 @@ def next_step(
     if report.risk_verdict == "not assessed" and report.target.probe == "nothing":
         return Step(command="score", changed={"evidence": None})
     if not seed.risk.is_told:
-        ladder = _trial(report, "calibrate", target, has_data=has_data)
+        ladder = _trial(report, target, has_data=has_data, is_sweep=True)
         return ladder or Step(command="score", changed={"runs": ["RUNS"]})
     if error is None and isinstance(seed.risk, CertainFailure):
         error = report.findings[0] if report.findings else None  # nothing trains
@@ -80,7 +80,7 @@ def next_step(
         return Step(command="score", changed={"learning_rate": better})
     if seed.risk.evidence == "config" and not report.target.shape_from:
         return Step(command="score", changed={"evidence": None})
-    return _trial(report, "confirm", target, has_data=has_data)
+    return _trial(report, target, has_data=has_data)
 
 
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
@@ -94,10 +94,12 @@ def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     return start if is_lower and (rate is None or risk.verdict is not Verdict.OK) else None
 
 
-def _trial(report: ScoreReport, name: str, typed: str, *, has_data: bool) -> Step | None:
+def _trial(
+    report: ScoreReport, typed: str, *, has_data: bool, is_sweep: bool = False
+) -> Step | None:
     target, recipe = report.target, report.recipe
     size = math.inf if target.parameters is None else target.parameters
-    has_rate = recipe.learning_rate is not None or name == "calibrate"
+    has_rate = recipe.learning_rate is not None or is_sweep
     if not has_rate or not recipe.can_be_stepped or recipe.objective not in _LIKELIHOODS:
         return None
     if recipe.peft != "none" and not target.start.is_stored:
@@ -105,12 +107,14 @@ def _trial(report: ScoreReport, name: str, typed: str, *, has_data: bool) -> Ste
     if target.kind != "factory" and target.task not in (*_TRAINED, _TEXTS):
         return None
     changed: dict[str, object] = {"evidence": None}
+    if is_sweep:
+        changed |= {"sweep": True, "runs": None, "seeds": None}
     if recipe.precision == "fp8":
         changed["precision"] = "bf16"  # rksp does not train in fp8
     if target.task == _TEXTS and not has_data:
         changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
     if target.start.kind == "elsewhere":  # the weights are not at hand
-        if name == "confirm":
+        if not is_sweep:
             return None
         changed["target"] = "CHECKPOINT"
         if typed != target.name:
@@ -121,7 +125,7 @@ def _trial(report: ScoreReport, name: str, typed: str, *, has_data: bool) -> Ste
         return None
     elif size > MAX_TRAINED:
         changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
-    return Step(command=name, changed=changed)
+    return Step(command="confirm", changed=changed)
 
 
 def written(step: Step | None, run: Run) -> str:
@@ -141,15 +145,16 @@ def written(step: Step | None, run: Run) -> str:
         if origin.kind is OriginKind.FLAG and name in flags_of(Recipe)
     }
     for name, value in (asked | changed).items():
-        flag = flags_of(Recipe)[name].name if name in flags_of(Recipe) else _OPTIONS.get(name)
-        if flag is None or value is None:
-            continue
         value = value[0] if isinstance(value, list) else value
-        words += [flag] if value is True else [flag, as_typed(value)]
+        if name in flags_of(Recipe) and value is not None:
+            words += flags_of(Recipe)[name].typed(as_typed(value))
+        elif name in _OPTIONS and value is not None:
+            words += [_OPTIONS[name]] if value is True else [_OPTIONS[name], as_typed(value)]
     return shlex.join(words)
 
 
 _OPTIONS = {
+    "sweep": "--sweep",
     "shrink": "--shrink",
     "data": "--data",
     "runs": "--runs",

@@ -105,7 +105,7 @@ class Recipe(Finite):
     optimizer: Annotated[
         Optimizer,
         BeforeValidator(_optimizer),
-        Flag("--optimizer", "What turns gradients into updates.", names="optim"),
+        Flag("--optimizer", "Optimizer.", names="optim"),
     ] = "adamw"
     learning_rate: Annotated[
         float | None,
@@ -166,7 +166,7 @@ class Recipe(Finite):
             names="eps epsilon",
         ),
     ] = Field(default=1e-8, ge=0)
-    momentum: Annotated[float, Flag("--momentum", "Momentum of SGD.", unit="decay")] = Field(
+    momentum: Annotated[float, Flag("--set momentum=", "Momentum of SGD.", unit="decay")] = Field(
         default=0.9, ge=0, lt=1
     )
     weight_decay: Annotated[
@@ -223,12 +223,12 @@ class Recipe(Finite):
     ] = Field(default=None, ge=1)
     precision: Annotated[
         Precision,
-        Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.", names="dtype"),
+        Flag("--precision", "Precision; -pure also stores the weights in it.", names="dtype"),
     ] = "fp32"
     muon_scale: Annotated[
         MuonScale,
         Flag(
-            "--muon-scale",
+            "--set muon_scale=",
             "Muon's update: match_rms_adamw is 0.2 √max(rows, columns), original √max(1, "
             "rows/columns), spectral √max(rows, columns).",
         ),
@@ -238,37 +238,38 @@ class Recipe(Finite):
         int | None,
         COUNT,
         Flag(
-            "--decay-steps",
+            "--set decay_steps=",
             "Steps of the decay: the last ones of wsd, else those after the warm-up; the time "
             "scale of inverse_sqrt.",
             unit="steps",
         ),
     ] = Field(default=None, ge=1)
     decay_shape: Annotated[
-        DecayShape, Flag("--decay-shape", "Shape of the decay at the end of a wsd schedule.")
+        DecayShape, Flag("--set decay_shape=", "Shape of the decay at the end of a wsd schedule.")
     ] = "linear"
     decay_power: Annotated[
         float,
-        Flag("--decay-power", "Exponent of a polynomial schedule; 1 is linear.", unit="power"),
+        Flag("--set decay_power=", "Exponent of a polynomial schedule; 1 is linear.", unit="power"),
     ] = Field(default=1.0, gt=0)
     decay_milestones: Annotated[
         tuple[Annotated[int, COUNT], ...],
         BeforeValidator(_entries),
         Flag(
-            "--decay-milestones",
+            "--set decay_milestones=",
             "Steps at which a step schedule multiplies the rate: 1000,2000.",
             unit="steps",
             is_text=True,
         ),
     ] = ()
     decay_factor: Annotated[
-        float, Flag("--decay-factor", "Factor of a step schedule at each milestone.", unit="ratio")
+        float,
+        Flag("--set decay_factor=", "Factor of a step schedule at each milestone.", unit="ratio"),
     ] = Field(default=0.1, gt=0, le=1)
     batch_ramp: Annotated[
         tuple[tuple[Annotated[int, COUNT], Annotated[int, COUNT]], ...],
         BeforeValidator(_ramp),
         Flag(
-            "--batch-ramp",
+            "--set batch_ramp=",
             "Batch ramp as first step:sequences, with the full batch last: 0:16,1000:32.",
             unit="ramp",
             is_text=True,
@@ -288,7 +289,7 @@ class Recipe(Finite):
         tuple[str, ...],
         BeforeValidator(_entries),
         Flag(
-            "--lora-targets",
+            "--set lora_targets=",
             "Modules that carry adapters: q_proj,v_proj; default the trainer's choice.",
             unit="names",
             is_text=True,
@@ -297,22 +298,24 @@ class Recipe(Finite):
     objective: Annotated[Objective, Flag("--objective", "What the run minimizes.")] = "lm"
     preference_beta: Annotated[
         float | None,
-        Flag("--preference-beta", "β of a preference loss (DPO, KTO, ORPO).", unit="weight"),
+        Flag("--set preference_beta=", "β of a preference loss (DPO, KTO, ORPO).", unit="weight"),
     ] = Field(default=None, ge=0)
     kl_coefficient: Annotated[
         float | None,
-        Flag("--kl-coefficient", "Weight of the KL penalty of PPO and GRPO.", unit="weight"),
+        Flag("--set kl_coefficient=", "Weight of the KL penalty of PPO and GRPO.", unit="weight"),
     ] = Field(default=None, ge=0)
     generations: Annotated[
-        int | None, COUNT, Flag("--generations", "Answers to each prompt in RL.", unit="answers")
+        int | None,
+        COUNT,
+        Flag("--set generations=", "Answers to each prompt in RL.", unit="answers"),
     ] = Field(default=None, ge=1)
     clip_range: Annotated[
         float | None,
-        Flag("--clip-range", "By how much PPO and GRPO let a ratio leave 1.", unit="ratio"),
+        Flag("--set clip_range=", "By how much PPO and GRPO let a ratio leave 1.", unit="ratio"),
     ] = Field(default=None, ge=0)
     z_loss: Annotated[
         float | None,
-        Flag("--z-loss", "Coefficient of log²Z of the output in the loss.", unit="weight"),
+        Flag("--set z_loss=", "Coefficient of log²Z of the output in the loss.", unit="weight"),
     ] = Field(default=None, ge=0)
 
     @classmethod

@@ -89,7 +89,7 @@ class Numbers:
         return number
 
 
-def _part(value: Any, name: str) -> Any:
+def _part(value: object, name: str) -> Any:
     if name.isdigit() and isinstance(value, Sequence):
         return value[int(name)]
     return value[name] if isinstance(value, dict) else getattr(value, name)

@@ -175,17 +175,20 @@ def loss_curves(
     width: float,
     height: float,
     bar: tuple[float, str] | None = None,
+    band: Sequence[tuple[int, float, float]] = (),
 ) -> Markup:
     """Draw the loss of every run by arm, and the first alarms of the first arm's runs.
 
     A curve ends where the run did. A step without a finite loss leaves a gap. A ring marks where
     the loss begins to show a failure. `height` is that of the plot without the marks above it;
-    `bar` is the final loss that fails, and the arm that sets it.
+    `bar` is the final loss that fails, and the arm that sets it; `band` holds steps, and the lowest
+    and highest losses of other runs.
     """
     known = [loss for trial in trials for _, loss in trial.loss if loss is not None]
     if not known:
         return svg.drawing(width, 40, "No run has a finite loss.")
-    low, high = min(known), _ceiling(trials) or max(known)
+    low = min([*known, *(lowest for _, lowest, _ in band)])
+    high = _ceiling(trials) or max(known)
     spare = 0.05 * (high - low) or 0.5
     last = max(step for trial in trials for step, _ in trial.loss)
     first_arm = next(iter(hues))
@@ -197,6 +200,10 @@ def loss_curves(
     flags = [(f"{monitor}, step {step}", "alarm", across(step)) for monitor, step in alarms]
     lines = svg.flags(flags, across.end, bottom)
     parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4), *lines]
+    if band:
+        upper = [(across(step), up(min(most, high))) for step, _, most in band]
+        lower = [(across(step), up(min(least, high))) for step, least, _ in band]
+        parts.append(svg.band(upper, lower, "band"))
     if bar is not None:
         y = up(bar[0])
         parts.append(svg.line(across.start, y, across.end, y, "bar"))

@@ -47,6 +47,11 @@ def diff(
 ) -> DiffReport:
     """Compare two runs: which fields differ, where each stands, and what each difference moves.
 
+        >>> import rksp
+        >>> sides = [rksp.score("gpt2", lr=lr, evidence="config") for lr in (1e-4, 3e-1)]
+        >>> rksp.diff(*sides).verdict
+        ('ok', 'risk')
+
     Two reports are compared as they are. Beside a run file, a report's own run is asked again from
     its configuration, as the file is, and each difference is put into `a` alone.
 

@@ -24,7 +24,11 @@ def blocks(report: FilesReport) -> list[page.Block]:
     skipped = f"; {report.skipped} other files are no run files" if report.skipped else ""
     title = page.Title(eyebrow="rksp score", name=f"{len(report.rows)} files", about="")
     answered = [row for row in report.rows if row.report is not None]
-    broken = [f"{row.name}: {row.error}" for row in report.rows if row.report is None]
+    broken = [
+        f"{row.name}: {(row.error or '').removeprefix(f'{row.name}: ')}"
+        for row in report.rows
+        if row.report is None
+    ]
     found: list[page.Block] = [
         title,
         page.Verdict(verdict=report.verdict, headline=f"{told}{skipped}"),

@@ -79,10 +79,12 @@ def one_of(names: Sequence[str], last: str = "or") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
-def suffixes_of(kind: str | None = None) -> str:
-    """Return the suffixes of one kind of document, or of any, such as `.txt .json .html`."""
+def suffixes_of(*kinds: str) -> str:
+    """Return the suffixes of kinds of documents, or of any, such as `.txt .json .html`."""
     return " ".join(
-        end for end, name in _SUFFIXES.items() if kind is None or (kind, name) in RENDERINGS
+        end
+        for end, name in _SUFFIXES.items()
+        if not kinds or any((kind, name) in RENDERINGS for kind in kinds)
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
@@ -14,6 +17,8 @@ from rksp.ground.text import short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
 from rksp.report import blocks as page
+from rksp.report import svg
+from rksp.report.score import figures
 from rksp.report.words import sentence
 
 if TYPE_CHECKING:
@@ -33,7 +38,6 @@ _ORDER = (
     "In order of the expected excess loss, in nats above the best learning rate; one with a "
     "warning comes after those without that tie within 0.01 nats."
 )
-_MOST_POINTS = 10  # of a trade-off
 _MOST_NAMED = 3  # of the cells that one error stopped
 _MOST_ROWS = 500  # of the ranking; the document holds all
 _MOST_AXES = 8  # more are named in the table alone
@@ -185,7 +189,7 @@ def blocks(report: GridReport) -> list[page.Block]:
         [page.Sentence(f"{sentence(line_of(report.assumed))}.", "hint")] if report.assumed else [],
         _broken(setting, everything),
         [_best(report, setting, everything)],
-        _trade_offs(report),
+        _scattered(everything),
         []
         if report.risk_map is None
         else [_map(report.risk_map, page.Numbers(report, "risk_map/"))],
@@ -204,23 +208,30 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
     over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
+    cells = "cell" if report.cells_in_grid == 1 else "cells"
     made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
     return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
-        about=(f"{total:,}{part} cells", *over, f", from {made}; nothing was trained."),
+        about=(
+            f"{total:,}{part} {cells}",
+            *over,
+            f", from {made}; nothing was trained.",
+        ),
     )
 
 
 def _counted(report: GridReport) -> page.Verdict:
-    counts, total = report.counts, len(report.cells)
+    counts, total = report.counts, report.cells_in_grid
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
     rows = [
         ("Caution", str(counts["caution"]), "the rate is above X, or a warning names a cause"),
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
-        ("No answer", str(unanswered), f"{unanswered - lost} cannot tell, {lost} without a result"),
     ]
+    if unanswered:
+        told = f"{unanswered - lost} cannot tell, {lost} without a result"
+        rows.append(("No answer", str(unanswered), told))
     return page.Verdict(
         verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
@@ -275,20 +286,34 @@ def _no_setting(model: str, everything: Iterable[Record]) -> str:
     return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
 
 
-def _trade_offs(report: GridReport) -> Iterator[page.Block]:
-    said = []
-    for name, front in report.pareto.items():
-        step = -(-len(front) // _MOST_POINTS)
-        points = (
-            f"{short(cell['learning_rate'])} → {page.percent(cell['probability_failed'])}"
-            for cell in front[::step]
+def _scattered(cells: Sequence[Record]) -> Iterator[page.Block]:
+    """Yield a picture of every cell: P(failed) over the learning rate."""
+    known = [cell for cell in cells if cell["probability_failed"] and cell["learning_rate"]]
+    if len({cell["learning_rate"] for cell in known}) > 1:
+        hint = "One dot a cell. Green: ok; yellow: caution; red: risk."
+        drawn = figures.panel(partial(_scatter, known), 300, 270)
+        yield page.Figure(title="P(failed) by learning rate", hint=hint, drawing=drawn)
+
+
+def _scatter(cells: Sequence[Record], *, width: float, height: float) -> Markup:
+    rates = [cell["learning_rate"] for cell in cells]
+    across = svg.Scale(
+        low=min(rates) / 1.3, high=max(rates) * 1.3, start=58, end=width - 14, log=True
+    )
+    up = svg.Scale(low=0, high=1, start=height - 44, end=20)
+    looks = {"ok": "past good", "risk": "past bad"}
+    dots = (
+        svg.circle(
+            across(cell["learning_rate"]),
+            up(cell["probability_failed"]),
+            4,
+            looks.get(cell["verdict"], "past"),
+            f"{short(cell['learning_rate'])}: {page.percent(cell['probability_failed'])}",
         )
-        rest = f" (every {step} of {len(front)} cells)" if step > 1 else ""
-        if len(front) > 1:
-            said.append(page.Sentence((page.Code(name), f": {', '.join(points)}{rest}")))
-    if said:
-        hint = "The cells that no other cell beats in both."
-        yield page.Section("Learning rate against risk", said, hint=hint)
+        for cell in cells
+    )
+    axes = svg.axes(across, up, "learning rate", ".0%")
+    return svg.drawing(width, height, "P(failed) of every cell by learning rate", axes, *dots)
 
 
 def _map(heat: RiskMap, number: page.Numbers) -> page.Section:

@@ -27,7 +27,7 @@ def render(document: Document) -> str:
     )
 
 
-def page(template: str, document: dict[str, Any], **content: Any) -> str:
+def page(template: str, document: dict[str, Any], **content: object) -> str:
     """Fill a template; escape everything but `Markup`, as configurations may be hostile."""
     environment = Environment(
         loader=PackageLoader("rksp.report"),

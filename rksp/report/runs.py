@@ -37,6 +37,9 @@ _LOSS = (
 )
 
 
+_BAND = " The band is where earlier runs of the same command were after as many targets."
+
+
 def past(report: RunsReport) -> list[page.Block]:
     """Return the blocks of the page of past runs: the course of one, or the sweeps of many."""
     number = page.Numbers(report)
@@ -173,7 +176,7 @@ def _notes(history: HistoryReport) -> Iterator[str]:
         yield f"{hidden:,} more runs: --format json lists all"
     assumed = sorted({name for ladder in history.ladders for name in ladder.assumed})
     if assumed:
-        yield f"missing from some runs, so assumed: {', '.join(assumed)}"
+        yield f"unknown of some runs, so assumed: {', '.join(assumed)}"
     if history.ignored:
         columns = one_line(", ".join(history.ignored), 300)
         yield f"ignored columns (neither recipe nor settings of the model): {columns}"
@@ -249,8 +252,9 @@ def watched(report: WatchReport) -> list[page.Block]:
             headline=_HEADLINES["crashed" if "raised" in report.ended else report.verdict],
             blocks=[page.Sentence(said) for said in report.conclusions],
         ),
+        _loss(report),
         *_alarms(report, number),
-        *_curves(report),
+        *_quantities(report, number),
         page.Section("Provenance", [page.Command(report.command)], is_record=True),
     ]
 
@@ -281,10 +285,25 @@ def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
         )
 
 
-def _curves(report: WatchReport) -> Iterator[page.Block]:
-    hues = {report.trial.arm: 0}
-    drawn = figures.panel(partial(loss_curves, [report.trial], hues), 340, 290)
-    yield page.Figure(title="Loss", hint=_LOSS, drawing=drawn)
+def _loss(report: WatchReport) -> page.Block:
+    curves = partial(loss_curves, [report.trial], {report.trial.arm: 0}, band=report.band)
+    hint = _LOSS + (_BAND if report.band else "")
+    return page.Figure(title="Loss", hint=hint, drawing=figures.panel(curves, 340, 290))
+
+
+def _quantities(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
+    first = report.trial.first_alarms
+    rows: page.Rows = [
+        [
+            page.Code(name),
+            number(f"trial/first_alarms/{name}", ",d") if name in first else "–",
+            purpose,
+        ]
+        for name, purpose in report.monitors.items()
+    ]
+    if rows:
+        head = ("Monitor", "First alarm", "What it measures")
+        yield page.Section("Monitors", [page.Table(head, rows, narrow=head[:2])], folds="page")
     curves = report.trial.profiles.items()
     parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
     hint = "Of the whole model, or of its worst layer at each step."

@@ -163,12 +163,12 @@ def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[s
     recipe = report.recipe
     if recipe.peft in LOW_RANK and recipe.lora_alpha is not None:
         rank = recipe.lora_rank or USUAL_RANK
-        looked = f"in {ADAPTER_LADDERS} public sweeps the rank moved S alone, alpha no rate"
+        looked = f"in {ADAPTER_LADDERS} public sweeps alpha did not matter"
         moved = looked if risk.usual is None else "neither moves one of these rates"
         said.append(f"alpha {short(recipe.lora_alpha, 4)} over rank {rank} (RKSP511): {moved}")
     if risk.forgets_from is not None:
         said.append(
-            f"forgetting: from {rate(risk.forgets_from)} on, a tenth of other skills is lost"
+            f"above {rate(risk.forgets_from)} expect to lose a tenth of the model's other skills"
         )
     said += [
         f"with {other.assumption}: start here {rate(other.start_here)}, "
@@ -234,7 +234,7 @@ def open_gate(report: documents.ScoreReport) -> str:
     gate = report.gate
     if report.risk_verdict not in ("cannot tell", "not assessed") or gate is None or gate.failed:
         return ""
-    return "the gate is open: this exits with 0; --fail-on unknown makes it exit with 4"
+    return "exit 0 although rksp cannot tell; --fail-on unknown makes it exit with 4"
 
 
 def sentence(text: str) -> str:
@@ -260,7 +260,7 @@ def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     for other in worst_first[:2]:
         shown.setdefault(other.verdict, []).append(other.assumption)
     said = "; ".join(f"{verdict} with {' or '.join(those)}" for verdict, those in shown.items())
-    return f"the verdict depends on assumptions: {said}" if said else ""
+    return f"would be {said}" if said else ""
 
 
 def states(numbers: Mapping[Any, int]) -> str:

@@ -3,30 +3,20 @@
     with rksp.watch(model, optimizer):
         train()
 
-    Trainer(model, args, callbacks=[rksp.watch.Callback()])
+    Trainer(model, args, callbacks=[rksp.watch.Callback()])  # of transformers
+    Trainer(callbacks=[rksp.watch.LightningCallback()])
 
-Both are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
+All are what `rksp watch -- COMMAND` is to a command: the same monitors, causes and log.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import Any
+from rksp.ground.doors import open_door
 
-
-class _Door(ModuleType):
-    """This package, which can be called."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Return a block that is watched; see `rksp.watch.attach.door.Watched`."""
-        return importlib.import_module("rksp.watch.attach.door").Watched(*args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "Callback":
-            return importlib.import_module("rksp.watch.attach.door").callback
-        raise AttributeError(f"module 'rksp.watch' has no attribute {name!r}")
-
-
-sys.modules[__name__].__class__ = _Door
+_DOOR = "rksp.watch.attach.door"
+open_door(
+    __name__,
+    f"{_DOOR}:Watched",
+    Callback=f"{_DOOR}:callback",
+    LightningCallback=f"{_DOOR}:lightning_callback",
+)

@@ -7,10 +7,11 @@ another kind has none, and is judged by none of the rules here.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,9 @@ _LATEST = 5_000
 _PACE = 10.0  # times the steps so far that the rest of the way may take at the present pace
 _BELOW = 0.05  # nats below the frequencies where something is learned
 _ABOVE = 0.1
-_AT_PLATEAU = {True: 150, False: 400}  # steps at the frequencies: every token a target, or few are
+_AT_PLATEAU = 150  # steps at the frequencies of the targets, where every token is one, or
+_EACH = 100  # targets of each class were seen: few are as dense; of two or three classes
+_FEW_CLASSES, _LONG = 3, 400  # a task may be so hard that it takes longer
 UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
 _RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
 _NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
@@ -74,6 +77,7 @@ class Reference:
         pairs: Of a target given the token before it; None if unknown.
         information: What the token at a target's place tells of it; None if unknown.
         is_dense: Whether every token has a target, as in language models.
+        rows: Targets of a step.
     """
 
     classes: int
@@ -81,18 +85,38 @@ class Reference:
     pairs: float | None = None
     information: float | None = None
     is_dense: bool = False
+    rows: int | None = None
 
     @property
     def patience(self) -> int:
         """How many steps a run may stay at the frequencies of the targets."""
         if self.information is not None and self.information < UNTOLD:
             return _EARLIEST
-        return _AT_PLATEAU[self.is_dense]
+        if self.is_dense:
+            return _AT_PLATEAU
+        if self.rows is None or self.classes <= _FEW_CLASSES:
+            return _LONG
+        return max(_AT_PLATEAU, _EACH * self.classes // max(self.rows, 1))
 
     @property
     def nothing(self) -> float:
         """The loss of a model that knows nothing."""
         return math.log(self.classes)
+
+
+class Sibling(NamedTuple):
+    """An earlier run of the same command, step by step."""
+
+    seen: Sequence[int]
+    losses: Sequence[float]
+
+    def at(self, seen: int) -> float | None:
+        """Return the smoothed loss once so many targets were seen; None if it ended before."""
+        place = bisect.bisect_left(self.seen, seen)
+        if place >= len(self.seen):
+            return None
+        part = self.losses[max(place + 1 - SMOOTH, 0) : place + 1]
+        return sum(part) / len(part)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,11 +125,12 @@ class Expected:
 
     Args:
         before: Smoothed loss at which the run ended that this one goes on with; None without one.
-        siblings: Losses by step of earlier runs of the same command.
+        siblings: Earlier runs of the same command: targets seen by each step, and losses.
     """
 
     before: float | None = None
-    siblings: Sequence[Sequence[float]] = ()
+    siblings: Sequence[Sibling] = ()
+    seen: int = 0
     losses: list[float] = field(default_factory=list)
     said: set[Word] = field(default_factory=set)
     best: float = math.inf
@@ -120,6 +145,7 @@ class Expected:
             settled: The step from which on the rate no longer rises; None while it rises.
         """
         self.losses.append(loss)
+        self.seen += of.rows or 1
         rules = (
             self._continues,
             self._start,
@@ -229,7 +255,7 @@ class Expected:
         part = np.array(self.losses[-max(_SETTLED, steps // 2) :])
         now = float(part[-2 * SMOOTH :].mean())
         gap = now - (known - _BELOW)
-        if gap <= 0:
+        if gap <= 0 or known < 2 * _ABOVE:
             return None
         x = np.arange(len(part)) - (len(part) - 1) / 2
         slope = float(x @ part / (x @ x))
@@ -266,20 +292,20 @@ class Expected:
         return self._symptom("too_good", of.pairs, text)
 
     def _behind(self, of: Reference, settled: int | None) -> Symptom | None:
-        """Compare with earlier runs of the same command at the same step."""
-        step = self.step
-        known = [run for run in self.siblings if len(run) > step and step >= 2 * _LASTS]
-        if not known or step % 10 or self.before is not None:
+        """Compare with earlier runs of the same command, as many targets into them."""
+        if self.step % 10 or self.step < 2 * _LASTS or self.before is not None:
             return None
-        ends = [float(np.mean(run[step + 1 - SMOOTH : step + 1])) for run in known]
+        ends = [end for run in self.siblings if (end := run.at(self.seen)) is not None]
+        if not ends:
+            return None
         middle, spread = float(np.median(ends)), float(np.ptp(ends))
         learned = max(of.nothing - middle, 0.0)
         now, bar = self.smooth(), max(_RISE / 2, _SHARE * learned, 2 * spread, _NOISES * self.noise)
         if now <= middle + bar:
             return None
-        count = "an earlier run" if len(known) == 1 else f"{len(known)} earlier runs"
+        count = "an earlier run" if len(ends) == 1 else f"{len(ends)} earlier runs"
         text = f"the loss is {now:.4g}, {now - middle:.2g} nats behind {count} of this command"
-        return self._symptom("behind", middle, f"{text} ({middle:.4g} at this step)")
+        return self._symptom("behind", middle, f"{text} ({middle:.4g} at as many targets)")
 
 
 def entropy_of(counts: np.ndarray) -> float:

@@ -75,7 +75,7 @@ def optimizer_parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
     return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     return local(value).to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 

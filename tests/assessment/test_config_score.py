@@ -60,7 +60,7 @@ def test_a_verdict_that_an_assumption_decides_says_so(capsys):
     assert (
         left_with(["score", "gpt2", "--lr", "2.5e-3", "--evidence", "config", "--exit-zero"]) == 0
     )
-    said = "the verdict depends on assumptions: caution with 100 steps of warm-up"
+    said = "would be caution with 100 steps of warm-up"
     assert said in capsys.readouterr().out
 
 

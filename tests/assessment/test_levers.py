@@ -113,12 +113,10 @@ def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
         run_here(store)
         found = [row.result for row in store.rows()]
     scores = [scored(learning_rate=rate) for rate in (1e-3, 6e-3)]
-    chances = [cell["probability_diverged"] for cell in found]
+    chances = [cell.probability_diverged for cell in found]
     assert chances == [score.probability_diverged for score in scores] == sorted(set(chances))
     first = scored().levers[0]
-    assert [(cell["lever"], cell["lever_factor"]) for cell in found] == [
-        (first.name, first.factor)
-    ] * 2
+    assert [(cell.lever, cell.lever_factor) for cell in found] == [(first.name, first.factor)] * 2
 
 
 def test_a_part_that_the_model_of_the_edge_knows_is_sized_by_it(monkeypatch) -> None:

@@ -193,7 +193,7 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
     left_with([*grid, "-o", str(tmp_path / "grid.db")])
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [cell["likely_edge"] for cell in cells] == [alone["likely_edge"]] * 2
-    transfer = ["transfer", str(file), "gpt2", "--format", "json"]
+    transfer = ["score", "gpt2", "--tuned", str(file), "--format", "json"]
     assert left_with(transfer) == 0
     carried = json.loads(capsys.readouterr().out)
     assert (carried["rate"] is None, carried["edge_shift"] is None) == (is_trained, is_trained)
@@ -202,7 +202,7 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
 
 def test_a_rate_is_not_carried_from_stored_weights(checkpoint, capsys):
     pair = [checkpoint, f"{checkpoint}/config.json"]
-    assert left_with(["transfer", *pair, "--lr", "1e-3"]) == 0
+    assert left_with(["score", pair[1], "--tuned", f"{pair[0]}=1e-3"]) == 0
     page = capsys.readouterr().out
     assert page.startswith("cannot tell the rate") and TRAINED in page
     assert "the edge moves" not in page

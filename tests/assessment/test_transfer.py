@@ -1,4 +1,4 @@
-"""`rksp transfer`: a rate carried to another size, with the errors of every rule."""
+"""`rksp score --tuned`: a rate carried to another size, with the errors of every rule."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ def pair(tmp_path):
     return [str(tmp_path / f"{name}.json") for name in ("small", "large")]
 
 
+def carried(pair: list[str]) -> list[str]:
+    """Return the words that carry 2e-3 from the first model to the second."""
+    return ["score", pair[1], "--tuned", f"{pair[0]}=2e-3"]
+
+
 def test_the_errors_of_every_rule_stand_beside_its_rate(pair, capsys):
-    assert left_with(["transfer", *pair, "--lr", "2e-3"]) == 0
+    assert left_with(carried(pair)) == 0
     page = capsys.readouterr().out
     known = dict(load_edge_model().card["transfer"])
     known["rksp"] = known.pop(CONFIGURED)
@@ -36,7 +41,7 @@ def test_the_errors_of_every_rule_stand_beside_its_rate(pair, capsys):
 
 
 def test_json_carries_the_same_rates(pair, capsys):
-    assert left_with(["transfer", *pair, "--lr", "2e-3", "--format", "json"]) == 0
+    assert left_with([*carried(pair), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rate"] == pytest.approx(2e-3 * 10 ** found["edge_shift"])
     assert found["rules"]["1/width"] == pytest.approx(2e-3 / 8)
@@ -46,22 +51,22 @@ def test_json_carries_the_same_rates(pair, capsys):
 
 def test_a_shape_beyond_the_data_is_not_reliable(pair, capsys):
     deep = ["--set", "num_hidden_layers=900"]
-    assert left_with(["transfer", *pair, "--lr", "2e-3", *deep]) == 0
+    assert left_with([*carried(pair), *deep]) == 0
     page = capsys.readouterr().out
     assert "not reliable here: the number of blocks lies" in page
     assert page.startswith("cannot tell the rate") and "the edge moves" not in page
-    assert left_with(["transfer", *pair, "--lr", "2e-3", *deep, "--format", "json"]) == 0
+    assert left_with([*carried(pair), *deep, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rate"] is found["edge_shift"] is None and found["rules"]["1/width"] is not None
 
 
 def test_what_has_no_width_is_named(pair, capsys):
-    assert left_with(["transfer", pair[0], "convnext", "--lr", "2e-3"]) == 2
+    assert left_with(carried([pair[0], "convnext"])) == 2
     assert "convnext: the configuration states no width" in capsys.readouterr().err
 
 
 def test_the_columns_are_explained(pair, capsys):
-    assert left_with(["transfer", *pair, "--lr", "2e-3"]) == 0
+    assert left_with(carried(pair)) == 0
     head = next(line for line in capsys.readouterr().out.splitlines() if "missed by" in line)
     for word in [*re.split(r"  +", head.strip()), *RULES]:
         assert find_word(word) is not None, word

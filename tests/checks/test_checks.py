@@ -144,7 +144,7 @@ def test_an_unknown_check_names_the_nearest():
         find_check("RKSP109")
     with pytest.raises(InputError, match="attention-entropy"):
         find_check("attention-entropie")
-    with pytest.raises(InputError, match="rksp checks lists"):
+    with pytest.raises(InputError, match="rksp explain lists"):
         find_check("zzz")
 
 
@@ -295,14 +295,14 @@ def leaves_with(arguments: list[str]) -> int | str | None:
     return leaving.value.code
 
 
-def test_rksp_checks_lists_them_all(capsys):
-    assert leaves_with(["checks"]) == 0
+def test_rksp_explain_lists_them_all(capsys):
+    assert leaves_with(["explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines] == [[c.code, c.level, c.name] for c in CHECKS]
-    assert leaves_with(["checks", "--format", "json"]) == 0
+    assert leaves_with(["explain", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["code"] for row in rows] == [check.code for check in CHECKS]
-    assert leaves_with(["checks", "--format", "xml"]) == 2
+    assert leaves_with(["explain", "--format", "xml"]) == 2
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)

@@ -51,7 +51,7 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
     _, path = scored
     text = path.read_text()
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(run_rksp("schema").stdout)
+    schema = json.loads(run_rksp("report", "--schema").stdout)
     jsonschema.validate(json.loads(text), schema)
     report = ScoreReport.model_validate_json(text)
     assert report.to_json() == text
@@ -126,13 +126,13 @@ BAD = {
     "negative rate": (["score", "gpt2", "--lr", "-1"], "--lr is -1.0; it should be greater"),
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "did you mean adam?"),
     "unknown setting": (["score", "gpt2", "--set", "n_leyer=2"], "did you mean n_layer, n_inner?"),
-    "bad ramp": (["score", "gpt2", "--batch-ramp", "a"], "--batch-ramp is 'a'"),
+    "bad ramp": (["score", "gpt2", "--set", "batch_ramp=a"], "--set batch_ramp is 'a'"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
         "config, forward, gradient",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "text, full, json"),
-    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),
+    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "did you mean --lr?"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
+import rksp
 from rksp.cli.mcp import _refusing, explain, grid, score
 from rksp.ground.errors import InputError
 
@@ -26,28 +28,36 @@ def test_a_client_scores_fixes_and_scores_again(tmp_path):
     from mcp import ClientSession
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    file = tmp_path / "run.yaml"
-    file.write_text(RUN)
+    folder = tmp_path / "served"
+    folder.mkdir()
+    file, outside = folder / "run.yaml", tmp_path / "other.yaml"
+    for path in (file, outside):
+        path.write_text(RUN)
 
     async def talk() -> tuple[list[str], list[str]]:
-        server = StdioServerParameters(command=sys.executable, args=["-m", "rksp", "mcp"])
+        arguments = ["-m", "rksp", "mcp", "--root", str(folder)]
+        server = StdioServerParameters(command=sys.executable, args=arguments)
         async with stdio_client(server) as streams, ClientSession(*streams) as session:
-            await session.initialize()
+            told = await session.initialize()
+            assert told.server_info.version == rksp.__version__
             tools = [tool.name for tool in (await session.list_tools()).tools]
             calls = [
                 ("score", {"target": str(file)}),
                 ("fix", {"file": str(file), "write": True}),
                 ("score", {"target": str(file)}),
                 ("score", {"target": "os:system"}),
+                ("score", {"target": str(outside)}),
+                ("score", {"target": "gpt2", "learning_rate": 1e-3}),
             ]
             said = [await session.call_tool(name, given) for name, given in calls]
             return tools, [one.content[0].text for one in said]
 
-    tools, (before, fixed, after, refused) = asyncio.run(talk())
+    tools, (before, fixed, after, refused, away, unknown) = asyncio.run(talk())
     assert tools == ["score", "fix", "explain", "grid"]
     assert json.loads(before)["launch"] == "no" and json.loads(after)["launch"] == "yes"
     assert "-learning_rate: 0.3" in fixed and "0.3" not in file.read_text()
-    assert "factory" in refused
+    assert "factory" in refused and "outside" in away
+    assert "learning_rate" in unknown
 
 
 def test_no_argument_becomes_an_option_that_runs_code_or_writes(tmp_path):
@@ -68,4 +78,4 @@ def test_a_grid_is_ranked():
 
 
 def test_a_refusal_is_its_sentence():
-    assert "nosuch.yaml" in json.loads(_refusing(score)("nosuch.yaml"))["error"]
+    assert "nosuch.yaml" in json.loads(_refusing(score, Path())("nosuch.yaml"))["error"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from support.commands import left_with
@@ -12,29 +14,42 @@ from rksp.ground.errors import InputError
 from rksp.models import names
 from rksp.recipe import Recipe
 
-MISTAKES = {
-    "score nosuch.yaml": "no file or folder nosuch.yaml",
-    "score m.gguf": "config.json",
-    "score mymodel": "OWNER/NAME",
-    "score gpt2 --optimizer rmsprop": "--optimizer is 'rmsprop', which is unknown",
-    "score gpt2 --lr 3e4": "did you mean 3e-4?",
-    "score gpt2 --lr 6e-4.5": "--lr is '6e-4.5', which is no number",
-    f"score gpt2 --lr {'9' * 5000} --lr 3d": "is no number",
-    "score gpt2 --lr 1e-4,1e-3": "rksp grid TARGET lr=1e-4,1e-3",
-    "score gpt2 --batch-size 99999999999999999999": "which no run reaches",
-    "score llama --lr 1e-3 --set hidden_size=100": "The hidden size (100) is not a multiple",
-    "gpt2": "did you mean rksp score gpt2?",
-}
+TYPED = [
+    line.split("\t")
+    for line in (Path(__file__).parent / "mistakes.tsv").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+]
+RUN_FILE = """\
+model_name_or_path: gpt2
+learning_rate: 3.0e-4
+lr_scheduler_type: cosine
+per_device_train_batch_size: 32
+max_steps: 1000
+warmup_steps: 100
+"""
 
 
-@pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_is_named_with_what_to_do(typed, capsys):
-    assert left_with(typed.split()) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert MISTAKES[typed] in said
-    assert "did you mean soap" not in said
+@pytest.mark.parametrize(("typed", "code", "key"), TYPED, ids=[one[0] for one in TYPED])
+def test_a_mistake_is_named_with_what_to_do(typed, code, key, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text(RUN_FILE)
+    left = left_with(typed.split())
+    shown = capsys.readouterr()
+    said = " ".join(shown.err.split())
+    assert code in ("*", str(left)), said
+    assert all(part in said for part in key.split("|")), said
+    assert not (left == 2 and shown.out), shown.out
     assert len(said) < 1000
-    assert "Strict" not in said and "validate_" not in said
+    assert "Strict" not in said and "validate_" not in said and "Traceback" not in said
+
+
+def test_there_are_as_many_as_a_user_typed():
+    assert len(TYPED) >= 89
+
+
+def test_a_long_number_is_cut(capsys):
+    assert left_with(["score", "gpt2", "--lr", "9" * 5000 + "d"]) == 2
+    assert len(capsys.readouterr().err) < 1000
 
 
 def test_a_whole_float_sets_a_number_of_layers(capsys):
@@ -57,7 +72,11 @@ def test_the_hub_says_why_it_gave_nothing(status, said):
     ("word", "title"),
     [
         *(("gradient", "gradient norm"), ("the width", "width")),
-        *(("grokking", "grokking"), ("calibrate", "rksp calibrate"), ("trainers", "The trainers")),
+        *(
+            ("grokking", "grokking"),
+            ("calibrate", "rksp calibrate, the old name of rksp confirm --sweep"),
+            ("trainers", "The trainers"),
+        ),
     ],
 )
 def test_explain_knows_the_words_of_the_page_and_the_commands(word, title):

@@ -112,11 +112,12 @@ def test_a_checkpoint_is_trained_itself_and_its_path_is_quoted(checkpoint, tmp_p
 
 
 def test_a_large_model_type_is_shrunk_without_the_settings_that_shrinking_refuses(tmp_path):
-    unseen = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--batch-ramp", "0:16,500:32"]
+    unseen = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--set", "batch_ramp=0:16,500:32"]
     words, report = following("gpt2", *unseen, "--evidence", "config", cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
-    assert words[:2] == ["rksp", "calibrate"] and "--shrink" in words
-    assert not {"--set", "--seeds"} & set(words)  # refused beside it, and nobody typed it
+    assert words[:2] == ["rksp", "confirm"] and {"--shrink", "--sweep"} <= set(words)
+    assert "--seeds" not in words and "resid_pdrop=0.0" not in words  # refused beside it
+    assert words[words.index("--set") + 1] == "batch_ramp=0:16,500:32"  # of the recipe
 
 
 @pytest.mark.parametrize("rate", [[], ["--lr", "1e-4"]])
@@ -140,7 +141,7 @@ def test_where_rksp_cannot_tell_it_proposes_no_rate_of_its_own(rate, tmp_path):
 def test_after_cannot_tell_a_command_leads_on(given, tmp_path):
     words, report = following("gpt2", *TINY, *given, "--evidence", "config", cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
-    assert words[0] == "rksp" and words[1] in ("score", "calibrate")
+    assert words[0] == "rksp" and (words[1] == "score" or "--sweep" in words)
     assert ("CHECKPOINT" in words) == (given[-1] == "--pretrained")
 
 
@@ -152,7 +153,7 @@ def test_where_rksp_cannot_tell_of_a_model_of_ones_own_it_trains_a_ladder(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     words, report = following("mine:make", "--lr", "1e-3", "--no-cache", *QUICK, cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
-    assert words[:3] == ["rksp", "calibrate", "mine:make"]
+    assert words[:3] == ["rksp", "confirm", "mine:make"] and "--sweep" in words
 
 
 def test_an_error_is_explained_next(tmp_path):

@@ -14,81 +14,61 @@ from support.places import ROOT
 
 import rksp
 from rksp.cli import app
-from rksp.cli.app import AUTHORS, COMMANDS
+from rksp.cli.app import COMMANDS, HIDDEN, OLD
 from rksp.documents.score import ScoreReport
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
-    "UpdateBound diff evaluate profile resolve score watch why"
+    "UpdateBound confirm diff evaluate fix grid profile resolve score watch why"
 )
 
-WHY = (
-    "--allow-hub --format --metric --offline --output --recipe --set --strict --target --task "
-    "--trust-remote-code --help-all"
-)
 RECIPE = (
     "--batch --bs --dtype --eps --optim --warmup --wd "  # of one word, by `Flag.names`
-    "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --clip-range "
-    "--decay-factor --decay-milestones --decay-power --decay-shape --decay-steps --devices "
-    "--epsilon --examples --generations --kl-coefficient --preference-beta "
-    "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --muon-scale --objective --optimizer --peft --precision --pretrained --rows "
-    "--schedule --sequence-length --warmup-steps --weight-decay --z-loss "
+    "--accumulate --batch-size --beta1 --beta2 --clip --epsilon --examples "
+    "--learning-rate --lora-alpha --lora-rank --lr --max-steps --min-lr-ratio "
+    "--objective --optimizer --peft --precision --rows "
+    "--schedule --sequence-length --warmup-steps --weight-decay "
 )
-MEASURE = (
-    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
-    "--threads "
-    "--variant "
+SHORT = (  # where the run is not the question
+    "--batch --batch-size --bs --devices --learning-rate --lr --max-steps --optim --optimizer "
+    "--recipe --schedule --sequence-length --steps --warmup --warmup-steps --set --help-all "
 )
-MODEL = "--allow-hub --offline --max-params --trust-remote-code "
+RUN = "--as --devices --pretrained --recipe --strict "
+MEASURE = "--evidence --max-memory --snapshots --stream --threads "
+MODEL = "--allow-hub --offline --max-params --trust-remote-code --set "
 
 OPTIONS = {
-    "calibrate": RECIPE
-    + MODEL
-    + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
-    "--steps --strict --task --text --threads --verbose --help-all",
-    "audit": "--as --devices --env --format --gpu --ignore --model --verbose",
-    "checks": "--format",
+    "audit": "--as --devices --env --format --gpu --ignore --model --verbose --help-all",
     "confirm": RECIPE
+    + RUN
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --strict --text "
-    "--threads --help-all",
+    "--output --record --runs --seed --seeds --shrink --steps --sweep --text --threads --help-all",
     "diff": "--exit-zero --fail-on --format",
-    "explain": "--format",
-    "explain-config": "--as --devices --format --rows --strict",
+    "explain": "--as --devices --format --rows",
     "fix": "--as --devices --format --write",
-    "grid": RECIPE.replace("--pretrained ", "")
-    + "--steps "
+    "grid": RECIPE
     + MEASURE
     + MODEL
-    + "--address --data --dry-run --engine --exit-zero --export --fail-on --format "
-    "--env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
-    "--sample-seed --samples --set --slurm --target --timeout --top --where --workers --help-all",
-    "mcp": "",
-    "playground": RECIPE
-    + "--steps "
-    + "--allow-hub --offline --output --recipe --set --strict --task --help-all",
-    "report": "--format --output",
+    + "--as --devices --steps --address --data --dry-run --engine --exit-zero --export --fail-on "
+    "--format --env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
+    "--sample-seed --samples --slurm --target --timeout --top --where --workers --help-all",
+    "mcp": "--root",
+    "report": SHORT + "--allow-hub --format --offline --output --schema --sliders --task",
     "reproduce": "--stored",
-    "why": RECIPE + "--steps " + WHY,
-    "runs": RECIPE + "--steps " + WHY,
-    "schema": "",
+    "why": SHORT + "--allow-hub --as --format --metric --offline --output --target",
     "score": RECIPE
-    + "--steps "
+    + RUN
     + MEASURE
     + MODEL
-    + "--task --help-all --apply --baseline --data --exit-zero --fail-on --format "
-    "--env --gpu --ignore --level --no-cache --output --recipe --risk --runs --seed --seeds "
-    "--select --set --strict --verbose",
-    "watch": "--log --memory --monitor --notify --on-alarm --record --status --to",
-    "transfer": RECIPE.replace("--as ", "")
-    + "--steps "
-    + "--task --allow-hub --format --max-params --offline --recipe --runs --set "
-    "--strict --trust-remote-code --help-all",
+    + "--steps --task --help-all --apply --baseline --blocks --data --exit-zero --fail-on --format "
+    "--env --gpu --ignore --kreiss --level --no-cache --output --probe --rank --risk --runs --seed "
+    "--seeds --select --spectra --tuned --variant --verbose",
+    "watch": "--log --memory --monitor --notify --on-alarm --record --status --to --help-all",
 }
+MOST_SHOWN, MOST = 90, 250  # options of all ten commands, in --help and in --help-all
 
 REPORT_KEYS = (
     "assumed baseline findings gate kind next_command non_finite not_run own_runs "
@@ -169,11 +149,46 @@ def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
     assert _help(capsys, "score", "--help") == short
 
 
-def test_what_serves_authors_stands_under_its_own_heading(capsys):
+def test_ten_commands_with_few_options(capsys):
     shown = _help(capsys, "--help")
-    people, authors = shown.split("For authors")
-    assert all(f" {name} " in authors.partition("╰")[0] for name in AUTHORS)
-    assert "│ score " in people and "│ score " not in authors
+    listed = [name for name, *_ in COMMANDS if f"│ {name} " in shown]
+    assert len(listed) == 10 and not {*listed} & {*HIDDEN}
+    options = {name: _options(command) for name, command in commands().items() if name in listed}
+    brief = {name: getattr(commands()[name].loaded, "brief", ()) for name in listed}
+    in_help = [
+        option
+        for name, found in options.items()
+        for option in found
+        if not brief[name] or option.name in (*brief[name], "help_all")
+    ]
+    assert len(in_help) <= MOST_SHOWN
+    assert sum(map(len, options.values())) <= MOST
+
+
+def _options(command) -> list:
+    return [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+
+
+OLD_CALLS = {
+    "transfer": "llama llama --lr 1e-3",
+    "calibrate": "gpt2 --set n_layer=2 --shrink",
+    "playground": "llama --optimizer lamb",
+    "schema": "grid",
+    "runs": "nosuch",
+    "checks": "",
+    "explain-config": "nosuch.yaml",
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_old_name_works_and_names_the_new_one(capsys, name):
+    code = left_with([name, *OLD_CALLS[name].split()])
+    old = capsys.readouterr()
+    note, *errors = old.err.splitlines()
+    assert f"rksp {name} is now rksp {' '.join(OLD[name])};" in note and "0.13" in note
+    assert left_with([*OLD[name], *OLD_CALLS[name].split()]) == code
+    new = capsys.readouterr()
+    assert (old.out, errors) == (new.out, new.err.splitlines())
 
 
 # Options of Megatron-LM and of git.

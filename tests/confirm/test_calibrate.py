@@ -1,4 +1,4 @@
-"""`rksp calibrate`: a ladder of real runs, stored as it goes, that the answer then knows."""
+"""`rksp confirm --sweep`: a ladder of real runs, stored as it goes, that the answer then knows."""
 
 from __future__ import annotations
 
@@ -153,7 +153,18 @@ def test_torchrun_trains_one_ladder_and_answers_once(tmp_path):
     small += ["--format", "json"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *launch, "-m", "rksp", "calibrate", "gpt2", *small, "--record", record],
+        [
+            sys.executable,
+            *launch,
+            "-m",
+            "rksp",
+            "confirm",
+            "gpt2",
+            "--sweep",
+            *small,
+            "--record",
+            record,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -212,7 +223,7 @@ def test_the_command_trains_and_answers(tmp_path, monkeypatch):
         "--format",
         "json",
     ]
-    done = run_rksp("calibrate", "gpt2", *small, "--record", str(record))
+    done = run_rksp("confirm", "gpt2", "--sweep", *small, "--record", str(record))
     assert done.returncode == 0, done.stderr
     assert "8 runs of 4 steps (2 × 16 tokens) of gpt2, width 64, depth 4" in done.stderr
     report = json.loads(done.stdout)
@@ -230,7 +241,7 @@ def test_the_command_trains_and_answers(tmp_path, monkeypatch):
 def test_where_no_model_answers_the_ladder_does(tmp_path, monkeypatch):
     losses(monkeypatch, edge=1e-2, best=1e-3)
     small = ["--shrink", "--steps", "4", "--batch-size", "2", "--sequence-length", "16"]
-    given = ["calibrate", "gpt2", *small, "--record", str(tmp_path / "runs.jsonl")]
+    given = ["confirm", "gpt2", "--sweep", *small, "--record", str(tmp_path / "runs.jsonl")]
     untold = [*given, "--optimizer", "adam", "--weight-decay", "0.1"]  # coupled: no labelled run
     page = run_rksp(*untold).stdout
     summary = json.loads(run_rksp(*untold, "--format", "brief").stdout)

@@ -275,7 +275,7 @@ def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
-    assert "cells: 2; distinct initializations: 1" in listed.stderr
+    assert "cells: 2; models to measure: 1" in listed.stderr
     assert list(tmp_path.iterdir()) == []
 
 

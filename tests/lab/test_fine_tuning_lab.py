@@ -151,8 +151,8 @@ def test_the_start_is_measured_and_left_as_it_was(bases: BaseModels) -> None:
     spec = tiny_spec(recipe=LORA)
     ladder = run_fine_tuning(spec, bases, max_extensions=0)
     assert set(ladder.measured) == set(MEASURED)
-    drifts = [ladder.measured[f"drift_{rate}"] for rate in ("1e-04", "1e-03", "1e-02")]
-    assert all(drift >= -1e-6 for drift in drifts) and drifts[2] > drifts[0]
+    known = {name for name, value in ladder.measured.items() if value is not None}
+    assert known == {"grad_norm", "grad_rms", "grad_max"}
     again = run_fine_tuning(spec, bases, max_extensions=0)
     assert ladder.after == again.after
     assert all(

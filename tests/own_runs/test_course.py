@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from rksp.ground.budgets import Limit
 from rksp.ground.errors import InputError
 from rksp.own_runs.course import Fate, course
+from rksp.own_runs.readers import records
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.story import course_of
 
@@ -292,6 +294,19 @@ def test_the_line_says_what_its_loss_is_of(tmp_path):
     found = told(path)
     assert len(found.curve.values) == len(STEPS) and found.course.fate is Fate.FINE
     assert found.held_out_name == "val_loss" and found.curve.steps[-1] == 1200
+
+
+def test_of_a_long_run_what_it_is_judged_by_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "LOGGED", Limit(600, "logged values"))
+    path = tmp_path / "train.log"
+    said = "step {0} loss {1:.4f} grad_norm {2} " + "".join(f"timer {c} 3.5 " for c in "abcdef")
+    text = [said.format(n, loss_at(n, fails=True), norm_at(n, fails=True)) for n in STEPS]
+    path.write_text("\n".join(text))
+    found = told(path)
+    assert len(found.curve.values) == len(STEPS) and found.course.moved_first == "grad_norm"
+    path.write_text("\n".join(text * 4))
+    with pytest.raises(InputError, match="logged values"):
+        told(path)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_resumed_grid_sees_other_runs(tmp_path):
 def test_a_rate_is_carried_with_runs(tmp_path):
     """A team whose small model fails early: less of the distance is put down to the size."""
     path = early_edge(tmp_path / "runs.csv")
-    common = ["transfer", "gpt2", "llama", "--lr", "1e-3"]
+    common = ["score", "llama", "--tuned", "gpt2=1e-3"]
     before = json.loads(run_rksp(*common, "--format", "json").stdout)
     after = json.loads(run_rksp(*common, "--format", "json", "--runs", str(path)).stdout)
     assert after["own_runs"]["ladders"] and "own_runs" not in before

@@ -118,13 +118,6 @@ def test_every_page_is_drawn(tmp_path):
     assert "\u2800" in done.stdout and "▲" in done.stdout  # the curve, and its onset
 
 
-def test_the_old_name_names_the_new_one(tmp_path):
-    folder = write_run(tmp_path / "run", rate=0.1, fails=True)
-    done = run_rksp("runs", str(folder))
-    assert "rksp runs is now rksp why" in done.stderr and "It diverged" in done.stdout
-    assert "runs" not in run_rksp("--help").stdout.split()
-
-
 @pytest.mark.parametrize("metric", ["loss", "grad_norm"])
 def test_another_curve_can_be_judged(metric, tmp_path):
     found = rksp.why(write_run(tmp_path / "run", rate=0.1, fails=True), metric=metric)

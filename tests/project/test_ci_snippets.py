@@ -81,7 +81,8 @@ def test_the_action_hands_every_input_over(tmp_path):
     done = _action(
         tmp_path,
         rksp=stub,
-        target="my model.json",
+        target="my model.json\nruns/",
+        devices="8",
         arguments="--set 'name=a b'  --lr 6e-4",
         baseline="old.json",
         folder="out",
@@ -89,10 +90,21 @@ def test_the_action_hands_every_input_over(tmp_path):
     )
     assert done.returncode == 1  # of rksp, not of what comes after it
     words = done.stdout.splitlines()
-    assert words[:5] == ["score", "my model.json", "--fail-on", "warning", "--format"]
+    assert words[:6] == ["score", "my model.json", "runs/", "--fail-on", "warning", "--format"]
+    assert words[-8:-6] == ["--devices", "8"]
     assert words[-6:] == ["--set", "name=a b", "--lr", "6e-4", "--baseline", "old.json"]
     assert "out/report.sarif" in words
     assert not (tmp_path / "github_output").exists()
+
+
+def test_the_action_scores_several_files(tmp_path):
+    for name, rate in (("a", "1.0e-4"), ("b", "0.3")):
+        run = f"model_name_or_path: gpt2\nlearning_rate: {rate}\nmax_steps: 1000\n"
+        (tmp_path / f"{name}.yaml").write_text(run)
+    done = _action(tmp_path, target="a.yaml\nb.yaml\n", devices="1")
+    assert done.returncode == 1, done.stderr
+    told = (tmp_path / "github_output").read_text().splitlines()
+    assert "verdict=risk" in told and float(told[1].removeprefix("risk=")) > 0.5
 
 
 def test_bad_input_is_exit_code_two_writes_nothing_and_is_never_code(tmp_path):
@@ -168,11 +180,12 @@ def test_the_action_installs_without_running_or_obeying_the_checked_out_tree(hos
     asked = _installed(hostile, _step("install")["run"])
     assert _ran(hostile) == set()
     tools = [line for line in asked if "-m " in line[3]]
-    assert [line[3].split()[:3] for line in tools] == [["-I", "-m", "pip"], ["-I", "-m", "uv"]]
+    assert [line[3].split()[2] for line in tools] == ["pip", "uv", "uv"]
+    assert all(line[3].startswith("-I ") for line in tools)
     for folder, no_config, pip_config, _ in tools:
         assert not Path(folder).is_relative_to(hostile)
         assert (no_config, pip_config) == ("1", os.devnull)
-    assert "--require-hashes" in tools[0][3]
+    assert all("--require-hashes" in line[3] for line in tools[:2])
 
 
 def test_the_action_scores_without_running_the_checked_out_tree(hostile):

@@ -70,7 +70,7 @@ def _real_scores() -> str:
     files = [file for name in names for file in CONFIGS.glob(f"*{name}*.json")]
     assert len(files) == len(names)
     scores = [_command("score", str(file), *more) for file in files]
-    return "".join([*scores, _command("playground", str(files[0]), "-o", "page.html")])
+    return "".join([*scores, _command("report", "--sliders", str(files[0]), "-o", "page.html")])
 
 
 _RUN_FILE = str(RUN_CONFIGS / "litgpt" / "microllama.yaml")
@@ -92,12 +92,12 @@ STEPS = {
         HEAVY | {"pyarrow"},
     ),
     "rksp score --help": (_command("score", "--help"), HEAVY),
-    "rksp checks": (_command("checks"), HEAVY),
+    "rksp explain": (_command("explain"), HEAVY),
     "a recipe's checks": (_RECIPE, HEAVY),
     "documents and renderings": (_modules("documents", "report"), HEAVY - {"scipy"}),
     "rksp report": (_command("report", "r.json", "--format", "html"), HEAVY - {"scipy"}),
     "rksp diff": (_command("diff", "r.json", "r.json"), HEAVY - {"scipy"}),
-    "rksp schema": (_command("schema"), HEAVY - {"scipy"}),
+    "rksp report --schema": (_command("report", "--schema"), HEAVY - {"scipy"}),
     "the score of a configuration": (_command(*_SCORED), HEAVY - {"scipy"}),
     "the score of a config.json": (_command("score", "c.json", *_SCORED[2:]), HEAVY - {"scipy"}),
     "the scores of real configurations": (_real_scores(), HEAVY - {"scipy"}),

@@ -9,6 +9,8 @@ import yaml
 from support.commands import WITHOUT_POSIX
 from support.places import ROOT
 
+from rksp.question.run import RUN_SUFFIXES
+
 
 def test_a_module_of_posix_can_be_taken_away():
     """tests/cli scores without all of them."""
@@ -25,4 +27,6 @@ def test_continuous_integration_tries_windows_and_macos():
 
 def test_the_hook_of_pre_commit_builds_nothing():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    suffixes = sorted(suffix[1:] for suffix in (*RUN_SUFFIXES, ".json"))
+    assert hook["pass_filenames"] and hook["files"] == rf"\.({'|'.join(suffixes)})$"
     assert hook["entry"] == "rksp score --evidence config"

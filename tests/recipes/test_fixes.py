@@ -9,7 +9,7 @@ import pytest
 from support.commands import left_with
 
 from lab.bench.recipe_files import CONFIGS, names
-from rksp.cli.run_files import scored
+from rksp.calls.fix import scored
 from rksp.documents.finding import Edit
 from rksp.ground.errors import InputError
 from rksp.recipe_files.said.edits import RunText, applied

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
-from rksp.cli.run_files import scored
+from rksp.calls.fix import scored
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import READERS, read_recipe_file
 from rksp.recipe_files.table.draft import Draft

@@ -45,7 +45,7 @@ def _numbers(part: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _command(*words: str) -> dict:
-    evidence = [] if words[0] == "transfer" else ["--evidence", "config"]
+    evidence = [] if "--tuned" in words else ["--evidence", "config"]
     done = run_rksp(*words, *evidence, "--format", "json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
@@ -80,7 +80,7 @@ def _diff(run: dict[str, str], folder: Path) -> dict:
 
 
 def _transfer(run: dict[str, str], folder: Path) -> dict:
-    return _command("transfer", "gpt2", "gpt2", "--lr", "1e-3", "--optimizer", run["optimizer"])
+    return _command("score", "gpt2", "--tuned", "gpt2=1e-3", "--optimizer", run["optimizer"])
 
 
 def _python(run: dict[str, str], folder: Path) -> dict:

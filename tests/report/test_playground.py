@@ -42,7 +42,7 @@ def chromium():
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("playground") / "page.html"
-    assert left_with(["playground", "gpt2", *GIVEN, "-o", str(path)]) == 0
+    assert left_with(["report", "gpt2", "--sliders", *GIVEN, "-o", str(path)]) == 0
     return path
 
 
@@ -288,24 +288,24 @@ def test_a_hostile_name_stays_a_name(tmp_path, capsys):
     folder = tmp_path / "<script>alert(1)<"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
-    assert left_with(["playground", str(folder / "config.json")]) == 0
+    assert left_with(["report", str(folder / "config.json"), "--sliders"]) == 0
     assert "<script>alert" not in capsys.readouterr().out
 
 
 def test_an_image_is_a_sequence_of_its_patches_unless_a_length_is_given(capsys):
     for more, tokens in ([], 196), (["--sequence-length", "64"], 64):
-        assert left_with(["playground", "vit", "--lr", "1e-3", *more]) == 0
+        assert left_with(["report", "vit", "--sliders", "--lr", "1e-3", *more]) == 0
         settings = json.loads(embedded(capsys.readouterr().out))["settings"]
         assert settings["sequence_length"] == tokens
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
-    [(("--optimizer", "lamb"), "no optimizer lamb"), (("--peft", "lora"), "trained weights")],
+    [(("--optimizer", "lamb"), "no optimizer lamb"), (("--set", "peft=lora"), "trained weights")],
 )
 def test_a_run_that_the_model_does_not_cover_has_no_playground(capsys, tmp_path, more, why):
     page = tmp_path / "page.html"
-    assert left_with(["playground", "gpt2", *more, "-o", str(page)]) == 2
+    assert left_with(["report", "gpt2", "--sliders", *more, "-o", str(page)]) == 2
     assert why in capsys.readouterr().err and not page.exists()
 
 

@@ -8,5 +8,4 @@ FROM_FILE: dict[str, set[str]] = {
     "grid": {"fail-on", "threads"},
     "diff": {"fail-on"},
     "confirm": {"threads"},
-    "calibrate": {"threads", "verbose"},
 }

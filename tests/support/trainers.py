@@ -28,13 +28,11 @@ from transformers import (
     TrainingArguments,
 )
 
+import rksp
+from rksp.watch.attach.door import Watched
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 from rksp.watch.registry import make_fault
-from rksp.watch.training.callbacks import hugging_face
-from rksp.watch.training.callbacks import lightning as lightning_callback
-from rksp.watch.training.callbacks.accelerate import AccelerateWatch
-from rksp.watch.training.callbacks.plain import LoopWatch
 
 STEPS, LEAP, BATCH, LENGTH = 100, 60, 8, 8
 MONITORS = ("loss", "gradient-norm", "non-finite")
@@ -102,9 +100,11 @@ class Setting:
         rank = torch.distributed.get_rank() if ranks() > 1 else 0
         return DataLoader(rows(self.length)[rank :: ranks()], batch_size=BATCH // ranks())
 
-    def watching(self) -> dict[str, Sequence]:
-        """Return the options of a callback."""
-        return {"monitors": self.monitors, "interventions": self.responses}
+    def watching(self, path: Path) -> dict[str, object]:
+        """Return the options of a watch."""
+        log = path / f"{len(list(path.iterdir()))}.jsonl"
+        own = {"monitors": self.monitors, "interventions": self.responses}
+        return {**own, "log": log, "memory": 0.0}
 
 
 class Planted(Intervention):
@@ -135,54 +135,44 @@ def ranks() -> int:
     return group.get_world_size() if group.is_initialized() else 1
 
 
-def plain(path: Path, setting: Setting) -> LoopWatch:
+def plain(path: Path, setting: Setting) -> Watched:
     model = setting.model()
     optimizer, schedule = setting.optimizer(model)
     called = DistributedDataParallel(model) if ranks() > 1 else model
-    watch = LoopWatch(model, optimizer, **setting.watching())
-    return looped(watch, called, optimizer, schedule, setting)
+    return looped(path, called, optimizer, schedule, setting)
 
 
-def looped(watch: LoopWatch, called, optimizer, schedule, setting: Setting) -> LoopWatch:
+def looped(path: Path, called, optimizer, schedule, setting: Setting) -> Watched:
     """Train in a plain loop; `called` is the model, or what shares it among ranks."""
-    for batch in setting.data():
-        watch.begin_step()
-        loss = called(**batch).loss
-        watch.penalized(loss).backward()
-        watch.after_backward(loss)
-        optimizer.step()
-        schedule.step()
-        watch.after_update()
-        optimizer.zero_grad()
-    watch.close()
-    return watch
+    with rksp.watch(called, optimizer, **setting.watching(path)) as watched:
+        for batch in setting.data():
+            called(**batch).loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    return watched
 
 
-def accelerate(path: Path, setting: Setting) -> LoopWatch:
+def accelerate(path: Path, setting: Setting) -> Watched:
     accelerator = Accelerator(cpu=True)
     model = setting.model()
     optimizer, schedule = setting.optimizer(model)
     data = DataLoader(rows(setting.length), batch_size=BATCH // ranks())
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
     assert isinstance(model, DistributedDataParallel) is (ranks() > 1)
-    watch = AccelerateWatch(accelerator, model, optimizer, **setting.watching())
-    for batch in data:
-        with accelerator.accumulate(model):
-            watch.begin_step()
-            loss = model(**batch).loss
-            accelerator.backward(watch.penalized(loss))
-            watch.after_backward(loss)
-            optimizer.step()
-            schedule.step()
-            watch.after_update()
-            optimizer.zero_grad()
-    watch.close()
-    return watch
+    with rksp.watch(model, optimizer, **setting.watching(path)) as watched:
+        for batch in data:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    return watched
 
 
-def of_transformers(path: Path, setting: Setting) -> LoopWatch:
+def of_transformers(path: Path, setting: Setting) -> Watched:
     model = setting.model()
-    callback = hugging_face.WatchCallback(**setting.watching())
+    callback = rksp.watch.Callback(**setting.watching(path))
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -204,9 +194,8 @@ def of_transformers(path: Path, setting: Setting) -> LoopWatch:
     )
     trainer.train()
     assert isinstance(trainer.model_wrapped, DistributedDataParallel) is (ranks() > 1)
-    callback.loop.history = trainer.state.log_history
-    assert "training_step" not in vars(trainer) and "backward" not in vars(trainer.accelerator)
-    return callback.loop
+    callback.history = trainer.state.log_history
+    return callback
 
 
 class _Module(lightning.LightningModule):
@@ -222,8 +211,8 @@ class _Module(lightning.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-def of_lightning(path: Path, setting: Setting) -> LoopWatch:
-    callback = lightning_callback.WatchCallback(**setting.watching())
+def of_lightning(path: Path, setting: Setting) -> Watched:
+    callback = rksp.watch.LightningCallback(**setting.watching(path))
     trainer = lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -239,9 +228,8 @@ def of_lightning(path: Path, setting: Setting) -> LoopWatch:
     )
     module = _Module(setting)
     trainer.fit(module, setting.data())
-    assert "backward" not in vars(module)
-    callback.loop.metrics = dict(trainer.callback_metrics)
-    return callback.loop
+    callback.metrics = dict(trainer.callback_metrics)
+    return callback
 
 
 TRAINERS = {

@@ -29,6 +29,7 @@ from rksp.report.formats import render
 from rksp.watch.attach import session
 from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.log import TRACKERS
+from rksp.watch.attach.options import Watching
 from rksp.watch.attach.session import STOPPED, Session
 from rksp.watch.monitors.sinks import JsonLines, read_log
 
@@ -288,7 +289,7 @@ def attached(tmp_path: Path) -> Iterator[Callable[..., Finder]]:
     def attach(kind: type[Finder] = Holding, **options: object) -> Finder:
         told = {"folder": str(tmp_path), "log": str(tmp_path / "watch.jsonl"), "status": 0}
         told |= {"on_alarm": "log", "monitors": ["all"], "to": [], "record": None, "memory": 1.0}
-        made.append(kind(told | options))
+        made.append(kind(Watching(**told | options)))
         made[-1].hook()
         return made[-1]
 

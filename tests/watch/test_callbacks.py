@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import lightning
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,14 +13,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+import rksp
 from rksp.ground.errors import InputError
+from rksp.watch.attach.door import Watched
+from rksp.watch.attach.stepping import unscaled
 from rksp.watch.monitors.rules import replay
 from rksp.watch.monitors.sinks import JsonLines, read_log
 from rksp.watch.registry import MONITORS, ON_REQUEST
-from rksp.watch.training.callbacks import hugging_face
-from rksp.watch.training.callbacks import lightning as lightning_callback
-from rksp.watch.training.callbacks.accelerate import AccelerateWatch
-from rksp.watch.training.callbacks.plain import LoopWatch, unscaled
 
 pytestmark = [
     # Lightning's own imports and advice; nothing of ours.
@@ -113,14 +111,16 @@ def test_hugging_face_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int
     plain.train()
     trainer = _hugging_face(tmp_path, gpt2(), logging_steps=1, **options)
     log = tmp_path / "monitor.jsonl"
-    callback = hugging_face.WatchCallback(sinks=[JsonLines(log)])
+    callback = rksp.watch.Callback(sinks=[JsonLines(log)], log=tmp_path / "watch.jsonl")
     trainer.add_callback(callback)
     trainer.train()
 
     assert _same(_weights(plain.model), _weights(trainer.model))
     assert not _same(_weights(plain.model), _weights(gpt2()))  # it did train
     watch = callback.watch
-    assert set(watch.seconds) == set(MONITORS) - ON_REQUEST
+    assert set(watch.seconds) == set(MONITORS) - ON_REQUEST - {
+        "silent-corruption"
+    }  # of several ranks
     assert not [reason for reason in watch.silent.values() if "switched off" in reason]
     history = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     assert len(history) == STEPS // accumulation
@@ -137,7 +137,7 @@ def test_hugging_face_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int
 def test_hugging_face_reports_a_nan_loss_before_the_weights_are_touched(tmp_path: Path) -> None:
     options = {"lr_scheduler_type": "constant", "max_steps": 5}
     trainer = _hugging_face(tmp_path, _poisoned(gpt2(), 5), **{**options, "max_steps": 8})
-    callback = hugging_face.WatchCallback(stop_on="critical")
+    callback = rksp.watch.Callback(on_alarm="stop", memory=0.0, log=tmp_path / "watch.jsonl")
     trainer.add_callback(callback)
     trainer.train()
     first = callback.watch.alarms[0]
@@ -151,7 +151,9 @@ def test_hugging_face_reports_a_nan_loss_before_the_weights_are_touched(tmp_path
 
 def test_hugging_face_only_watches_unless_told_to_stop(tmp_path: Path) -> None:
     trainer = _hugging_face(tmp_path, _poisoned(gpt2(), 5))
-    callback = hugging_face.WatchCallback(monitors=["non-finite"])
+    callback = rksp.watch.Callback(
+        monitors=["non-finite"], memory=0.0, log=tmp_path / "watch.jsonl"
+    )
     trainer.add_callback(callback)
     trainer.train()
     assert trainer.state.global_step == STEPS
@@ -159,13 +161,11 @@ def test_hugging_face_only_watches_unless_told_to_stop(tmp_path: Path) -> None:
     assert not all(torch.isfinite(w).all() for w in _weights(trainer.model))  # as without us
 
 
-def test_hugging_face_callback_outside_of_a_trainer_says_what_to_do(tmp_path: Path) -> None:
-    callback = hugging_face.WatchCallback()
-    with pytest.raises(InputError, match=r"call trainer\.train"):
+def test_a_watch_that_saw_nothing_says_so(tmp_path: Path) -> None:
+    callback = rksp.watch.Callback(log=tmp_path / "watch.jsonl")
+    with pytest.raises(InputError, match="Nothing has trained"):
         callback.watch  # noqa: B018
-    trainer = _hugging_face(tmp_path, gpt2())
-    with pytest.raises(InputError, match=r"Trainer\(callbacks=\[WatchCallback\(\)\]\)"):
-        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+    assert not callback.should_stop and not callback.alarms
 
 
 class _Module(lightning.LightningModule):
@@ -202,12 +202,14 @@ def _lightning(path: Path, model: nn.Module, callbacks=(), **options: object) ->
 def test_lightning_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int) -> None:
     plain, watched = gpt2(), gpt2()
     _lightning(tmp_path, plain, accumulate_grad_batches=accumulation)
-    callback = lightning_callback.WatchCallback()
+    callback = rksp.watch.LightningCallback(log=tmp_path / "watch.jsonl")
     trainer = _lightning(tmp_path, watched, [callback], accumulate_grad_batches=accumulation)
     assert _same(_weights(plain), _weights(watched))
     assert not _same(_weights(plain), _weights(gpt2()))
     watch = callback.watch
-    assert set(watch.seconds) == set(MONITORS) - ON_REQUEST
+    assert set(watch.seconds) == set(MONITORS) - ON_REQUEST - {
+        "silent-corruption"
+    }  # of several ranks
     assert not [reason for reason in watch.silent.values() if "switched off" in reason]
     steps = [r.step for r in watch.readings if r.quantity == "loss"]
     assert steps == list(range(STEPS // accumulation)) and trainer.global_step == len(steps)
@@ -217,7 +219,9 @@ def test_lightning_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int) -
 
 def test_lightning_reports_a_nan_loss_before_the_weights_are_touched(tmp_path: Path) -> None:
     bad, good = _poisoned(gpt2(), 5), gpt2()
-    callback = lightning_callback.WatchCallback(stop_on="critical")
+    callback = rksp.watch.LightningCallback(
+        on_alarm="stop", memory=0.0, log=tmp_path / "watch.jsonl"
+    )
     trainer = _lightning(tmp_path, bad, [callback])
     first = callback.watch.alarms[0]
     assert (first.step, first.quantity, first.layer) == (
@@ -228,37 +232,37 @@ def test_lightning_reports_a_nan_loss_before_the_weights_are_touched(tmp_path: P
     assert _same(_weights(bad), _weights(good))
 
 
-def test_lightning_refuses_what_it_cannot_follow(tmp_path: Path) -> None:
+def test_a_lightning_module_that_optimizes_by_hand_is_followed(tmp_path: Path) -> None:
     class ByHand(_Module):
         def __init__(self, model: GPT2LMHeadModel) -> None:
             super().__init__(model)
             self.automatic_optimization = False
 
+        def training_step(self, batch: dict, index: int) -> None:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.model(**batch).loss)
+            optimizer.step()
+
+    callback = rksp.watch.LightningCallback(monitors=["loss"], log=tmp_path / "watch.jsonl")
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        callbacks=[lightning_callback.WatchCallback()],
+        callbacks=[callback],
     )  # fmt: skip
-    with pytest.raises(InputError, match="LoopWatch"):
-        trainer.fit(ByHand(gpt2()), DataLoader(Tokens(), batch_size=BATCH))
+    trainer.fit(ByHand(gpt2()), DataLoader(Tokens(), batch_size=BATCH))
+    assert len(_values(callback.watch, "loss")) == ROWS // BATCH
 
 
-def _by_hand(model: GPT2LMHeadModel, watch: LoopWatch | None, optimizer) -> None:
+def _by_hand(model: GPT2LMHeadModel, optimizer) -> None:
     torch.manual_seed(11)
     for batch in DataLoader(Tokens(), batch_size=BATCH):
-        if watch:
-            watch.begin_step()
-        loss = model(**batch).loss
-        loss.backward()
-        if watch:
-            watch.after_backward(loss)
+        model(**batch).loss.backward()
         optimizer.step()
-        if watch:
-            watch.after_update()
         optimizer.zero_grad()
 
 
-def _under_accelerate(accumulation: int) -> AccelerateWatch:
+def _under_accelerate(log: Path, accumulation: int) -> Watched:
     torch.manual_seed(11)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
     model = gpt2()
@@ -267,63 +271,48 @@ def _under_accelerate(accumulation: int) -> AccelerateWatch:
     model, optimizer, loader = accelerator.prepare(
         model, optimizer, DataLoader(Tokens(), batch_size=BATCH)
     )
-    watch = AccelerateWatch(accelerator, model, optimizer)
-    for batch in loader:
-        with accelerator.accumulate(model):
-            watch.begin_step()
-            loss = model(**batch).loss
-            accelerator.backward(loss)
-            watch.after_backward(loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 0.05)
-            optimizer.step()
-            watch.after_update()
-            optimizer.zero_grad()
-    watch.close()
-    return watch
+    with rksp.watch(model, optimizer, log=log) as watched:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.05)
+                optimizer.step()
+                optimizer.zero_grad()
+    return watched
 
 
-def test_plain_loop_is_bitwise_equal_and_accelerate_sees_the_same() -> None:
+def test_plain_loop_is_bitwise_equal_and_accelerate_sees_the_same(tmp_path: Path) -> None:
     alone, watched = gpt2(), gpt2()
-    _by_hand(alone, None, torch.optim.AdamW(alone.parameters(), lr=1e-2))
+    _by_hand(alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
     optimizer = torch.optim.AdamW(watched.parameters(), lr=1e-2)
-    watch = LoopWatch(watched, optimizer)
-    _by_hand(watched, watch, optimizer)
+    with rksp.watch(watched, optimizer, log=tmp_path / "own.jsonl") as watch:
+        _by_hand(watched, optimizer)
     assert _same(_weights(alone), _weights(watched))
     assert _values(watch.watch, "loss")[0] == pytest.approx(math.log(32), abs=0.2)
-    theirs = _under_accelerate(1).watch
+    theirs = _under_accelerate(tmp_path / "theirs.jsonl", 1).watch
     assert {r.quantity for r in theirs.readings} == {r.quantity for r in watch.watch.readings}
     assert _values(theirs, "loss")[0] == pytest.approx(_values(watch.watch, "loss")[0], rel=0.05)
 
 
 @pytest.mark.filterwarnings("error:Converting a tensor with requires_grad")
-def test_accelerate_counts_optimizer_steps() -> None:
-    watch = _under_accelerate(2)
-    assert watch.step == ROWS // BATCH // 2 - 1
+def test_accelerate_counts_optimizer_steps(tmp_path: Path) -> None:
+    watch = _under_accelerate(tmp_path / "watch.jsonl", 2)
+    assert watch.session.step == ROWS // BATCH // 2 - 1
     norms = _values(watch.watch, "gradient_norm")
     assert len(norms) == ROWS // BATCH // 2 and min(norms) > 0.05
 
 
-def test_an_alarm_can_ask_to_stop() -> None:
+def test_an_alarm_can_stop_a_loop(tmp_path: Path) -> None:
     model = _poisoned(gpt2(), 1)
-    for stop_on, expected in (("critical", True), ("warn", True), (None, False)):
-        watch = LoopWatch(model, monitors=["non-finite"], stop_on=stop_on)
-        watch.begin_step()
-        watch.after_backward(math.nan)
-        assert watch.should_stop is expected
-    assert watch.watch.alarms[0].quantity == "non_finite_loss"
-
-
-def test_a_loss_that_leaps_to_82_nats_stops_a_run_at_that_step() -> None:
-    watch = LoopWatch(gpt2(), monitors=["loss"], stop_on="critical")
-    losses = np.linspace(4.0, 1.2, 60) + 0.05 * np.random.default_rng(0).standard_normal(60)
-    for loss in losses:
-        watch.begin_step()
-        watch.after_backward(float(loss))
-    assert not watch.should_stop
-    watch.begin_step()
-    watch.after_backward(82.0)
-    assert watch.should_stop
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with (
+        pytest.raises(SystemExit) as ended,
+        rksp.watch(model, optimizer, log=tmp_path / "watch.jsonl", on_alarm="stop") as watch,
+    ):
+        _by_hand(model, optimizer)
+    assert ended.value.code == 75 and watch.should_stop
+    assert watch.alarms[0].quantity == "non_finite_loss"
 
 
 def test_unscaled_gradients_stand_as_they_were() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -17,9 +18,12 @@ import rksp
 from rksp.documents.confirm import Cause
 from rksp.own_runs.record import is_of_old_watch
 from rksp.report.glossary import find_word
+from rksp.watch.attach.cause import _written
+from rksp.watch.attach.kept import Kept
 from rksp.watch.expected import (
     Expected,
     Reference,
+    Sibling,
     Word,
     entropy_of,
     information_of,
@@ -39,6 +43,10 @@ def falling(steps=160, start=4.2, end=2.5, noise=0.05) -> np.ndarray:
     return end + (start - end) * np.exp(-np.arange(steps) / 25) + noise * draw.normal(size=steps)
 
 
+def sibling(losses: np.ndarray, rows: int = 1) -> Sibling:
+    return Sibling(range(rows, rows * len(losses) + 1, rows), losses.tolist())
+
+
 def level(at: float, steps=160) -> np.ndarray:
     return at + 0.03 * np.random.default_rng(1).normal(size=steps)
 
@@ -47,7 +55,7 @@ def test_a_run_that_learns_is_left_alone():
     assert said(falling()) == []
     assert said(falling(noise=0.3)) == []
     assert said(falling(start=2.6, end=2.4), before=2.55) == []
-    assert said(falling(), siblings=[falling(noise=0.06)]) == []
+    assert said(falling(), siblings=[sibling(falling(noise=0.06))]) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,11 @@ def test_a_run_that_goes_on_is_held_against_the_one_before_it():
 
 
 def test_a_run_is_held_against_its_siblings():
-    assert "behind" in said(falling(end=3.2), siblings=[falling(), falling(noise=0.06)])
+    others = [sibling(falling()), sibling(falling(noise=0.06))]
+    assert "behind" in said(falling(end=3.2), siblings=others)
+    slow = np.repeat(falling(), 4)[:160]  # as a batch of a quarter
+    assert "behind" in said(slow, siblings=[sibling(falling())])
+    assert said(slow, siblings=[sibling(falling(), rows=4)]) == []
 
 
 def test_few_targets_may_stay_at_their_frequencies_for_longer():
@@ -115,7 +127,11 @@ def run(tmp_path: Path, fault: str = "", steps: int = 30) -> tuple[list[float], 
     held = net.head.parameters() if fault == "optimizer" else net.parameters()
     decay = 100.0 if fault == "decay" else 0.01
     rate = 0.0 if fault == "rate" else 3e-3
+    if fault == "resting":
+        held = [{"params": [p for p in net.parameters() if p.dim() > 1], "lr": 0.0}]
+        held.append({"params": [p for p in net.parameters() if p.dim() == 1]})
     optimizer = torch.optim.AdamW(held, lr=rate, weight_decay=decay)
+    scaler = torch.amp.GradScaler("cpu", 2.0**127, backoff_factor=0.999, enabled=fault == "skipped")
     losses: list[float] = []
     with rksp.watch(net, optimizer, log=tmp_path / f"{fault}.jsonl") as watched:
         for _ in range(steps):
@@ -127,14 +143,47 @@ def run(tmp_path: Path, fault: str = "", steps: int = 30) -> tuple[list[float], 
             loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
             if fault == "script" and len(losses) > 20:
                 loss = loss + 0.0 * torch.zeros(()).log()
-            loss.backward()
+            scaler.scale(loss * (1e6 if fault == "skipped" else 1.0)).backward()
+            if fault == "cleared":
+                optimizer.zero_grad()
             if fault == "written" and len(losses) == 20:
                 net.head.weight.data.copy_(torch.randn(32, 16) * 3)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             if fault != "zero":
                 optimizer.zero_grad()
             losses.append(loss.item())
     return losses, [one.cause for one in watched.causes if one.cause != "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [("resting", "resting"), ("cleared", "no gradient"), ("skipped", "skipped")],
+)
+def test_a_step_that_moves_nothing_is_told_of(tmp_path, fault, name):
+    run(tmp_path, fault)
+    log = (tmp_path / f"{fault}.jsonl").read_text()
+    assert name in log and name not in (run(tmp_path), (tmp_path / ".jsonl").read_text())[1]
+
+
+def test_tensors_that_move_apart_from_all_others_were_written_to():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    kept = Kept(model, 1e9, is_compiled=False)
+    report = lambda cause, text, module: (cause, module)
+    for step in range(40):
+        kept.begin(step)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(torch.randn_like(p), alpha=1e-3)
+    of = SimpleNamespace(kept=kept, step=39, has_moved=True, report=report)
+    assert _written(of) is None
+    nn.init.normal_(model[2].weight)
+    assert _written(of) == ("written", "2.weight")
+    with torch.no_grad():
+        for p in model.parameters():  # as a rate that is too high does
+            p.add_(torch.randn_like(p))
+    assert _written(of) is None
 
 
 @pytest.mark.parametrize(

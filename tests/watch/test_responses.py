@@ -33,15 +33,17 @@ from support.trainers import (
 from torch import nn
 from torch.utils.data import DataLoader
 
+import rksp
 from lab.zoo import build_member
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import make_optimizer
+from rksp.watch.attach.door import Watched
+from rksp.watch.attach.stepping import scale_rates
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.registry import make_intervention
 from rksp.watch.training import run
-from rksp.watch.training.callbacks.plain import LoopWatch, scale_rates
 
 pytestmark = [
     # The libraries' own imports and advice; nothing of ours.
@@ -51,29 +53,25 @@ pytestmark = [
 ]
 
 
-def _fp16(factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
+def _fp16(path: Path, factor: float, responses: Sequence[str | Intervention]) -> Watched:
     """A plain loop in fp16 with a loss scaler."""
     setting = Setting(leap=factor, responses=responses)
     model = gpt2()
     optimizer, schedule = setting.optimizer(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    watch = LoopWatch(model, optimizer, **setting.watching())
-    for batch in DataLoader(rows(), batch_size=BATCH):
-        watch.begin_step()
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = model(**batch).loss
-        scaler.scale(watch.penalized(loss)).backward()
-        watch.after_backward(loss, scale=scaler.get_scale())
-        scaler.step(optimizer)
-        scaler.update()
-        schedule.step()
-        watch.after_update()
-        optimizer.zero_grad()
-    watch.close()
-    return watch
+    with rksp.watch(model, optimizer, **setting.watching(path)) as watched:
+        for batch in DataLoader(rows(), batch_size=BATCH):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(**batch).loss
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+            optimizer.zero_grad()
+    return watched
 
 
-def _losses(loop: LoopWatch, *, missing: int = 0) -> np.ndarray:
+def _losses(loop: Watched, *, missing: int = 0) -> np.ndarray:
     """The losses of all steps but those, `missing` at most, in which it was not finite."""
     found = [r.value for r in loop.watch.readings if r.quantity == "loss"]
     assert STEPS - missing <= len(found) <= STEPS
@@ -102,12 +100,15 @@ def test_back_off_saves_the_run_in_every_trainer(name: str, healthy, tmp_path: P
     assert back[0].detail["undone"] >= 10
     assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
     assert loop.watch.silent == {}
+    assert not {"written", "state"} & {cause.cause for cause in loop.causes}  # a rollback is ours
 
 
 @pytest.mark.parametrize("fault", [None, "a bit of a weight"])
-def test_back_off_saves_a_run_in_fp16_with_a_loss_scaler(fault: str | None, healthy) -> None:
+def test_back_off_saves_a_run_in_fp16_with_a_loss_scaler(
+    fault: str | None, healthy, tmp_path: Path
+) -> None:
     planted = [Planted(FAULTS[fault])] if fault else []
-    loop = _fp16(1.0 if fault else 1e3, [*planted, *BACKOFF])
+    loop = _fp16(tmp_path, 1.0 if fault else 1e3, [*planted, *BACKOFF])
     losses = _losses(loop, missing=3)
     assert any(a.what.startswith("rolled back") for a in loop.actions)
     np.testing.assert_allclose(losses[:LEAP], healthy[:LEAP], rtol=0.05, atol=0.02)
@@ -217,7 +218,7 @@ LINES = [
 ]
 
 
-def test_a_plain_loop_gives_the_numbers_of_the_monitored_run() -> None:
+def test_a_plain_loop_gives_the_numbers_of_the_monitored_run(tmp_path: Path) -> None:
     tokens = torch.stack([row["input_ids"] for row in rows()[: 12 * BATCH]])
     parts = tokens.split(BATCH)
     batches = [Batch(inputs=part, labels=part.roll(-1, 1)) for part in parts]
@@ -226,15 +227,12 @@ def test_a_plain_loop_gives_the_numbers_of_the_monitored_run() -> None:
 
     ours = build_member("zoo_pre_ln", SHAPE, seed=0).train()
     optimizer = make_optimizer(ours, RECIPE)
-    watch = LoopWatch(ours, optimizer, monitors=[], interventions=LINES)
-    for batch in batches:
-        watch.begin_step()
-        loss = task_loss(ours, batch)
-        watch.penalized(loss).backward()
-        watch.after_backward(loss)
-        optimizer.step()
-        watch.after_update()
-        optimizer.zero_grad()
+    log = tmp_path / "watch.jsonl"
+    with rksp.watch(ours, optimizer, log=log, monitors=["loss"], interventions=LINES) as watch:
+        for batch in batches:
+            task_loss(ours, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
     pairs = zip(theirs.parameters(), ours.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     done = {a.intervention for a in watch.actions}
@@ -242,31 +240,48 @@ def test_a_plain_loop_gives_the_numbers_of_the_monitored_run() -> None:
     assert len(watch.actions) == len(record.actions)
 
 
-def test_a_penalty_that_is_not_asked_for_is_refused() -> None:
-    model = gpt2()
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_a_penalty_is_shared_among_the_passes_of_a_step(pieces: int, tmp_path: Path) -> None:
+    def gradients(pieces: int) -> list[torch.Tensor]:
+        """Of the second step, since the first shows how many passes a step has."""
+        model = gpt2()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+        log, lines = tmp_path / f"{pieces}.jsonl", ["z_loss:output=10"]
+        with rksp.watch(model, optimizer, log=log, monitors=["loss"], interventions=lines):
+            for batch in list(DataLoader(rows(), batch_size=BATCH))[:2]:
+                optimizer.zero_grad()
+                for part in range(pieces):
+                    piece = {name: values[part::pieces] for name, values in batch.items()}
+                    (model(**piece).loss / pieces).backward()
+                optimizer.step()
+        return [p.grad for p in model.parameters()]
+
+    for one, other in zip(gradients(1), gradients(pieces), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_an_intervention_that_cannot_act_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="backof"):
+        rksp.watch(gpt2(), interventions=["backof"], log=tmp_path / "no.jsonl")
+    model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = LoopWatch(model, optimizer, monitors=[], interventions=["z_loss"])
-    watch.begin_step()
-    loss = model(**DataLoader(rows(), batch_size=2).__iter__().__next__()).loss
-    loss.backward()
-    with pytest.raises(InputError, match=r"watch\.penalized\(loss\)"):
-        watch.after_backward(loss)
-    with pytest.raises(InputError, match="need the optimizer"):
-        LoopWatch(model, interventions=["backoff"])
+    with (
+        pytest.raises(InputError, match="attention"),
+        rksp.watch(model, optimizer, log=tmp_path / "no.jsonl", interventions=["qk_clip"]),
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
 
 
-def test_a_loss_that_is_not_finite_moves_no_weight_if_something_responds() -> None:
+def test_a_loss_that_is_not_finite_moves_no_weight_if_something_responds(tmp_path: Path) -> None:
     for responses, is_same in ((["zclip"], True), ([], False)):
         model = nn.Linear(2, 1)
         before = model.weight.detach().clone()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        watch = LoopWatch(model, optimizer, monitors=["loss"], interventions=responses)
-        watch.begin_step()
-        loss = model(torch.full((1, 2), torch.inf)).sum()
-        loss.backward()
-        watch.after_backward(loss)
-        optimizer.step()
-        watch.after_update()
+        log = tmp_path / f"{is_same}.jsonl"
+        with rksp.watch(model, optimizer, log=log, monitors=["loss"], interventions=responses):
+            model(torch.full((1, 2), torch.inf)).sum().backward()
+            optimizer.step()
         assert torch.equal(before, model.weight) is is_same
 
 

@@ -20,7 +20,7 @@ import torch
 from support.places import TESTS
 from support.trainers import BACKOFF, LEAP, MONITORS, TRAINERS, Planted, Setting, looped
 
-from rksp.watch.training.callbacks.plain import LoopWatch
+from rksp.watch.attach.door import Watched
 
 RANKS = 2
 KINDS = (*TRAINERS, "fsdp2")
@@ -43,7 +43,7 @@ def _settings() -> Iterator[tuple[str, Setting]]:
     yield "replica alone", Setting(monitors=checked, responses=[Planted(wrong)])
 
 
-def _fsdp2(folder: Path, setting: Setting) -> LoopWatch:
+def _fsdp2(folder: Path, setting: Setting) -> Watched:
     from torch.distributed.fsdp import fully_shard
 
     mesh = torch.distributed.init_device_mesh("cpu", (RANKS,))
@@ -52,13 +52,12 @@ def _fsdp2(folder: Path, setting: Setting) -> LoopWatch:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer, schedule = setting.optimizer(model)
-    watch = LoopWatch(model, optimizer, **setting.watching())
-    return looped(watch, model, optimizer, schedule, setting)
+    return looped(folder, model, optimizer, schedule, setting)
 
 
-def _seen(loop: LoopWatch) -> dict[str, object]:
+def _seen(loop: Watched) -> dict[str, object]:
     """Return what a rank saw, and a sum over its weights."""
-    local = [getattr(p, "_local_tensor", p) for p in loop.model.parameters()]
+    local = [getattr(p, "_local_tensor", p) for p in loop.session.model.parameters()]
     return {
         "losses": [r.value for r in loop.watch.readings if r.quantity == "loss"],
         "alarms": [[a.step, a.quantity] for a in loop.watch.alarms],

@@ -82,7 +82,7 @@ def run_fine_tuning(
         spec.recipe.max_steps, spec.recipe.batch_size, seed=spec.seed
     )
     before = judge(start)
-    measured = measure_start(start, spec, old, judge.old[0])
+    measured = measure_start(start, spec)
     after: dict[float, HeldOut] = {}
 
     def train_run(rate: float) -> Curves:

@@ -166,7 +166,7 @@ class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         # Results such as weight / 2, which some models copy back into the weight.
         self.derived: dict[int, tuple[Tensor, str, list[Step]]] = {}
 
-    def name_of(self, tensor: Any) -> str | None:
+    def name_of(self, tensor: object) -> str | None:
         if not isinstance(tensor, Tensor) or not tensor.is_meta:
             return None
         return self.names.get(tensor.untyped_storage()._cdata)
@@ -231,7 +231,7 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
     originals = {name: table[name] for name in _WHOLE if name in table}
 
     def noted(operation: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def call(tensor: Tensor, *args: object, **kwargs: object) -> Tensor:
             if notebook.name_of(tensor) is None:
                 return original(tensor, *args, **kwargs)
             kept = {k: v for k, v in kwargs.items() if k != "generator"}

@@ -212,7 +212,7 @@ class Stream:
         self.supply.held.append(unit)
 
     @contextmanager
-    def visited_by(self, tape: Any) -> Iterator[None]:
+    def visited_by(self, tape: object) -> Iterator[None]:
         """Let a tape give modules their weights inside."""
         self.release()
         self._tape = tape
@@ -234,7 +234,7 @@ class Stream:
         expert: Tensor = self._tape.expert(slot, index, begin)
         return expert
 
-    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, unit: Unit, module: nn.Module, args: object, output: object) -> None:
         if self.supply.is_hollow and module is not self.model:
             tensor = first_tensor(output)
             size = 0 if tensor is None else tensor.nbytes

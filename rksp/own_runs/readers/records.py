@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ _COUNTERS = words(
 _SHORT_COUNTERS = frozenset(name for name in _COUNTERS if "/" not in name and name != "_step")
 _EPOCHS = ("epoch", "epochs")
 _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a line of their own
+_JUDGED = _OTHERS.union(_COUNTERS)
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
@@ -82,6 +84,8 @@ class Records:
     def add(self, row: Record) -> None:
         """Keep the numbers of a row, written as text too."""
         found = {_named(name): x for name in row if (x := _number(row[name])) is not None}
+        if 2 * self._size > LOGGED.most:  # of a long run what it is judged by
+            found = {n: x for n, x in found.items() if n in _JUDGED or is_metric(n)}
         if found:
             self._rows.append(found)
             self._size += len(found)
@@ -230,6 +234,7 @@ _PARTS = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def _plain(name: str) -> str | None:
     """Return the name of a number from the words before it; None where they are prose."""
     parts = _PHRASE.split(name.strip().lower())
@@ -327,6 +332,7 @@ def tokens_of(name: str) -> frozenset[str]:
     return frozenset(part.lower() for part in _TOKEN.findall(name))
 
 
+@lru_cache(maxsize=4096)
 def is_metric(name: str) -> bool:
     """Tell whether a name is that of a loss or a reward, by its words alone."""
     found = tokens_of(name)
@@ -334,6 +340,7 @@ def is_metric(name: str) -> bool:
     return is_named or name.lower() in _BARE
 
 
+@lru_cache(maxsize=4096)
 def is_held_out(name: str) -> bool:
     """Tell whether a metric is of data that is not trained on."""
     return bool(tokens_of(name) & _HELD_OUT)

@@ -35,7 +35,7 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
 
 
 def _whole(
-    path: Path, data: Mapping[str, Any], read: list[str], lost: list[str], depth: int
+    path: Path, data: Mapping[str, object], read: list[str], lost: list[str], depth: int
 ) -> Mapping[str, Any]:
     own = {k: v for k, v in data.items() if k != "defaults" and k not in _BASES}
     found: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def _whole(
     return _merged(found, own) if is_last else found
 
 
-def _named(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the files that a configuration is made of, each with the section that it fills."""
     bases = [data.get(key) for key in _BASES]
     defaults = data.get("defaults")

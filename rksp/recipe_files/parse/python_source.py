@@ -117,7 +117,7 @@ class _Source:
         self.built += 1
         SETTINGS.check(self.built, "The Python code")
 
-    def _copied(self, value: Any, start: str = "", prefix: str = "") -> Any:
+    def _copied(self, value: object, start: str = "", prefix: str = "") -> Any:
         """Copy what is built of calls, and its lines; each copy counts, as one in another doubles.
 
         Args:

@@ -71,14 +71,14 @@ def last_word(node: ast.expr) -> str:
     return name.rsplit(".", 1)[-1]
 
 
-def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def literal(node: ast.expr, known: Mapping[str, object]) -> Any:
     """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
     value = _evaluated(node, known)
     # Written out here alone: at each level of a deep sum it would cost the square of its length.
     return Unresolved(ast.unparse(node)) if value is _UNKNOWN else value
 
 
-def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.List | ast.Tuple):
@@ -107,14 +107,14 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
     return _UNKNOWN
 
 
-def flat(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def flat(node: ast.expr, known: Mapping[str, object]) -> Any:
     """Evaluate a part as `literal` does; a name of parts again could double at every step."""
     value = literal(node, known)
     doubles = isinstance(node, ast.Name | ast.Subscript | ast.Attribute | ast.Call)
     return Unresolved(ast.unparse(node)) if doubles and isinstance(value, _PARTS) else value
 
 
-def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
+def _computed(node: ast.Call, known: Mapping[str, object]) -> Any:
     """Evaluate `int(0.1 * n)` and the other functions of numbers, and what has a default."""
     name = called(node)
     given = [_evaluated(part, known) for part in node.args]
@@ -132,19 +132,19 @@ def _computed(node: ast.Call, known: Mapping[str, Any]) -> Any:
     return _UNKNOWN
 
 
-def of_text(given: Any) -> Any:
+def of_text(given: object) -> Any:
     """Return the number that a text spells, as `float("2e-4")` does; a number as it is."""
     return read_number(given) if isinstance(given, str) else given
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
     """Say whether a value is no number beyond those that a configuration computes with."""
     if isinstance(value, int | float):
         return abs(value) <= _LARGEST_NUMBER
     return not isinstance(value, complex)
 
 
-def value_of(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def value_of(node: ast.expr, known: Mapping[str, object]) -> Any:
     """Return a literal, `torch.bfloat16` as its name, and a question about a GPU as a yes."""
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _NAMED:
         return node.attr
@@ -186,7 +186,7 @@ def value_of(node: ast.expr, known: Mapping[str, Any]) -> Any:
     return literal(node, known)
 
 
-def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, Any]) -> Any:
+def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, object]) -> Any:
     """Return a dict of settings, into which those without a name are poured whole."""
     found: dict[str, Any] = {}
     for name, part in pairs:
@@ -200,7 +200,7 @@ def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, Any]) 
     return found
 
 
-def _part(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _part(node: ast.expr, known: Mapping[str, object]) -> Any:
     """Return a value within a dict; a name of parts again could double at every step."""
     value = value_of(node, known)
     is_written = isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Call)
@@ -222,7 +222,7 @@ def named(target: ast.expr, value: Any) -> list[tuple[str, Any]]:
     return [pair for one, part in zip(target.elts, parts, strict=True) for pair in named(one, part)]
 
 
-def shared(node: _Binding, value: Any) -> list[tuple[str, Any]]:
+def shared(node: _Binding, value: object) -> list[tuple[str, Any]]:
     """Return what each name that a statement binds has of its value."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [pair for target in targets for pair in named(target, value)]
@@ -235,7 +235,7 @@ def bound(node: ast.AST) -> list[tuple[str, ast.AST]]:
     return [(name, node) for name, _ in shared(node, None)]
 
 
-def assigned_by(statement: ast.AST, known: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def assigned_by(statement: ast.AST, known: Mapping[str, object]) -> list[tuple[str, Any]]:
     """Return what an assignment gives each name: `a = 1`, `a: int = 1`, `a, b = 1, 2`, `a *= 2`."""
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         return shared(statement, value_of(statement.value, known))

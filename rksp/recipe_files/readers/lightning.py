@@ -187,7 +187,7 @@ def _milestones(draft: Draft, found: Found) -> None:
     listed = draft.get(*_arguments(_SCHEDULERS, "milestones"))
     every, rounds = _argument(draft, "step_size"), draft.number("trainer.max_epochs")
     if rounds is None or rounds.value <= 0 or (listed is None and every is None):
-        draft.assume("decay_milestones", "they count epochs; give --decay-milestones", found)
+        draft.assume("decay_milestones", "they count epochs; give --set decay_milestones=", found)
     elif listed is not None:
         convert.put_milestones(draft, listed.value, rounds.value, listed)
     else:

@@ -334,7 +334,13 @@ def phrase(name: str, value: object) -> str:
 
 _GROUP = re.compile(r"\(((?:--[a-z0-9-]+ [^\s)]+ ?)+)\)")
 _LOWER = re.compile(r"(ower the learning rate to )([0-9][0-9.e+-]*[0-9])")
-_FIELDS = {flag.name: name for name, flag in flags_of(Recipe).items()}
+_FIELDS = {flag.name.removeprefix("--set "): name for name, flag in flags_of(Recipe).items()}
+
+
+def _pairs(options: str) -> Iterator[tuple[str, str]]:
+    """Yield field and value of each option; the field is empty where the recipe has none."""
+    words = options.replace("--set ", "").replace("=", "= ").split()
+    return ((_FIELDS.get(flag, ""), x) for flag, x in zip(words[::2], words[1::2], strict=True))
 
 
 def settings_in(fix: str) -> dict[str, str]:
@@ -342,9 +348,8 @@ def settings_in(fix: str) -> dict[str, str]:
     group, lower = _GROUP.search(fix), _LOWER.search(fix)
     if lower is not None and (group is None or lower.start() < group.start()):
         return {} if "for adapters" in fix else {"learning_rate": lower[2]}
-    words = group[1].split() if group is not None else []
-    named = zip(words[::2], words[1::2], strict=True)
-    return {_FIELDS[flag]: value for flag, value in named if flag in _FIELDS}
+    named = _pairs(group[1]) if group is not None else ()
+    return {field: value for field, value in named if field}
 
 
 def in_own_words(fix: str, origins: Mapping[str, Origin], keys: Mapping[str, str]) -> str:
@@ -357,11 +362,7 @@ def in_own_words(fix: str, origins: Mapping[str, Origin], keys: Mapping[str, str
     """
 
     def group(match: re.Match[str]) -> str:
-        words = match[1].split()
-        said = [
-            own_setting(_FIELDS.get(flag, ""), value, origins, keys)
-            for flag, value in zip(words[::2], words[1::2], strict=True)
-        ]
+        said = (own_setting(field, value, origins, keys) for field, value in _pairs(match[1]))
         known = [one for one in said if one]
         return f"({', '.join(known)})" if known else match[0]
 

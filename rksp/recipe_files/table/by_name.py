@@ -555,8 +555,8 @@ def objective(draft: Draft, names: Names | None = None) -> None:
         said = f"{_words_of(first)} may speak for {' or '.join(allowed)}"
         draft.unknown("objective", first, said)
         return
-    choice = chosen[0] if len(chosen) == 1 else allowed[0]
-    draft.put("objective", choice, first, text=f"{_words_of(first)} read as {choice}")
+    meant = chosen[0] if len(chosen) == 1 else allowed[0]
+    draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
 
 
 def _words_of(found: Found | None) -> str:

@@ -28,7 +28,10 @@ from rksp.report.score.measured import COLUMNS, RANGE_NOTE, change, measured, us
 
 _SMALL = 0.05  # decades; a smaller reason is not listed
 _MOST_REASONS = 12
-_FAILED = "Failed means: the run diverges, or ends higher than at a lower learning rate."
+_FAILED = (
+    "Failed means: the run diverges, or ends more than 0.25 nats higher than at a lower learning "
+    "rate."
+)
 _DOTS = (
     " The dots are your own runs, at 0 % those that trained and at 100 % those that failed; runs "
     "of other models are drawn at the same distance from the edge that rksp expected of them."
@@ -158,7 +161,7 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
     ]
     yield ["Likely edge", number("risk/likely_edge", digits=2), "P(failed) is one half"]
     most, share = number("risk/do_not_exceed", digits=2), number("risk/risk", ".0%")
-    yield ["Do not exceed", most, (share, " of the edges are lower")]
+    yield ["Do not exceed", most, (share, " fail below it")]
 
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:

@@ -25,6 +25,7 @@ _LONE = 30.0  # times the second largest change: no optimizer moves one number o
 _FEWEST = 16  # numbers of a tensor of which one can be alone
 _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its neighbors
 _MATTERS = 0.05  # of the loss
+_APART, _WIDER = 20.0, 3.0  # times the median tensor's pace, times its own pace before
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
 _RECENT = 20  # steps that a usual ratio is of: that with label smoothing drifts
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
@@ -112,6 +113,7 @@ def diagnose(of: Evidence) -> CauseReport:
         _start,
         _changed,
         _alone_changed,
+        _written,
         _repeated,
         _slow,
     ):
@@ -327,6 +329,27 @@ def _alone_changed(of: Evidence) -> CauseReport | None:
     return _weight(of.step, of.kept) or _gradient(of.step, of.kept)
 
 
+def _written(of: Evidence) -> CauseReport | None:
+    """Find the few tensors that moved far while all others moved as they did before.
+
+    A rate that is too high, or a batch, moves all of them.
+    """
+    paces = of.kept.paces(of.step + of.has_moved)
+    usual = statistics.median(paces.values()) if len(paces) >= _FEWEST // 2 else 0.0
+    if not 0 < usual < _WIDER:
+        return None
+    apart = {n: pace for n, pace in paces.items() if pace > _APART * usual}
+    if not apart or len(apart) > len(paces) / 4:
+        return None
+    name = max(apart, key=apart.__getitem__)
+    text = (
+        f"{name} moved {apart[name]:.3g} times as far in a step as before, and the median tensor "
+        f"{usual:.2g} times: the weights were changed without the optimizer; look for what writes "
+        "to them"
+    )
+    return of.report("written", text, name)
+
+
 def _repeated(of: Evidence) -> CauseReport | None:
     """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
@@ -362,7 +385,7 @@ def _repeated(of: Evidence) -> CauseReport | None:
 
 def _slow(of: Evidence) -> CauseReport | None:
     """Find why a run does not learn."""
-    if not of.words & (_SLOW | {"above_best"}):
+    if not of.words & (_SLOW | {"above_best", "starved_share"}):
         return None
     checks, told = of.checks, of.targets.information
     if told is not None and told < UNTOLD:
@@ -389,7 +412,7 @@ def _slow(of: Evidence) -> CauseReport | None:
     if drops and max(drops) >= _DROPS:
         text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
         return of.report("setting", text)
-    return _longer(of)
+    return _longer(of) if of.words & _SLOW else None
 
 
 def _starved(of: Evidence) -> float | None:

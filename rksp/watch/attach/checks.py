@@ -27,6 +27,7 @@ _MISSED = 0.02  # of the numbers that got a gradient
 _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _CLIPPED = 0.01  # of a gradient that a clip leaves
+_RESTS = 0.5  # of the numbers that have a gradient
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
 _OFTEN = 5  # steps in a row before which weights were written
@@ -84,6 +85,7 @@ class Checks:
     _reached: dict[str, bool] = field(default_factory=dict)
     _count: float = 0.0
     _written_often: int = 0
+    _pulls: bool = False
     _is_standing: bool = False
     _without: int = 0
     _sampled: list[Tensor] = field(default_factory=list)
@@ -95,7 +97,8 @@ class Checks:
     @torch.no_grad()
     def before_backward(self, number: int) -> Iterator[Finding]:
         """Look at the gradients before the backward pass of this number in the step."""
-        if number == 0 and self.step in (2, 3, 20, 100) and (held := self._left()):
+        is_time = self.step in (2, 3) or self.step % _DAYS == 0 < self.step
+        if number == 0 and is_time and (held := self._left()):
             yield from self._once(
                 "never zeroed",
                 "script",
@@ -138,6 +141,8 @@ class Checks:
         if self.step == _DAYS - 1 and not any(self.rates):
             text = f"the learning rate was 0 in each of {_DAYS} steps; look at its schedule"
             yield from self._once("no rate", "rate", text)
+        if self.step == _DAYS and any(self.rates):
+            yield from self._resting(groups)
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
@@ -150,9 +155,15 @@ class Checks:
         )
 
     @torch.no_grad()
-    def before_update(self) -> None:
+    def before_update(self) -> Iterator[Finding]:
         """Remember the weights and the gradients of a step."""
         self._before, self._pulled = self._sample(), self._sample(of_gradients=True) != 0
+        if self.step < _DAYS:
+            self._pulls |= bool(self._pulled.any())
+        elif not self._pulls:
+            text = f"in {_DAYS} steps all gradients were 0 when the optimizer stepped: look for a "
+            text += "zero_grad between backward and step, or a loss that does not reach the weights"
+            yield from self._once("no gradient", "script", text, is_critical=True)
 
     @torch.no_grad()
     def after_update(self) -> Iterator[Finding]:
@@ -183,6 +194,10 @@ class Checks:
                 yield from self._once("unmoved", "optimizer", text, is_critical=True)
             else:
                 yield from self._once("unmoved", "precision", self.unmoved_text)
+
+    def accept(self) -> None:
+        """Take the weights and the optimizers' state as they are: an intervention wrote them."""
+        self._after, self._count = self._sample(), self._counted()
 
     @property
     def unmoved_text(self) -> str:
@@ -223,6 +238,12 @@ class Checks:
                 f"all {seen.rows} targets of the step are the same token; look at what feeds them"
             )
             yield from self._once("one token", "data", text)
+        kinds, count = seen.kinds
+        if kinds == 1 and count >= 4 * _MANY and self.step == _DAYS:
+            text = (
+                f"all {count} targets of {_DAYS} steps are the same class; look at what feeds them"
+            )
+            yield from self._once("one class", "data", text)
         if seen.is_twice and self.step < _FIRST:
             text = "cross-entropy takes logits, and these went through a softmax already: leave out"
             yield from self._once("softmax twice", "script", f"{text} the softmax of the model")
@@ -256,6 +277,20 @@ class Checks:
                 "the labels"
             )
             yield from self._once("one target", "labels", text)
+
+    def _resting(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+        """Look for groups of an optimizer whose rate is 0, while others move."""
+        sizes = [
+            (float(group["lr"]), sum(p.numel() for p in group["params"] if p.grad is not None))
+            for group in groups
+        ]
+        share = sum(n for lr, n in sizes if lr == 0) / max(sum(n for _, n in sizes), 1)
+        if share >= _RESTS:
+            text = (
+                f"the learning rate of {100 * share:.3g} % of the numbers that have a gradient is 0"
+            )
+            text += "; leave them out of the optimizer if they are to stay, or give them a rate"
+            yield from self._once("resting", "rate", text, value=share)
 
     def _reach(self) -> Iterator[Finding]:
         """Look for matrices that no gradient reaches, and later for experts that get no token."""

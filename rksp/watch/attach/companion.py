@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from rksp.ground.errors import InputError
 from rksp.ground.option_lines import build
 from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.update_bound import BoundUpdates
@@ -23,7 +23,7 @@ from rksp.watch.monitors.base import Alarm, Monitor
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.registry import make_monitors
+from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.run_state import Checkpoints
 from rksp.watch.training.loop import Beside
 
@@ -66,15 +66,19 @@ def companion(
         model: What is trained.
         optimizer: As `optimizer_of` returns it.
         ranks: The processes.
-        voice: Says what cannot be had, and has the options of `rksp watch`.
+        voice: Says what cannot be had, and has the options of the watch.
         is_compiled: Whether a hook inside of the model would be compiled too.
     """
     options = voice.options
-    action = options["on_alarm"]
-    if action == "shape" and ranks.count > 1 and not ranks.are_shared:
-        voice.say("no rank may bound its updates alone, and these share no alarms; they are logged")
-        action = "log"
-    monitors = make_monitors(["loss", "non-finite", *options["monitors"]])  # the two always
+    lines = options.interventions
+    if lines and hasattr(optimizer, "parts"):
+        raise InputError("Interventions act on one optimizer, and the model has several.")
+    responses = [make_intervention(one) if isinstance(one, str) else one for one in lines]
+    responses += [_BoundFromAlarm()] if options.on_alarm == "shape" else []
+    if responses and ranks.count > 1 and not ranks.are_shared:
+        voice.say("no rank may act alone, and these share no alarms; they are logged")
+        responses = []
+    monitors = make_monitors(["loss", "non-finite", *(options.monitors or ["all"])])  # two always
     if not ranks.are_shared:
         monitors = [m for m in monitors if m.name != "silent-corruption"]
     inside = [m for m in monitors if type(m).arm is not Monitor.arm and m.name != "non-finite"]
@@ -82,13 +86,14 @@ def companion(
         for monitor in monitors:
             monitor.arm = lambda model: ()  # type: ignore[method-assign]  # this one alone
     rules = Rules(warmup_steps=2**31)  # until the rate no longer rises
-    sinks = [Careful(sink, voice.say) for sink in (voice.log, *_trackers(voice))]
+    others = (*_trackers(voice), *options.sinks) if voice.is_heard else ()
+    sinks = [Careful(sink, voice.say) for sink in (voice.log, *others)]
     watch = Watch(monitors, rules, sinks, keep=_KEEP)
-    folder = Path(options["log"]).with_suffix("") / f"rank{ranks.rank}"
+    folder = options.log.with_suffix("") / f"rank{ranks.rank}"
     beside = Beside(
         watch,
-        [_BoundFromAlarm()] if action == "shape" else [],
-        checkpoints=Checkpoints(folder, keep=2) if action == "checkpoint" else None,
+        responses,
+        checkpoints=Checkpoints(folder, keep=2) if options.on_alarm == "checkpoint" else None,
         must_agree=ranks.are_shared,
         keep=_KEEP,
     )
@@ -100,7 +105,7 @@ def companion(
 
 
 def _trackers(voice: Voice) -> Iterator[Sink]:
-    for line in voice.options["to"] if voice.is_heard else ():
+    for line in voice.options.to:
         try:
             yield build(TRACKERS, line, noun="tracker")
         except Exception as error:  # a tracker that fails takes no watch along

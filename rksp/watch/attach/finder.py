@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import gc
-import json
 import os
 import sys
 import time
@@ -23,7 +22,9 @@ from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 
+from rksp.ground.errors import RkspError
 from rksp.watch.attach import living
+from rksp.watch.attach.options import Watching
 
 if TYPE_CHECKING:  # loaded once something trains: a script may import torch for other ends
     from rksp.watch.attach.session import Session
@@ -49,9 +50,15 @@ class Finder:
     first of: a clip of torch, and the step of an optimizer (inside of it, after its closure). It
     ends when every optimizer that took part in the last step has stepped. Nothing is raised into
     the script but the end that `--on-alarm stop` asks for: at any error the finder detaches.
+
+    Attributes:
+        keep: Gets each session.
+        raises: Errors of the user, which are raised where Python asked for the watch.
     """
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    raises: type[RkspError] | tuple[()] = ()
+
+    def __init__(self, options: Watching) -> None:
         self.options = options
         self._session: Callable[[], Session | None] = lambda: None  # the model's hook holds it
         self._process = os.getpid()
@@ -75,7 +82,7 @@ class Finder:
         self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._loaded: set[str] = set()  # what the script loaded a state into
-        self.keep: Callable[[Session], None] = lambda session: None  # gets each session
+        self.keep: Callable[[Session], None] = lambda session: None
 
     @property
     def session(self) -> Session | None:
@@ -85,7 +92,7 @@ class Finder:
     @classmethod
     def attach(cls) -> None:
         """Attach to this process, once torch is imported."""
-        finder = cls(json.loads(os.environ["RKSP_WATCH"]))
+        finder = cls(Watching.model_validate_json(os.environ["RKSP_WATCH"]))
         finder.hook()
         atexit.register(finder.close)
 
@@ -138,7 +145,7 @@ class Finder:
             self._seeking.remove()
             self._seeking = None
 
-    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
+    def _guarded(self, call: Callable[..., Any], *args: object) -> Any:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
         if self._is_busy or self._is_over or os.getpid() != self._process:
             return None
@@ -146,6 +153,8 @@ class Finder:
         try:
             with torch.random.fork_rng(devices=[]):
                 return call(*args)
+        except self.raises:
+            raise
         except Exception as error:
             self._detach(f"{type(error).__name__}: {error}")
             return None
@@ -188,12 +197,17 @@ class Finder:
             self._guarded(self._begin, args, kwargs)
             self._guarded(_run_new, module, known, args, kwargs)
 
-    def _around_backward(self, backward: _Call, tensors: Any, *args: Any, **kw: Any) -> Any:
+    def _around_backward(
+        self, backward: _Call, tensors: object, *args: object, **kw: object
+    ) -> Any:
+        whole = tensors
         if not self._depth and isinstance(tensors, Tensor):
             self._guarded(self._before_backward, tensors)
+            penalty = self._guarded(self._penalty, tensors)
+            whole = tensors if penalty is None else tensors + penalty
         self._depth += 1
         try:
-            done = backward(tensors, *args, **kw)
+            done = backward(whole, *args, **kw)
         finally:
             self._depth -= 1
         if not self._depth:
@@ -201,7 +215,9 @@ class Finder:
             self._guarded(self._after_backward, tensors, weights)
         return done
 
-    def _around_grad(self, grad: _Call, outputs: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+    def _around_grad(
+        self, grad: _Call, outputs: object, inputs: object, *args: object, **kw: object
+    ) -> Any:
         if isinstance(inputs, Iterator):  # of parameters, which torch would use up
             inputs = tuple(inputs)
         found = grad(outputs, inputs, *args, **kw)
@@ -212,14 +228,14 @@ class Finder:
             self._guarded(self._differentiated, outputs, weights)
         return found
 
-    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: Any) -> Any:
+    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: object) -> Any:
         """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
         reduced = reduce(module, *args)
         if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
             return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
         return reduced
 
-    def _around_clip(self, clip: _Call, *args: Any, **kwargs: Any) -> Any:
+    def _around_clip(self, clip: _Call, *args: object, **kwargs: object) -> Any:
         limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
         self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
         return clip(*args, **kwargs)
@@ -229,11 +245,11 @@ class Finder:
         self._made.append(weakref.ref(optimizer))
         return make(optimizer, *args, **kw)
 
-    def _around_loading(self, load: _Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_loading(self, load: _Call, owner: object, *args: object, **kwargs: object) -> Any:
         self._loaded.add("optimizer" if isinstance(owner, Optimizer) else "model")
         return load(owner, *args, **kwargs)
 
-    def _around_scale(self, scale: _Call, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_scale(self, scale: _Call, scaler: object, *args: object, **kwargs: object) -> Any:
         scaled = scale(scaler, *args, **kwargs)
         outputs = kwargs.get("outputs", args[0] if args else None)
         if isinstance(outputs, Tensor):
@@ -243,7 +259,7 @@ class Finder:
         return scaled
 
     def _around_scaled_step(
-        self, step: _Call, scaler: Any, optimizer: Any, *args: Any, **kw: Any
+        self, step: _Call, scaler: object, optimizer: object, *args: object, **kw: object
     ) -> Any:
         before = len(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
@@ -289,14 +305,14 @@ class Finder:
             self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    def _wrap(self, owner: object, name: str, around: Callable[..., Any]) -> None:
         """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
         original = getattr(owner, name, None)
         if original is None:  # an older torch
             return
 
         @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: object, **kwargs: object) -> Any:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)
@@ -368,6 +384,12 @@ class Finder:
         if self.session is not None and not self._is_of_another():
             self.session.begin_backward(loss)
 
+    def _penalty(self, loss: Tensor) -> Tensor | None:
+        """Return what interventions add to what backward is called on."""
+        if self.session is None or self._is_of_another() or loss.numel() != 1:
+            return None
+        return self.session.penalty(is_scaled=id(loss) == self._scaled[0])
+
     def _after_backward(self, tensors: Any, weights: Any) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
@@ -436,6 +458,8 @@ class Finder:
         if self._takes_part(optimizer):
             self._read(1.0)
             self._phase = _Phase.BETWEEN
+            if self.session is not None:
+                self.session.skip()
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves the watched model; it may have been made later."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
+from rksp.ground.model import definite
 from rksp.watch.attach.targets import CrossEntropy
 from rksp.watch.groups import local
 
@@ -115,6 +116,7 @@ class Kept:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         size = sum(local(p).nbytes for p in self.parameters.values())
         self._copies: deque[dict[str, Tensor]] = deque()
+        self._copied_at: deque[int] = deque(maxlen=2)
         self._next = 0 if 2 * size <= memory else math.inf
 
     @torch.no_grad()
@@ -131,8 +133,27 @@ class Kept:
             for name, kept in copy.items():
                 kept.copy_(local(self.parameters[name]))
         self._copies.append(copy)
+        self._copied_at.append(step)
 
-    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    @torch.no_grad()
+    def paces(self, step: int) -> dict[str, float]:
+        """Return how fast each tensor moves since the newer copy, against between both copies.
+
+        Tensors that did not move before are left out; none of too few steps.
+        """
+        if len(self._copies) < 2 or step <= self._copied_at[1]:
+            return {}
+        old, new = self._copies
+        between, since = self._copied_at[1] - self._copied_at[0], step - self._copied_at[1]
+        found = {}
+        for name, p in self.parameters.items():
+            usual = float((new[name].float() - old[name].float()).norm()) / between
+            moved = float((local(p).cpu().float() - new[name].float()).norm()) / since
+            if usual > 0:
+                found[name] = moved / usual
+        return found
+
+    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the inputs of a forward pass that begins."""
         device = next(self.model.parameters()).device
         random = [torch.get_rng_state()]
@@ -205,8 +226,10 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
     """Tell whether a model's first outputs depend on its last token, from two repetitions."""
     last = step.passes[-1]
     leaves = _tensors(last.args, last.kwargs)
-    words = next((x for x in leaves if x.dim() == 2 and x.dtype == torch.int64), None)
-    if words is None or words.shape[1] < 4 or not last.is_whole:
+    plain = last.run(module)[1] if last.is_whole else None
+    shape = None if plain is None else plain.shape[:2]
+    words = next((x for x in leaves[::-1] if x.dtype == torch.int64 and x.shape == shape), None)
+    if words is None or words.shape[1] < 4:
         return False
     other = words.clone()
     other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
@@ -215,10 +238,10 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
         return other if part is words else part
 
     args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
-    plain, changed = last.run(module)[1], replace(last, args=args, kwargs=kwargs).run(module)[1]
-    if plain is None or changed is None or plain.shape[:2] != words.shape:
+    changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
+    if changed is None:
         return False
-    moved = (plain - changed).float().abs().flatten(2).amax((0, 2))
+    moved = (definite(plain) - changed).float().abs().flatten(2).amax((0, 2))
     return bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1])
 
 
@@ -250,6 +273,6 @@ def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
     return abs(statistics.median(factors)) if factors else math.inf
 
 
-def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]

@@ -7,11 +7,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import RkspError
+from rksp.watch.attach.options import Watching
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import (
     JsonLines,
@@ -88,12 +89,12 @@ class Voice:
     """Speaks for a rank, or for all ranks that step together.
 
     Args:
-        options: As `rksp watch` passes them on.
+        options: Those of the watch.
         rank: The rank of this process.
         is_heard: Whether it prints.
     """
 
-    def __init__(self, options: Mapping[str, Any], rank: int, *, is_heard: bool) -> None:
+    def __init__(self, options: Watching, rank: int, *, is_heard: bool) -> None:
         self.options, self.rank, self.is_heard = options, rank, is_heard
         self.log = RunLog(self._path())
         self._said_at = time.monotonic()
@@ -107,7 +108,7 @@ class Voice:
 
     def is_time(self) -> bool:
         """Tell whether the next line of status is due, and count on from now if it is."""
-        every, now = self.options["status"], time.monotonic()
+        every, now = self.options.status, time.monotonic()
         if not every or now - self._said_at < every:
             return False
         self._said_at = now
@@ -120,7 +121,7 @@ class Voice:
 
     def leave(self, event: str, text: str) -> None:
         """Leave a file for `rksp watch`, whole or not at all; it may have ended before."""
-        path = Path(self.options["folder"], f"{os.getpid()}.{event}")
+        path = Path(self.options.folder, f"{os.getpid()}.{event}")
         with contextlib.suppress(OSError):
             part = path.with_suffix(".part")
             part.write_text(text, encoding="utf-8")
@@ -128,8 +129,8 @@ class Voice:
 
     def _path(self) -> Path:
         """Return the log of this rank; a second process of the same rank has one of its own."""
-        path, rank = Path(self.options["log"]), f".rank{self.rank}" if self.rank else ""
-        first, own = Path(self.options["folder"], f"rank{self.rank}"), str(os.getpid())
+        path, rank = self.options.log, f".rank{self.rank}" if self.rank else ""
+        first, own = Path(self.options.folder, f"rank{self.rank}"), str(os.getpid())
         try:
             with first.open("x", encoding="utf-8") as file:
                 file.write(own)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rksp.watch.expected import Sibling
+
 _MOST = 64 * 2**20  # bytes of a log that are read, its newest
 _SIBLINGS = 8
 _END = 10  # losses that the end of a run is a mean of
@@ -21,12 +23,14 @@ class Past:
     Attributes:
         facts: Its line of kind `run`.
         losses: By step, in nats: the model's own where it is known, else what backward was on.
+        seen: Targets up to each of these steps; steps where none are known.
         rate: The last learning rate.
         folded: Counts of its targets, as `Targets.folded`; empty if unknown.
     """
 
     facts: dict[str, Any]
     losses: list[float] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
     rate: float | None = None
     folded: list[int] = field(default_factory=list)
 
@@ -53,18 +57,20 @@ def past_runs(log: Path) -> list[Past]:
             loss = step.get("own") if step.get("own") is not None else step.get("loss")
             if loss is not None:
                 found[-1].losses.append(float(loss))
+                seen = found[-1].seen
+                seen.append((seen[-1] if seen else 0) + step.get("targets", 1))
             found[-1].rate = step.get("rate", found[-1].rate)
         elif found and line.startswith('{"kind": "targets"'):
             found[-1].folded = json.loads(line)["folded"]
     return found
 
 
-def siblings(runs: Sequence[Past], facts: dict[str, Any]) -> list[list[float]]:
-    """Return the losses of earlier runs of the same command with the same model."""
+def siblings(runs: Sequence[Past], facts: dict[str, Any]) -> list[Sibling]:
+    """Return earlier runs of the same command with the same model, the newest ones."""
     same = [
         run for run in runs if run.is_like(facts) and run.facts.get("command") == facts["command"]
     ]
-    return [run.losses for run in same if run.losses][-_SIBLINGS:]
+    return [Sibling(run.seen, run.losses) for run in same if run.losses][-_SIBLINGS:]
 
 
 def _lines(log: Path) -> Iterator[str]:

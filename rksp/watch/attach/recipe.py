@@ -20,7 +20,7 @@ from rksp.watch.attach import living
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
 
-def sizes_of(inputs: Any, model: nn.Module) -> dict[str, Any]:
+def sizes_of(inputs: object, model: nn.Module) -> dict[str, Any]:
     """Return what the first forward pass shows: examples, tokens of each, precision.
 
     Args:
@@ -99,8 +99,6 @@ def _of_trainer(model: nn.Module) -> dict[str, object]:
     trainers = sys.modules.get("transformers.trainer")
     if trainers is None:
         return {}
-    from rksp.watch.training.callbacks.hugging_face import recipe_of
-
     for trainer in living(trainers.Trainer):
         if trainer.model is model or getattr(trainer, "model_wrapped", None) is model:
             kinds = [
@@ -108,8 +106,23 @@ def _of_trainer(model: nn.Module) -> dict[str, object]:
             ]
             objective = next((kind for kind in kinds if kind in AFTER_TRAINING), None)
             own = {} if objective is None else {"objective": objective}
-            return recipe_of(trainer.args, trainer.state) | own
+            return _of_arguments(trainer.args, trainer.state) | own
     return {}
+
+
+def _of_arguments(args: Any, state: Any) -> dict[str, object]:
+    """Return what the arguments of a Trainer show, and its optimizer does not."""
+    steps = args.gradient_accumulation_steps
+    found: dict[str, object] = {
+        "batch_size": args.train_batch_size * steps * args.world_size,
+        "gradient_accumulation_steps": steps,
+        "warmup_steps": args.get_warmup_steps(state.max_steps),
+        "max_steps": state.max_steps,
+        "max_grad_norm": args.max_grad_norm or None,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    }
+    schedule = schedule_of(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))[0]
+    return found | ({} if schedule is None else {"schedule": schedule, "min_lr_ratio": 0.0})
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from rksp.documents.confirm import CauseReport
 from rksp.ground.errors import summary
@@ -35,23 +37,27 @@ from rksp.watch.attach.companion import (
 )
 from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
 from rksp.watch.attach.log import Voice
+from rksp.watch.attach.options import Watching
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.attach.pulse import Pulse
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
+from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, cross_entropy_of
 from rksp.watch.expected import Expected, Symptom
 from rksp.watch.groups import gradient_norms, mean_over_ranks
+from rksp.watch.interventions.base import Action
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import said, sentence
 from rksp.watch.monitors.watch import Watch
-from rksp.watch.training.callbacks.plain import unscaled
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
 _PER_DIAGNOSIS = 1000
 _EPISODE = 50  # steps after a cause was found in which an alarm is taken for the same trouble
+_SKIPS = 25  # steps in a row without an update; a scale that begins high is right after 16
+_AFTER = 5  # steps after a known cause in which the loss jumps because of it
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
@@ -69,17 +75,25 @@ class Session:
         model: What is trained.
         called: The module that the script calls first, such as the model inside of DDP.
         optimizers: The optimizers of the model.
-        options: As `rksp watch` passes them on.
+        options: Those of the watch.
         made: Returns all optimizers of the script, by default these.
         loaded: What the script loaded a state into before: `model`, `optimizer`.
+
+    Attributes:
+        raises_stop: Whether an alarm that is to stop the run raises `SystemExit`; otherwise the
+            gradients of the step are dropped, and `was_stopped` says so.
+        was_stopped: Whether an alarm was to stop the run.
     """
+
+    raises_stop = True
+    was_stopped = False
 
     def __init__(
         self,
         model: nn.Module,
         called: nn.Module | None,
         optimizers: Sequence[Optimizer],
-        options: Mapping[str, Any],
+        options: Watching,
         made: Callable[[], Sequence[Optimizer]] | None = None,
         loaded: Collection[str] = (),
     ) -> None:
@@ -99,7 +113,7 @@ class Session:
         self.crash: BaseException | None = None  # that ended the run, where it is known
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
-        self._was_stopped = self._is_closed = False
+        self._is_closed = False
         self._process = os.getpid()
         self.targets, self.settings = Targets(), Settings(self.model)
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
@@ -121,8 +135,8 @@ class Session:
             self.model, self.optimizer, self.ranks, self.voice, is_compiled=self._is_compiled
         )
         self._kept: Kept | None = None
-        if options["memory"]:
-            memory = options["memory"] * 2**30
+        self._lowered: list[RemovableHandle] = []
+        if memory := options.memory * 2**30:
             self._kept = Kept(self.model, memory, is_compiled=self._is_compiled)
         facts = {
             "model": name_of(self.model),
@@ -130,7 +144,7 @@ class Session:
             "optimizer": type(self.optimizers[0]).__name__,
             "ranks": self.ranks.count,
             "rank": self.ranks.rank,
-            "command": options.get("command", ""),
+            "command": options.command,
         }
         past = past_runs(self.voice.log.path)
         self._last = next((run for run in past[::-1] if run.is_like(facts)), None)
@@ -143,6 +157,11 @@ class Session:
             silent=self.watch.silent,
         )
         self._pulse = Pulse(self._stands_still)
+        self._passes_before, self._skipped = 1, 0
+        self._planned: object = None  # steps, where a schedule or a trainer tells
+        if self.responds:
+            for one in self.optimizers:
+                self._lowered += scale_rates(one, lambda: self._beside.rate_scale)
         if self._is_compiled:
             off = [name for name, why in self.watch.silent.items() if "compiled" in why]
             self.voice.say(f"the model is compiled: {', '.join(off)} are off, and all else is on")
@@ -161,18 +180,28 @@ class Session:
         return self._diagnoses
 
     @property
+    def responds(self) -> bool:
+        """Whether interventions act on the run."""
+        return bool(self._beside.interventions)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The interventions' actions so far, grouped by intervention."""
+        return tuple(action for one in self._beside.interventions for action in one.actions)
+
+    @property
     def optimizer(self) -> Any:
         """The optimizer of the model; of several, what monitors need of them together."""
         return optimizer_of(self.optimizers)
 
     # Moments of a step
 
-    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a step; its first forward pass has these inputs."""
         self.step += 1
         if self.step == 1:
             self._introduce(sizes_of((args, kwargs), self.model))
-        self._passes = 0
+        self._passes_before, self._passes = max(self._passes, 1), 0
         self._moment = self._now()
         self.targets.begin()
         self.checks.begin(self.step)
@@ -180,7 +209,7 @@ class Session:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
-    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a forward pass with these inputs."""
         self._inputs = args, kwargs
         if self._kept is not None:
@@ -192,6 +221,18 @@ class Session:
         self._checked(lambda: self._read_targets(loss))
         if found and not self.ranks.are_shared:
             self._hear([], found, has_moved=False)
+
+    def penalty(self, *, is_scaled: bool) -> Tensor | None:
+        """Return what interventions add to the loss of a pass.
+
+        A step's loss is the sum of what backward is called on: each pass has its share.
+
+        Args:
+            is_scaled: Whether the loss was multiplied by the scale of a loss scaler.
+        """
+        found = self._beside.penalty(self._moment) if self.responds else None
+        scale = self.scaler.get_scale() if is_scaled and self.scaler is not None else 1.0
+        return None if found is None else found * (scale / self._passes_before)
 
     def _read_targets(self, loss: Tensor) -> None:
         known = cross_entropy_of(loss)
@@ -233,7 +274,8 @@ class Session:
             self._recorded.note(loss)
         self._checked(self.targets.end)
         own = self._own()
-        with unscaled(self.model, scale):
+        is_finite = loss is None or math.isfinite(loss)
+        with unscaled(self.model, scale, keep_changes=self.responds):
             found = self._checked(lambda: self._expect(loss, own))
             self._beside.after_backward(self._moment)
             self._hear(self._beside.heard, found, has_moved=False)
@@ -242,18 +284,37 @@ class Session:
                 self._ratios.append(loss / mine)
             if self.step == _CONTROL:
                 self._control()
-            self._checked(self.checks.before_update)
-            if self.options["on_alarm"] == "shape" and not math.isfinite(loss or 0.0):
-                self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
-            else:
+            self._hear([], self._checked(self.checks.before_update), has_moved=False)
+            if is_finite and not self.was_stopped:
                 self._beside.before_update(self._moment)
+        if self.was_stopped or (self.responds and not is_finite):
+            self.model.zero_grad(set_to_none=True)  # no clip makes this step a good one
+
+    def skip(self) -> None:
+        """End a step that a loss scaler left out; raises as `after_backward`."""
+        self._skipped += 1
+        if self.responds:  # a rollback may be what ends the overflows
+            self.after_update()
+        elif self._skipped == _SKIPS:
+            text = (
+                f"the loss scaler left out each of {_SKIPS} steps (its scale is "
+                f"{self.scaler.get_scale():.3g}): the gradients overflow; lower its first scale, "
+                "or look for what is not finite"
+            )
+            found = Finding(name="skipped", cause="precision", text=text, is_critical=True)
+            self._hear([], [found], has_moved=False)
 
     def after_update(self) -> None:
         """Read the weights after a step; raises as `after_backward`."""
+        if self.was_stopped:
+            return
+        self._skipped = 0
         found = self._checked(self.checks.after_update)
         found += [] if self._ahead is None else [self._ahead]
         self._ahead = None
         self._beside.after_update(self._moment)
+        if self.responds:
+            self.checks.accept()
         self._say_what_was_saved()
         self._hear(self._beside.heard, found, has_moved=True)
         self._note_step(self._pulse.beat())
@@ -278,13 +339,15 @@ class Session:
         if self.voice.is_heard and self.step >= 0:
             self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
         self._beside.close()
+        for handle in self._lowered:
+            handle.remove()
         if self._recorded is not None:
-            self._recorded.write(is_whole=crash is None and not self._was_stopped)
+            self._recorded.write(is_whole=crash is None and not self.was_stopped)
 
     # Parts
 
     def _now(self) -> Moment:
-        rate = float(self.optimizers[0].param_groups[0]["lr"])
+        rate = float(self.optimizers[0].param_groups[0]["lr"]) * self._beside.rate_scale
         optimizer = self.optimizer
         return Moment(step=self.step, model=self.model, optimizer=optimizer, learning_rate=rate)
 
@@ -305,6 +368,7 @@ class Session:
         ranks = self.ranks.count
         sizes = {**sizes, "passes": self._passes, "ranks": ranks, "limit": self._limit}
         recipe = found_recipe(self.model, self.optimizers, sizes)
+        self._planned = recipe.get("max_steps")
         described = next(filter(_has_config, self.model.modules()), self.model)
         if _has_config(described):
             config: Any = described.config
@@ -315,8 +379,8 @@ class Session:
             self.voice.leave("forecast", json.dumps(asked, default=str))
         else:
             self.voice.say("no forecast: the model has no configuration of transformers")
-        if self.options["record"]:
-            self._recorded = Recorded(self.options["record"], described, self.optimizers[0], recipe)
+        if self.options.record:
+            self._recorded = Recorded(self.options.record, described, self.optimizers[0], recipe)
             self._recorded.note(self._loss)
 
     # What is expected
@@ -432,12 +496,13 @@ class Session:
         if rest:
             self._tell_of(rest, has_moved)
         critical = next((a for a in alarms if a.severity is Severity.CRITICAL), None)
-        if critical is not None and self.options["on_alarm"] == "stop":
+        if critical is not None and self.options.on_alarm == "stop":
             reason = f"stopped at step {critical.step}: {sentence(critical)}"
-            self._was_stopped = True
+            self.was_stopped = True
             self.voice.note("stop", step=critical.step, reason=reason)
             self.voice.leave("stop", reason)
-            raise SystemExit(STOPPED)
+            if self.raises_stop:
+                raise SystemExit(STOPPED)
 
     def _alarm_of(self, one: Found) -> Alarm:
         is_finding = isinstance(one, Finding)
@@ -482,7 +547,8 @@ class Session:
         is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
         is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
         self._was_critical |= is_worse
-        is_same = last is not None and self.step == last.step
+        since = _AFTER if is_open and head.quantity == "jump" else 0
+        is_same = last is not None and self.step - last.step <= since
         if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
             self._folded += len(alarms)
             return
@@ -528,10 +594,15 @@ class Session:
             before=self._before,
         )
         try:
-            return diagnose(evidence)
+            found = diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
             return CauseReport(step=self.step, cause="unknown", text=text)
+        known = next((one for one in self._diagnoses[::-1] if one.cause != "unknown"), None)
+        if found.cause == "unknown" and known is not None:
+            text = f"{found.text}; see step {known.step} ({known.cause})"
+            return found.model_copy(update={"text": text})
+        return found
 
     def _stands_still(self, seconds: float, usual: float, place: str) -> None:
         """Say, from the thread beside, that no step ended for long."""
@@ -571,7 +642,7 @@ class Session:
         losses = "" if last is None else f", loss {last:.4g}"
         if first and last is not None:
             losses = f", loss {first[0]:.4g} → {last:.4g}"
-        how = f"raised {crash}" if crash else "was stopped" if self._was_stopped else "ended"
+        how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
         known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
         alarms = "no alarm"
         if self._first is not None:
@@ -600,6 +671,9 @@ class Session:
         pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
         if usual and self.targets.rows:
             pace += f", {self.targets.rows / usual:,.0f} targets a second"
+        if usual and isinstance(self._planned, int) and self._planned > self.step:
+            left = timedelta(seconds=round(usual * (self._planned - self.step)))
+            pace += f", {left} left of {self._planned:,} steps"
         self.voice.say(f"step {self.step}{loss}{pace}, {alarms}{cause}")
 
 

@@ -42,7 +42,12 @@ class Settings:
     _peak: float = 0.0
 
     def note(
-        self, step: int, optimizers: Sequence[Optimizer], passing: Mapping[str, Any], *, rate: bool
+        self,
+        step: int,
+        optimizers: Sequence[Optimizer],
+        passing: Mapping[str, object],
+        *,
+        rate: bool,
     ) -> None:
         """Note the settings of a step.
 
@@ -98,5 +103,5 @@ def _jumps(before: float, now: float, peak: float) -> bool:
     return before > 0 and (now > _FACTOR * peak or now * _FACTOR < before)
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("torch.", "")

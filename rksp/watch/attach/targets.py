@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from rksp.ground.model import definite
 from rksp.watch.expected import Reference, entropy_of, information_of
 
 _FARTHEST = 64  # nodes of the graph between a loss and its cross-entropy
@@ -150,7 +149,7 @@ class Targets:
         self.folded = np.zeros(_FOLDED, np.int64)
         self._counts: np.ndarray | None = None
         self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
-        self._passes: list[tuple[CrossEntropy, Tensor | None]] = []
+        self._passes: list[tuple[CrossEntropy, list[Tensor]]] = []
         self._steps = 0
         self.rows: int | None = None  # targets of the step that count
 
@@ -158,11 +157,11 @@ class Targets:
         """Begin a step."""
         self._passes, self.own, self.masked = [], None, False
 
-    def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Add the cross-entropy of a pass with these inputs."""
         named = {k: v for k, v in kwargs.items() if not _NOT_WORDS.search(k)}
         leaves = [x for x in tree_leaves((args, list(named.values()))) if isinstance(x, Tensor)]
-        words = next((x for x in leaves if x.dim() == 2 and x.dtype in _INTEGERS), None)
+        words = [x for x in leaves if x.dim() == 2 and x.dtype in _INTEGERS]
         self._passes.append((found, words))
 
     @torch.no_grad()
@@ -186,7 +185,7 @@ class Targets:
             self._last = content
         self._passes = []
 
-    def _count(self, one: CrossEntropy, words: Tensor | None) -> None:
+    def _count(self, one: CrossEntropy, given: Sequence[Tensor]) -> None:
         targets = one.targets.cpu().numpy()
         counts = targets != one.ignored
         if self._counts is None or len(self._counts) != one.classes:
@@ -194,11 +193,14 @@ class Targets:
         inside = counts & (targets >= 0) & (targets < one.classes)
         self._counts += np.bincount(targets[inside], minlength=one.classes)
         self.folded += np.bincount(targets[inside] % _FOLDED, minlength=_FOLDED)
-        before = _aligned(words, len(targets))
-        self.dense.add(int(inside.sum()) if before is not None else 0, len(targets))
-        if before is not None:
+        aligned = _aligned(given, len(targets))
+        # Of an encoder and a decoder that makes its own inputs, a target for every second word.
+        fewest = len(targets) if aligned else max((x.numel() for x in given), default=2**62)
+        self.dense.add(int(inside.sum()), max(fewest, len(targets)))
+        if aligned is not None:
+            words, before = aligned
             x, y = before[inside], targets[inside]
-            shape = (len(definite(words)), -1)
+            shape = (len(words), -1)
             rows, asked = before.reshape(shape), targets.reshape(shape)
             for ahead, share in enumerate(self.ahead):
                 length = rows.shape[1] - ahead
@@ -224,7 +226,14 @@ class Targets:
             pairs=pairs,
             information=self.information,
             is_dense=self.dense.value > 0.5,
+            rows=self.rows,
         )
+
+    @property
+    def kinds(self) -> tuple[int, int]:
+        """How many different targets were seen, and how many targets."""
+        counts = np.zeros(0) if self._counts is None else self._counts
+        return int(np.count_nonzero(counts)), int(counts.sum())
 
     @property
     def most(self) -> tuple[int, float]:
@@ -243,11 +252,15 @@ class Targets:
         return information_of(self._pairs.reshape(folds, _COARSE, folds, _COARSE).sum((0, 2)))
 
 
-def _aligned(words: Tensor | None, count: int) -> np.ndarray | None:
-    """Return the tokens at the places of targets; None if they do not fit."""
-    if words is None:
-        return None
-    for part in (words, words[:, :-1]):  # a model may shift by itself
-        if part.numel() == count:
-            return part.flatten().cpu().numpy()
+def _aligned(given: Sequence[Tensor], count: int) -> tuple[Tensor, np.ndarray] | None:
+    """Return the words that have a target each, and those at the targets' places.
+
+    Args:
+        given: Inputs of whole numbers; a decoder's words come behind those of its encoder.
+        count: Number of targets.
+    """
+    for words in reversed(given):
+        for part in (words, words[:, :-1]):  # a model may shift by itself
+            if part.numel() == count:
+                return words, part.flatten().cpu().numpy()
     return None

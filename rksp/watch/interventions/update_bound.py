@@ -96,7 +96,7 @@ class UpdateBound:
         self._updates.remember(moving, measured=set(moving))
 
     @torch.no_grad()
-    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
         """Scale the updates of a step that was taken."""
         skipped = getattr(optimizer, "found_inf", None)  # GradScaler tells a fused optimizer
         if self._updates.moving and (skipped is None or float(skipped) == 0):

@@ -203,5 +203,5 @@ def decay_of(part: Optimizer, group: Mapping[str, Any]) -> float:
     return float(group["lr"]) * group["weight_decay"] if _decays_apart(part, group) else 0.0
 
 
-def _decays_apart(part: Optimizer, group: Mapping[str, Any]) -> bool:
+def _decays_apart(part: Optimizer, group: Mapping[str, object]) -> bool:
     return isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))

@@ -87,10 +87,10 @@ class QKClip(Intervention):
             handles.append(layer.module.register_forward_hook(self._leave))
         return handles
 
-    def _enter(self, layer: AttentionLayer, module: nn.Module, args: Any) -> None:
+    def _enter(self, layer: AttentionLayer, module: nn.Module, args: object) -> None:
         self._running = layer
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         self._running = None
 
     @torch.no_grad()

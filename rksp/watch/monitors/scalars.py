@@ -75,7 +75,11 @@ class GradientNorm(Monitor):
     default_every = 1
     quantities: ClassVar = {
         "gradient_norm": Rule(
-            transform="log", floor=0.2, ratio=10.0, ratio_severity=Severity.CRITICAL, advice="zclip"
+            transform="log",
+            floor=0.35,
+            ratio=10.0,
+            ratio_severity=Severity.CRITICAL,
+            advice="zclip",
         ),
         "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
     }

@@ -102,7 +102,7 @@ class SilentCorruption(Monitor):
     def _before(self, path: str, module: nn.Module, args: object, kwargs: object) -> None:
         self.seen[path] = _log_rms((args, kwargs))
 
-    def _after(self, path: str, module: nn.Module, args: object, output: Any) -> None:
+    def _after(self, path: str, module: nn.Module, args: object, output: object) -> None:
         self.seen[path] += _log_rms(output)
 
     def _gathered_gains(self) -> list[list[float]]:
@@ -147,7 +147,7 @@ class SilentCorruption(Monitor):
         return self.reading("checksum_mismatch", step, count, layer=layer, rank=float(rank))
 
 
-def _log_rms(value: Any) -> list[Tensor]:
+def _log_rms(value: object) -> list[Tensor]:
     """Return ln RMS of the first tensor, as a list that is empty without one."""
     tensor = first_tensor(value)
     return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]

@@ -39,8 +39,8 @@ class Watch:
 
     Call `bind` once, and in every step `begin_step` before the forward pass, `after_backward`
     before clipping, and `after_update` after the optimizer's step while the gradients are still
-    there, as `LoopWatch` of `rksp.watch.training.callbacks.plain` does. With gradient accumulation,
-    only the first micro-batch is looked at.
+    there, as `rksp.watch.training.train` does. With gradient accumulation, only the first
+    micro-batch is looked at.
 
     The watch keeps monitors from changing the run. Their hooks run without a graph and outside of
     autocast (whose cache would otherwise keep weights without a gradient), in the first forward

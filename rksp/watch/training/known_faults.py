@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,17 @@ from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, Facts, run_facts
+from rksp.watch.attach import living
 from rksp.watch.groups import world_size
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 _LOG = logging.getLogger("rksp")
+# Lightning's words -> those of the advisories.
+_PRECISIONS = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16",
+               "bf16-true": "bf16-pure", "16-true": "fp16-pure"}  # fmt: skip
+_SPREAD = {"ddp": "ddp", "fsdp": "fsdp1", "modelparallel": "fsdp2", "deepspeed": "deepspeed"}
 
 
 def log_known_faults(model: nn.Module, optimizer: Optimizer | None, facts: Facts) -> None:
@@ -45,7 +51,7 @@ def log_known_faults(model: nn.Module, optimizer: Optimizer | None, facts: Facts
             _LOG.warning("%s %s: %s", finding.level, finding.code, finding.text)
 
 
-def stated(**values: Any) -> dict[str, Fact]:
+def stated(**values: object) -> dict[str, Fact]:
     """Return the settings that are known, as facts; None stands for one that is not."""
     return {name: Fact((value,)) for name, value in values.items() if value is not None}
 
@@ -64,6 +70,37 @@ def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
         return {}
     of_model = ("dtype", "attn_implementation")  # which was loaded before; no argument shows it
     return {name: fact for name, fact in found.items() if name not in of_model}
+
+
+def facts_of_lightning(trainer: Any) -> Mapping[str, Fact]:
+    """Return the settings of a Trainer of Lightning in the words of the advisories."""
+    precision, strategy = str(trainer.precision), type(trainer.strategy).__name__.lower()
+    return stated(
+        trainer="lightning",
+        automatic_optimization=trainer.lightning_module.automatic_optimization,
+        gradient_accumulation_steps=trainer.accumulate_grad_batches,
+        max_grad_norm=trainer.gradient_clip_val,
+        precision=_PRECISIONS.get(precision, precision),
+        distributed=next((v for k, v in _SPREAD.items() if strategy.startswith(k)), None),
+    )
+
+
+def facts_of_loop() -> Mapping[str, Fact]:
+    """Return what is known of a loop of your own, or of one under accelerate."""
+    library = sys.modules.get("accelerate")
+    found = None if library is None else next(living(library.Accelerator), None)
+    if found is None:
+        return stated(trainer="own", custom_loop=True)
+    kind, precision = found.distributed_type.name, found.mixed_precision
+    sharded = "fsdp2" if getattr(found, "is_fsdp2", False) else "fsdp1"
+    spread = {"FSDP": sharded, "DEEPSPEED": "deepspeed", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp"}
+    return stated(
+        trainer="accelerate",
+        custom_loop=True,
+        gradient_accumulation_steps=found.gradient_accumulation_steps,
+        precision={"no": "fp32"}.get(precision, precision),
+        distributed=spread.get(kind),
+    )
 
 
 def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact]:

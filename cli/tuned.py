@@ -1,16 +1,13 @@
-"""`rksp transfer` and `rksp playground`: what configurations alone say of a learning rate."""
+"""`rksp score LARGE --tuned SMALL=RATE`: a rate tuned on one model, carried to another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rksp.cli.options import RUN, Given, Panel, TextOrJson, answer, brief, with_options
+from rksp.cli.options import Given, answer
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
-from rksp.cli.rendering import command_line
 from rksp.cli.shared_options import ModelOptions, RunOptions, learned
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
@@ -20,35 +17,43 @@ if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
     from rksp.question.question import Question
 
-_SMALL = "The model that the rate was tuned on, or its run file."
-_LARGE = "The model to carry the rate to, or its run file."
 
-
-@with_options
-@brief(f"small large {RUN} past output_format")
-def transfer(
-    small: Annotated[str, typer.Argument(help=_SMALL)],
-    large: Annotated[str, typer.Argument(help=_LARGE)],
-    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe", leave_out=("as_format",))],
-    model: Annotated[ModelOptions, Panel(title="Model")],
-    past: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--runs", help="Learn from past runs: files or folders, as for rksp why; repeatable."
-        ),
-    ] = None,
-    output_format: TextOrJson = "text",
+def carry(
+    large: str,
+    tuned: str,
+    recipe: Given[Recipe],
+    of: RunOptions,
+    model: ModelOptions,
+    past: Sequence[Path],
+    output_format: str,
 ) -> int:
-    """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
+    """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges, and print it.
+
+    Args:
+        large: The model to carry the rate to, or its run file.
+        tuned: `SMALL=RATE`; without a rate, that of `--lr` or of SMALL's run file.
+        recipe: What was typed of both runs.
+        of: Likewise.
+        model: Likewise.
+        past: Runs to learn from.
+        output_format: text or json.
+
+    Raises:
+        InputError: There is no rate, the configurations give no sizes, or the format is another.
+    """
     from rksp.assessment.risk import beyond, uncarried
     from rksp.classifiers.edge_model import CONFIGURED, load_edge_model, shifts
     from rksp.question.question import Question
 
+    if output_format not in ("text", "json"):
+        raise InputError(f"--format {output_format!r} has no form with --tuned; use text or json.")
+    small, rate = _pair(tuned)
+    if rate is not None and "learning_rate" in recipe.typed:
+        raise InputError(f"--lr and --tuned {tuned} give the same rate; leave out --lr.")
     runs = [of.run(name, recipe) for name in (small, large)]
-    rate = runs[0].recipe.learning_rate
+    rate = runs[0].recipe.learning_rate if rate is None else rate
     if rate is None:
-        raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
+        raise InputError(f"The rate tuned on {small} is missing; write --tuned {small}=RATE.")
     quiet_transformers()
     with stdout_for_us_alone():
         asked = [
@@ -56,7 +61,7 @@ def transfer(
         ]
         origin, aim = inputs = [_inputs(question) for question in asked]
         doubts = {reason for one in asked for reason in uncarried(one.run.recipe, one.source.start)}
-    informed = learned(asked[1], past or ())
+    informed = learned(asked[1], past)
     edges, own_runs = informed.classifier or load_edge_model(), informed.own_runs
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
     moved = shifts(edges, origin, aim)
@@ -83,6 +88,18 @@ def transfer(
     return 0
 
 
+def _pair(tuned: str) -> tuple[str, float | None]:
+    """Return the small model and its rate, None if none was given."""
+    name, _, text = tuned.rpartition("=")
+    try:
+        rate = float(text)
+    except ValueError:
+        return tuned, None
+    if not name or not rate > 0:
+        raise InputError(f"--tuned {tuned!r} should be SMALL=RATE, such as gpt2=1e-3.")
+    return name, rate
+
+
 def _inputs(asked: Question) -> EdgeInputs:
     from rksp.assessment.risk import declared_inputs
     from rksp.models.declared import Declared
@@ -103,52 +120,3 @@ def _row(
         "–" if rate is None else short(rate),
         *("–" if value is None else f"{value:.2f}" for value in missed),
     )
-
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="A model type, a config.json, a Hub id, or a run file that describes its model."
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File of the page; default stdout.",
-        metavar="FILE",
-        rich_help_panel="Output",
-    ),
-]
-_MODEL = Panel(title="Model", leave_out=("max_params", "trust_remote_code"))
-
-
-@with_options
-@brief(f"target {RUN} output")
-def playground(
-    context: typer.Context,
-    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
-    of: Annotated[RunOptions, Panel(title="Recipe")],
-    model: Annotated[ModelOptions, _MODEL],
-    target: Target = "gpt2",
-    output: Output = None,
-) -> int:
-    """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
-    from rksp.ground.files import atomic_write, check_writable
-    from rksp.report.playground import MOVED
-    from rksp.report.playground import playground as drawn
-
-    if output is not None:
-        check_writable(output)
-    run = of.run(target, recipe)
-    run, source = run.with_model(model.resolve(run.target, run.overrides, counts=False))
-    table: Any = context.find_root().command
-    command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
-    known = {name: value for name, value in run.recipe if name not in recipe.typed}
-    page = drawn(source, run.recipe, command, known)
-    if output is None:
-        print(page, end="")
-    else:
-        atomic_write(output, page)
-    return 0

@@ -1,0 +1,111 @@
+"""What a person meant who typed an option that is not there, or a word too many."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rksp.ground.errors import nearest
+from rksp.ground.flags import flags_of
+from rksp.ground.text import one_line
+from rksp.question.run import RUN_SUFFIXES
+from rksp.recipe import Recipe
+from rksp.recipe_files.table.by_name import plain, thesaurus
+
+# What trainers count otherwise than rksp does, and how to say it; `{}` is rksp's own option.
+_IN_UNITS = {
+    ("max_steps", "epochs"): "rksp counts optimizer steps: {} is epochs × examples / batch size",
+    ("max_steps", "samples"): "rksp counts optimizer steps: {} is samples / batch size",
+    ("max_steps", "tokens"): "rksp counts optimizer steps: {} is tokens / (batch size × length)",
+    ("warmup_steps", "share"): "{} takes a share of the run too, such as 0.03",
+    ("warmup_steps", "epochs"): "{} counts optimizer steps, or is a share of the run such as 0.03",
+    ("warmup_steps", "tokens"): "{} counts optimizer steps, or is a share of the run such as 0.03",
+    ("batch_size", "device"): "{} counts the sequences of a step, of all devices together",
+    ("batch_size", "tokens"): "{} counts sequences: tokens / length",
+}
+_PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
+_ALSO = {"config": "--recipe", "yaml": "--recipe", "gpus": "--devices", "gpu": "--devices"}
+_PARTS |= {"accumulation": "gradient_accumulation_steps"}  # units of a field that are another's
+
+
+def unknown_option(typed: str, context: Any) -> str:
+    """Say in one sentence what to type instead of an option that a command does not have."""
+    said = f"{context.command_path} has no option {one_line(typed, 60)}"
+    known = [one for parameter in context.command.params for one in parameter.opts]
+    if (meant := _set_field(plain(typed.lstrip("-")))) and "--set" in known:
+        return f"{said}; give --set {meant}=VALUE."
+    for field, unit in _meanings(typed):
+        option = flags_of(Recipe)[field].name
+        if option in known and option != typed:
+            how = _IN_UNITS.get((field, unit))
+            return f"{said}; {how.format(option)}." if how else f"{said}; did you mean {option}?"
+    if close := _close(typed, known) or _part(typed, context):
+        return f"{said}{close}"
+    if owners := [owner for owner, options in _others(context) if typed in options]:
+        return f"{said}; it belongs to rksp {', '.join(owners)}."
+    more = f"; {context.command_path} --help lists what there is."
+    return f"{said}{nearest(typed, known, count=1, cutoff=0.7) or more}"
+
+
+def _set_field(name: str) -> str:
+    """Return the field of the recipe of this name that only `--set` sets."""
+    flags = flags_of(Recipe)
+    return name if name in flags and flags[name].is_set else ""
+
+
+def _meanings(typed: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields of the recipe, with the unit, that a trainer's run file calls so."""
+    name = plain(typed.lstrip("-"))
+    for field in Recipe.model_fields:
+        for unit, spellings in thesaurus().get(field, {}).items():
+            if unit in ("devices", "nodes"):
+                continue
+            if isinstance(spellings, str) and name in spellings.split():
+                yield _PARTS.get(unit, field), unit
+
+
+def _close(typed: str, known: list[str]) -> str:
+    """Return a hint if a known option is a slip of the keys away."""
+    close = difflib.get_close_matches(typed.lower(), known, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _part(typed: str, context: Any) -> str:
+    """Return a hint if it is a value of an option, holds its words, or is another name of it."""
+    name, parameters = typed.strip("-").lower(), context.command.params
+    for one in parameters:
+        values = str(one.metavar or "").strip("[]").split("|")
+        if name in values and name not in _ALSO:
+            return f"; write {one.opts[0]} {name}."
+    if name.partition("-")[0] == "model" and parameters[0].param_type_name == "argument":
+        return "; the model is the first word, without an option."
+    known = {option for one in parameters for option in one.opts}
+    found = [one for one in known if one.strip("-") in name.split("-")]
+    found += [also for part, also in _ALSO.items() if part in name.split("-") and also in known]
+    return f"; did you mean {', '.join(sorted(found))}?" if found else ""
+
+
+def _others(context: Any) -> Iterator[tuple[str, set[str]]]:
+    """Yield the other commands with their options."""
+    for name, command in context.find_root().command.commands.items():
+        if name != context.command.name and not command.hidden:
+            yield name, {one for parameter in command.params for one in parameter.opts}
+
+
+def unexpected_words(said: str, context: Any) -> str:
+    """Say what to do with words that a command does not take."""
+    path = context.command_path
+    words = said.partition("(s) (")[2].rstrip(")").split()
+    file = next((word for word in words if Path(word).suffix in (*RUN_SUFFIXES, ".json")), None)
+    if words and any("=" in word for word in words):
+        pair = next(word for word in words if "=" in word)
+        return f"{path} takes no {one_line(pair, 60)}; write --{pair.replace('=', ' ', 1)}."
+    takes = any(parameter.name == "recipe_file" for parameter in context.command.params)
+    if file is not None and takes:
+        return f"{path} takes one target; give the run file with --recipe {one_line(file, 200)}."
+    if words:
+        shown = one_line(", ".join(words), 200)
+        return f"{path} does not take {shown}; {path} --help lists what it takes."
+    return f"{said}; {path} --help lists what there is."

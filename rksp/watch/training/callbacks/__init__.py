@@ -1,1 +1,0 @@
-"""Monitors in other trainers: one file a trainer, the same names everywhere."""
