@@ -25,7 +25,8 @@ TOKENIZER = 64 * MIB  # the largest in use has 33 MB
 READING, PAST_RUNS, QUERIES, ENCODING = 60.0, 300.0, 30.0, 30
 ENCODER = 2**31  # bytes that the process of a tokenizer may hold; the largest in use takes a third
 _INSTRUCTIONS = 10_000  # of SQLite's machine, between two looks at the clock
-_NAMES = "SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger') LIMIT 1"
+_NAMES = """SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')
+UNION SELECT c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE c.hidden > 1 LIMIT 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def bound_queries(base: sqlite3.Connection, where: object, seconds: float | None
             `sqlite3.OperationalError`; None for a file that stays open.
 
     Raises:
-        ArtifactError: It has views or triggers, which can compute without an end.
+        ArtifactError: It has views, triggers or generated columns, which can compute without an
+            end.
     """
     if hasattr(base, "setlimit"):  # Python 3.11
         base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, PAST_RUN)
@@ -135,5 +137,6 @@ def bound_queries(base: sqlite3.Connection, where: object, seconds: float | None
     found = base.execute(_NAMES).fetchone()
     if found is not None:
         raise ArtifactError(
-            f"{where!s:.200} has a view or a trigger, {found[0]!r:.60}, and rksp reads only tables."
+            f"{where!s:.200} has a view, a trigger or a generated column, {found[0]!r:.60}, and "
+            "rksp reads only tables."
         )

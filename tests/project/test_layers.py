@@ -26,7 +26,7 @@ LAB = (
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
     "text", "errors", "tables", "versions", "model", "budgets", "processes", "allocator", "files",
-    "factory", "flags", "option_lines", "giving_way", "doors", "reading",
+    "reading", "factory", "flags", "option_lines", "giving_way", "doors",
 )  # fmt: skip
 
 

@@ -194,6 +194,18 @@ def view_of_cells(path: Path) -> None:
     )
 
 
+def generated_column(path: Path) -> None:
+    rest = "init target overrides seed recipe labels state tries failure message"
+    _base(
+        path,
+        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('schema', 'rksp-grid-3');"
+        "CREATE TABLE profiles (init, owner, seconds);"
+        f"CREATE TABLE cells (key, position, {', '.join(rest.split())}, "
+        "result AS ('\"' || printf('%.*c', 60000000, 'x') || '\"') VIRTUAL);"
+        "INSERT INTO cells (key, position) VALUES (1, 1), (2, 2);",
+    )
+
+
 def seeds(path: Path) -> None:
     path.write_text("[score]\nseeds = 100000000\n")
 
@@ -251,6 +263,7 @@ BOMBS = {
     "D5 points": (points, "a.log", "runs {}", "logged values"),
     "D6 meta": (view_of_meta, "g.db", "grid {}", "view"),
     "D6 cells": (view_of_cells, "g.db", "grid {}", "view"),
+    "generated": (generated_column, "g.db", "grid {}", "generated column"),
     "D8 pipe": (pipe, "a.log", "runs {}", "nothing in a format"),
     "D9 assignments": (assignments, "run.py", EXPLAIN, "characters of Python"),
     "D9 optimizers": (optimizers, "run.py", EXPLAIN, "characters of Python"),

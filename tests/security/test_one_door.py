@@ -35,7 +35,7 @@ OWN_FILES = {
     "rksp/report/glossary.py": "the package's own words",
     "rksp/report/html.py": "a report that was just made",
     "rksp/own_runs/record.py": "the record that is appended to",
-    "cli/run_files.py": "the copy that fix makes",
+    "rksp/calls/fix.py": "the copy that fix makes",
     "cli/rendering.py": "a stored report, read by `read_limited` and checked by its schema",
     "cli/watch.py": "what the command that is watched says",
     "cli/process.py": "standard streams",

@@ -183,7 +183,7 @@ _NO_RUNS = (*_BESIDE, "config.json")
 
 def _is_document(path: Path) -> bool:
     """Match JSON; of a Trainer the state of the last checkpoint, and the run's own before that."""
-    if path.suffix.lower() != ".json" or path.name in _NO_RUNS:
+    if path.suffix.lower() != ".json" or path.name in _NO_RUNS or not path.is_file():
         return False
     folder = path.parent
     if path.name != _STATE_FILE or not folder.name.startswith(_CHECKPOINT):

@@ -231,7 +231,8 @@ def beside(path: Path, name: str) -> Path | None:
     folders = folders_above(path)
     top = folders[-1].resolve()
     places = [one / name for one in folders]
-    if ".." in Path(name).parts:
+    if ".." in Path(name).parts:  # where a repository bounds it
+        places = [path.parent / name] if (top / ".git").exists() else []
         places = [one for one in places if one.resolve().is_relative_to(top)]
     return next((one for one in places if _is_file(one)), None)
 
