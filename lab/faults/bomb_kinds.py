@@ -15,7 +15,7 @@ from lab.faults import originals
 from lab.faults.answers import DRY, Case, each
 from lab.faults.commands import CONFIG, JSON, SCORE
 
-_EXPLAIN, _RUNS = ("explain-config", "{}", "--devices", "8"), ("runs", "{}")
+_EXPLAIN, _RUNS = ("explain", "{}", "--devices", "8"), ("runs", "{}")
 _GRID = ("grid", "{}", *DRY)
 _SEEDS = (*SCORE, *CONFIG)
 _ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"

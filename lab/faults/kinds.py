@@ -65,8 +65,8 @@ def _reader_of_a_recipe(files: Mapping[str, bytes]) -> st.SearchStrategy[Case]:
 
 def _reading(name: str, files: Mapping[str, bytes]) -> st.SearchStrategy[Case]:
     commands = (
-        ("explain-config", name, "--devices", "8"),
-        ("explain-config", name, "--devices", "8", *JSON),
+        ("explain", name, "--devices", "8"),
+        ("explain", name, "--devices", "8", *JSON),
         ("score", *TINY, *CONFIG, *JSON, "--recipe", name, "--devices", "8"),
         ("score", *TINY, *CONFIG, "--recipe", name, "--devices", "3", "--lr", "1e-3"),
         ("score", name, *CONFIG, *JSON, "--devices", "8"),

@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "streamed score": (*_SCORE, "--stream", "always", *JSON),
     "checks": ("checks",),
     "explain": ("explain", "RKSP201"),
-    "explain-config": ("explain-config", "run.yaml", "--devices", "8", *JSON),
+    "explain": ("explain", "run.yaml", "--devices", "8", *JSON),
     "transfer": ("transfer", "gpt2", "gpt2", *RATE, *JSON),
     "diff": ("diff", "a.json", "b.json", *JSON),
     **{f"report as {form}": ("report", "b.json", "--format", form) for form in _FORMATS},

@@ -84,7 +84,8 @@ def misread(text: str, name: str = "lr") -> str:
         percent, part, whole_of = share.groups()
         value = float(percent) / 100 if percent else float(part) / (float(whole_of) or math.inf)
         return f"write it as {value:.6g}."
-    if unit := re.fullmatch(rf"({_VALUE}) ?[A-Za-z]+", text):
+    # A letter may be meant as thousands or millions.
+    if unit := re.fullmatch(rf"({_VALUE}) ?[A-Za-z]{{2,}}", text):
         return f"leave out the unit: {unit[1]}."
     return ""
 

@@ -47,7 +47,7 @@ def _lost(said, rate: float) -> float:
     total = 0.0
     for of, curve in ((said.best, said.below), (said.edge, said.above)):
         for weight, part in zip(of.weights, of.parts, strict=True):
-            ends = [math.log10(part.quantile(share)) for share in middles]
+            ends = [math.log10(part.alone().quantile(share)) for share in middles]
             off = [math.log10(rate) - end for end in ends]
             total += weight * float(np.mean(np.interp(off, said.knots, curve)))
     return total

@@ -53,7 +53,7 @@ BAD = {
     "[score]\nfail-on = [['error']]": "list of texts",
     "[score": "not valid TOML",
     "[score]\nlr = 1e-3": "it may set fail-on, threads, verbose.; type --lr",
-    "[runs]\nmetric = 'loss'": "it may set none.; type --metric",
+    "[runs]\nmetric = 'loss'": "no command .runs.",
     "[score]\nfail-on = 'never'": "cannot be weaker than 0.5",
     "[score]\nfail-on = 0.9": "cannot be weaker than 0.5",
     "[score]\nfail-on = ['warning', '0.51']": "cannot be weaker than 0.5",

@@ -77,7 +77,7 @@ def test_the_top_level_is_what_was_agreed():
     if tracked.returncode:
         pytest.skip("not a git checkout")
     folders = {name.split("/")[0] for name in tracked.stdout.split() if "/" in name}
-    assert folders <= HOMES | {"rksp", "lab", "tests", ".ci", ".github"}
+    assert folders <= HOMES | {"rksp", "lab", "tests", "examples", ".ci", ".github"}
 
 
 def test_package_data_loads_through_importlib_resources():

@@ -149,6 +149,23 @@ def test_weak_signs_need_the_runs_own_name(more, objective, tmp_path):
     assert ("objective" in found.unknown) == (objective is None)
 
 
+@pytest.mark.parametrize(
+    ("called", "is_known"),
+    [
+        ("run_name: gpt2_ppo_sentiments", False),
+        ("exp_manager: {name: llama-grpo}", False),
+        ("output_dir: runs/sft-before-grpo", True),
+        ("run_name: gpt2-shakespeare", True),
+        ("ppo: false", True),  # no name of the run
+    ],
+)
+def test_a_run_that_calls_itself_another_objective_is_not_known_for_text(
+    called, is_known, tmp_path
+):
+    found = read(tmp_path, f"color: red\nmodel: gpt2\nlr: 1e-5\nbatch_size: 8\n{called}\n")
+    assert ("objective" not in found.unknown) == is_known
+
+
 def test_a_readers_key_at_another_level_is_the_readers(tmp_path):
     flat = "micro_batch_size: 4\nbase_model: gpt2\ndatasets: []\nwarmup_ratio: 0.1\n"
     plain = read(tmp_path, f"{flat}learning_rate: 1e-4\nmax_steps: 500\n")

@@ -93,7 +93,7 @@ def test_a_closed_pipe_is_not_a_risk(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run([*INSTALLED, "checks"], stdout=closed, stderr=subprocess.PIPE)
+        done = subprocess.run([*INSTALLED, "explain"], stdout=closed, stderr=subprocess.PIPE)
     assert done.returncode == 141
     assert done.stderr == b""
 
@@ -238,6 +238,6 @@ def test_a_broken_pyproject_is_said(run, text):
     Path("pyproject.toml").write_text(text)
     Path(".git").mkdir()
     if text == "tool = 3":
-        assert run("checks")[0] == 0
+        assert run("explain")[0] == 0
     else:
-        refused(run("checks"))
+        refused(run("explain"))

@@ -28,12 +28,12 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
 
 # Case: name and content of the file, and the command that reads it.
 REFUSED = {
-    "merged mappings": ("x.yaml", MERGED, "explain-config x.yaml"),
-    "an anchor in itself": ("x.yaml", "a: &a [*a]\n", "explain-config x.yaml"),
-    "a tag of Python in a recipe": ("x.yaml", TAG, "explain-config x.yaml"),
+    "merged mappings": ("x.yaml", MERGED, "explain x.yaml"),
+    "an anchor in itself": ("x.yaml", "a: &a [*a]\n", "explain x.yaml"),
+    "a tag of Python in a recipe": ("x.yaml", TAG, "explain x.yaml"),
     "a tag of Python in a grid": ("x.yaml", TAG, "grid x.yaml --dry-run"),
     "a tag of Python in a plan": ("x.yaml", TAG, "lab run x.yaml -o y"),
-    "UTF-16": ("x.yaml", "a: 1\n".encode("utf-16"), "explain-config x.yaml"),
+    "UTF-16": ("x.yaml", "a: 1\n".encode("utf-16"), "explain x.yaml"),
     "a deep configuration": ("config.json", DEEP, "score config.json"),
     "a deep table of shards": (
         "model/model.safetensors.index.json",
@@ -57,7 +57,7 @@ REFUSED = {
     "a rate that is a word": (
         "x.yaml",
         "base_model: gpt2\nlearning_rate: fast\n",
-        "explain-config x.yaml --as axolotl --devices 1",
+        "explain x.yaml --as axolotl --devices 1",
     ),
 }
 

@@ -237,12 +237,12 @@ PROBE = (
     "python from pathlib import Path; from rksp.datasets.probe import _encode; "
     "_encode(b'Eee e e the tree. ' * 2000, Path('tokenizer.json'))"
 )
-EXPLAIN, GRID = "explain-config {}", "grid {} --dry-run"
+EXPLAIN, GRID = "explain {}", "grid {} --dry-run"
 SCORE = "score gpt2 --lr 1e-3 --evidence config"
 BOMBS = {
-    "D1 defaults": (dotted, ".rksp.toml", "checks", "one dotted key"),
-    "D1 quoted": (quoted, ".rksp.toml", "checks", "one dotted key"),
-    "D1 project": (project, "pyproject.toml", "checks", "one dotted key"),
+    "D1 defaults": (dotted, ".rksp.toml", "explain", "one dotted key"),
+    "D1 quoted": (quoted, ".rksp.toml", "explain", "one dotted key"),
+    "D1 project": (project, "pyproject.toml", "explain", "one dotted key"),
     "D1 run file": (dotted, "run.toml", EXPLAIN, "one dotted key"),
     "D1 hexadecimal": (hexadecimal, ".rksp.toml", SCORE, "digits"),
     "D2 text": (one_text, "a.parquet", GRID, "unpacked"),
@@ -324,7 +324,7 @@ def test_a_folder_with_pipes_is_read(machine, tmp_path):
 
 def test_memory_that_runs_out_is_said_with_what_was_read(machine, tmp_path):
     (tmp_path / "run.json").write_text('{"a": [' + "[1]," * 500_000 + "1]}")
-    done = machine.run("explain-config run.json", tmp_path, memory=1)
+    done = machine.run("explain run.json", tmp_path, memory=1)
     assert done.code == 3, done
     assert "run.json" in done.err
     assert "memory" in done.err

@@ -62,7 +62,7 @@ UNUSABLE = {
 def test_a_recipe_that_unfolds_is_refused_in_a_sentence(run, name):
     Path(name).write_text(UNUSABLE[name])
     started = time.process_time()
-    refused(run(f"explain-config {name}"))
+    refused(run(f"explain {name}"))
     assert time.process_time() - started < 20
 
 
@@ -84,7 +84,7 @@ def test_a_number_that_nothing_can_count_with_is_no_crash(run, trainer):
     names = {"hf": "hugging-face", "neox": "gpt-neox", "foundry": "llm-foundry"}
     names["olmo half"] = "olmo"
     Path("run.yaml").write_text(INFINITE[trainer])
-    done = run(f"explain-config run.yaml --devices 1 --as {names.get(trainer, trainer)}")
+    done = run(f"explain run.yaml --devices 1 --as {names.get(trainer, trainer)}")
     assert done[0] in (0, 2), done
     assert "unexpected" not in done[2]
 
@@ -98,7 +98,7 @@ def test_a_device_is_not_read(run, device, reader):
 
 
 @pytest.mark.parametrize("name", ["pipe.yaml", "pipe.json", "pipe.py"])
-@pytest.mark.parametrize("command", ["explain-config {}", "score {}", GRID])
+@pytest.mark.parametrize("command", ["explain {}", "score {}", GRID])
 def test_a_pipe_is_not_waited_for(run, name, command):
     os.mkfifo(name)
     code, _, err = run(command.format(name))
@@ -187,7 +187,7 @@ def test_an_option_writes_no_line_of_its_own(run, capsys, option):
 
 def test_a_value_of_a_file_is_printed_escaped(run, capsys):
     Path("x.yaml").write_text(AXOLOTL.replace("1e-4", '"\\x1b[31m\\n::error::x"'))
-    left_with(["explain-config", "x.yaml", "--devices", "1"])
+    left_with(["explain", "x.yaml", "--devices", "1"])
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert not any(line.startswith("::") for line in (said.out + said.err).splitlines())

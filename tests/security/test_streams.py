@@ -140,7 +140,7 @@ def test_a_panic_of_compiled_code_is_no_risk(monkeypatch, capsys):
 
     monkeypatch.setattr(app.__class__, "__call__", panic)
     monkeypatch.setattr("rksp.cli.defaults.find_defaults", panic)
-    assert left_with(["checks"]) == 3
+    assert left_with(["explain"]) == 3
     said = capsys.readouterr()
     assert said.out == "" and "unexpected Panic: entered unreachable code" in said.err
 

@@ -103,7 +103,7 @@ def _forked(job: dict) -> dict:
 def _serve() -> None:
     Path("warm.csv").write_text("target,lr,loss\ngpt2,1e-4,3\ngpt2,1e-3,2\n")
     Path("warm.py").write_text("a = 1\n")
-    for command in ("runs warm.csv", "explain-config warm.py", "grid warm.csv --dry-run"):
+    for command in ("runs warm.csv", "explain warm.py", "grid warm.csv --dry-run"):
         _left({"command": command, "folder": "."})
     for line in sys.stdin:
         print(json.dumps(_forked(json.loads(line))), flush=True)

@@ -547,9 +547,9 @@ def objective(draft: Draft, names: Names | None = None) -> None:
             return
         first, allowed, is_guess = first or found, both, is_guess and is_weak
     if first is None or not allowed or allowed[0] == draft.value("objective"):
+        _doubt(draft, names)
         return
-    called = {word for one in names.find(_words("objective", "called"))
-              for word in re.split(r"[^a-z]+", str(one.value).lower())}  # fmt: skip
+    called = {word for one in names.find(_words("objective", "called")) for word in _parts(one)}
     chosen = [one for one in allowed if one in called]
     if len(chosen) != 1 and is_guess:
         said = f"{_words_of(first)} may speak for {' or '.join(allowed)}"
@@ -557,6 +557,21 @@ def objective(draft: Draft, names: Names | None = None) -> None:
         return
     meant = chosen[0] if len(chosen) == 1 else allowed[0]
     draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
+
+
+def _doubt(draft: Draft, names: Names) -> None:
+    """Leave the objective unknown where the run's own name alone speaks for another than text."""
+    against, text = set(_words("objective", "against")), set(_words("objective", "for"))
+    for one in names.find(_words("objective", "called")):
+        found = against.intersection(parts := _parts(one))
+        if found and text.isdisjoint(parts):
+            said = f"{_words_of(one)} says {min(found)}, and nothing else in the file does"
+            draft.unknown("objective", one, said)
+            return
+
+
+def _parts(found: Found) -> list[str]:
+    return re.split(r"[^a-z]+", str(found.value).lower())
 
 
 def _words_of(found: Found | None) -> str:
