@@ -73,7 +73,9 @@ def explain(
     output_format: TextOrJson = "text",
 ) -> int:
     """Explain a word of the output or a run file; without one, list all checks."""
-    is_file = word is not None and (is_run_file(word) or of.as_format is not None)
+    is_file = word is not None and (
+        is_run_file(word) or of.as_format is not None or _is_there(word)
+    )
     if word is not None and is_file:
         from rksp.cli.run_files import explain_file
 
@@ -105,6 +107,15 @@ def as_json(word: str) -> str:
     title, rows = explained(word)
     told = {name.lower(): text for name, text in rows if text}
     return json.dumps({"word": word, "title": title} | told, indent=1, ensure_ascii=False) + "\n"
+
+
+def _is_there(word: str) -> bool:
+    """Tell whether a word names something on the disk, as a pipe, and no folder."""
+    path = Path(word)
+    try:
+        return bool(path.suffix) and path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
 
 
 def _list_checks(output_format: str) -> int:
