@@ -74,7 +74,7 @@ def explain(
 ) -> int:
     """Explain a word of the output or a run file; without one, list all checks."""
     is_file = word is not None and (
-        is_run_file(word) or of.as_format is not None or _is_there(word)
+        of.as_format is not None or _is_there(word) or is_run_file(word)
     )
     if word is not None and is_file:
         from rksp.cli.run_files import explain_file
