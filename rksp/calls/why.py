@@ -304,7 +304,8 @@ def _told(story: Story) -> Iterator[str]:
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return
     if found.lead:
-        yield f"The gradient norm left its range {_step(found.lead)} steps before."
+        unit = "step" if found.lead == 1 else "steps"
+        yield f"The gradient norm left its range {_step(found.lead)} {unit} before."
     elif found.lead == 0.0:
         yield "The gradient norm left its range in the same record."
     elif found.moved_first == "grad_norm":

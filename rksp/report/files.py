@@ -35,6 +35,8 @@ def blocks(report: FilesReport) -> list[page.Block]:
     ]
     if answered:
         found.append(page.Table(_HEAD, [_row(row) for row in answered]))
+        said = [f"{row.name}: {fix}" for row in answered if (fix := _fix(row))]
+        found += [page.Section("What to change", [page.Notes(said)])] if said else []
     if broken:
         found.append(page.Section("Not read", [page.Notes(broken)]))
     return found
@@ -48,9 +50,6 @@ def _row(row: FileRow) -> list[page.Words]:
         chance = odds(risk).removeprefix("P(failed) ")
     rate, most = report.recipe.learning_rate, risk.number("do_not_exceed")
     first = next(iter(words.ordered(report)), None)
-    fix = "" if first is None else f"{first.code} {first.fix}"
-    if isinstance(risk, Untold):
-        fix = risk.reasons[0]
     shown = page.MISSING if rate is None else short(rate, 6)
     return [
         row.name,
@@ -58,5 +57,15 @@ def _row(row: FileRow) -> list[page.Words]:
         chance,
         shown,
         phrases.rate(most) if most is not None else page.MISSING,
-        fix,
+        "" if first is None or isinstance(risk, Untold) else first.code,
     ]
+
+
+def _fix(row: FileRow) -> str:
+    """Return what to change about a file first, or what nobody can tell of it."""
+    report = definite(row.report)
+    risk = deciding(report).risk
+    if isinstance(risk, Untold):
+        return risk.reasons[0]
+    first = next(iter(words.ordered(report)), None)
+    return "" if first is None else f"{first.code} {first.fix}"

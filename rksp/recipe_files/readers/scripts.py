@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rksp.ground.reading import bounded
+from rksp.models.names import is_type
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.python_script import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
 
@@ -58,6 +59,13 @@ class _Words:
             if name in call.given:
                 self.say(name, call.given[name], call.lines.get(name))
 
+    def number(self, section: str, settings: Iterable[str], call: Call) -> None:
+        """Note the lines of what a call gives, which stands in a section."""
+        for name in settings:
+            line = call.lines.get(name, call.line)
+            if line is not None:
+                self.lines[f"{section}.{name}"] = line
+
 
 def is_script(document: Document) -> bool:
     """Tell whether a Python file builds the arguments of one of these trainers."""
@@ -74,6 +82,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
         words.say(name, first.given[ANY], first.line)
     _adapters(calls, words)
     _model(calls, words)
+    _sizes(calls, words)
     _objective(calls, first.short, first.line, words)
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
@@ -102,10 +111,7 @@ def _adapters(calls: Iterable[Call], words: _Words) -> None:
             usual = _USUAL if made[1] == "Lora" else {}
             settings = {"peft_type": made[1].upper(), **usual, **call.given}
             words.say(_PEFT, {call.short: settings}, call.line)
-            for name in settings:
-                line = call.lines.get(name, call.line)
-                if line is not None:
-                    words.lines[f"{_PEFT}.{call.short}.{name}"] = line
+            words.number(f"{_PEFT}.{call.short}", settings, call)
 
 
 def _model(calls: Iterable[Call], words: _Words) -> None:
@@ -130,6 +136,15 @@ def _model(calls: Iterable[Call], words: _Words) -> None:
         for pattern, objective in _OBJECTIVES:
             if re.search(pattern, call.name):
                 words.say("objective", objective, call.line)
+
+
+def _sizes(calls: Iterable[Call], words: _Words) -> None:
+    """Note the sizes of a model that a script makes and does not load."""
+    for call in calls:
+        kind = call.short.removesuffix("Config").lower()
+        if kind != call.short.lower() and is_type(kind) and "model_name_or_path" not in words.data:
+            words.say("model_config", {"_call": call.short, **call.given}, call.line)
+            words.number("model_config", call.given, call)
 
 
 def _in_four_bits(call: Call, words: _Words) -> None:

@@ -727,6 +727,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         return False
     foreign = [one for one in _words("shape", "foreign") if one in known and data[known[one]]]
     foreign += [one for one in known if _BLOCKS.search(one) and _is_on(data[known[one]])]
+    draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
