@@ -136,7 +136,9 @@ def test_each_page_says_which_model_answers_and_where_lora_forgets(checkpoint, f
     given = ["score", checkpoint, "--evidence", "config", *SHORT, "--format", form]
     left_with([*given, "--peft", "lora", "--lr", "1e-4"])
     page = capsys.readouterr().out.lower()
-    assert "so the fine-tuning model answers" in page and "expect to lose a tenth" in " ".join(page.split())
+    assert "so the fine-tuning model answers" in page and "expect to lose a tenth" in " ".join(
+        page.split()
+    )
     left_with(given)
     assert "with lora adapters of rank 16: start here" in capsys.readouterr().out.lower()
 

@@ -20,6 +20,7 @@ from rksp.own_runs.record import is_of_old_watch
 from rksp.report.glossary import find_word
 from rksp.watch.attach.cause import _written
 from rksp.watch.attach.kept import Kept
+from rksp.watch.attach.targets import words_of
 from rksp.watch.expected import (
     Expected,
     Reference,
@@ -267,3 +268,10 @@ def test_rows_of_the_old_watch_are_known_by_what_they_lack():
     assert is_of_old_watch(old)
     assert not is_of_old_watch(old | {"seed": 0})
     assert not is_of_old_watch(old | {"rksp.version": "0.12.0"})
+
+
+def test_labels_are_no_words_wherever_a_pass_gets_them():
+    words, labels = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
+    batch = {"input_ids": words, "labels": labels, "attention_mask": labels}
+    for args, kwargs in (((), batch), ((batch, 0), {}), (([words, labels.float()],), {})):
+        assert [one is words for one in words_of(args, kwargs)] == [True]

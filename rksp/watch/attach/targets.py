@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from rksp.watch.expected import Reference, entropy_of, information_of
 
@@ -159,10 +159,7 @@ class Targets:
 
     def add(self, found: CrossEntropy, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Add the cross-entropy of a pass with these inputs."""
-        named = {k: v for k, v in kwargs.items() if not _NOT_WORDS.search(k)}
-        leaves = [x for x in tree_leaves((args, list(named.values()))) if isinstance(x, Tensor)]
-        words = [x for x in leaves if x.dim() == 2 and x.dtype in _INTEGERS]
-        self._passes.append((found, words))
+        self._passes.append((found, words_of(args, kwargs)))
 
     @torch.no_grad()
     def end(self) -> None:
@@ -250,6 +247,16 @@ class Targets:
             return None
         folds = _FOLDED // _COARSE
         return information_of(self._pairs.reshape(folds, _COARSE, folds, _COARSE).sum((0, 2)))
+
+
+def words_of(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
+    """Return the inputs of a pass that may be words, by shape, type and name.
+
+    A batch may come whole, with its labels, as to what wraps a module of Lightning.
+    """
+    leaves = tree_leaves_with_path((args, dict(kwargs)))
+    named = [x for at, x in leaves if isinstance(x, Tensor) and not _NOT_WORDS.search(keystr(at))]
+    return [x for x in named if x.dim() == 2 and x.dtype in _INTEGERS]
 
 
 def _aligned(given: Sequence[Tensor], count: int) -> tuple[Tensor, np.ndarray] | None:
