@@ -33,8 +33,8 @@ class StepClip(Intervention):
     (Kosson et al., arXiv 2410.23922), by relative updates of layers (Fromage, arXiv 2002.03432) or
     by norms of modules (arXiv 2405.14813, Scion 2502.07529), and for attention's logits alone
     (arXiv 2511.21377). New here is that it is one-sided, measured on `tokens` inputs, follows the
-    schedule, goes around any optimizer, and that runs were counted with it and without. In longer runs
-    the update bound saves as much for less time; over 2,400 steps a lower rate saves more.
+    schedule, goes around any optimizer, and that runs were counted with it and without. In longer
+    runs the update bound saves as much for less time; over 2,400 steps a lower rate saves more.
 
     Biases and norms' gains move by no larger a share of their step than the matrices do in the
     geometric mean, and embeddings that a norm reads at once (BERT's) than the matrix scaled most.
