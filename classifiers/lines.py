@@ -33,6 +33,7 @@ ALIKE: Mapping[str, tuple[str, ...]] = {
     "pre rms scaled": ("granite",),
     "pre layer scaled": ("granite",),
 }
+_IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
 def alike(design: str) -> tuple[str, ...]:
@@ -40,9 +41,6 @@ def alike(design: str) -> tuple[str, ...]:
     said = set(design.split())
     fitting = [kind for kind in ALIKE if said.issuperset(kind.split())]
     return ALIKE[max(fitting, key=lambda kind: len(kind.split()))] if fitting else ()
-
-
-_IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
