@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import product
 from pathlib import Path
 
@@ -47,15 +48,19 @@ SHARDED = Recipe(
 
 
 def every_rank(rank: int, folder: str) -> None:
-    """Do all the work of one rank, one process group after the other, and store what was seen."""
+    """Do all the work of one rank in one process group, and store what was seen.
+
+    The process ends without gloo's threads being taken down: groups of meshes and of replicas
+    are let go in an order that is now and then wrong, and C++ then aborts a rank whose work is
+    done. What failed in Python was raised before.
+    """
     torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
     for work in (sharded, corrupted, repeated, clipped):
-        meet = f"file://{folder}/{work.__name__}"
-        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
-        try:
-            work(rank, Path(folder))
-        finally:
-            dist.destroy_process_group()
+        work(rank, Path(folder))
+    dist.barrier()
+    os._exit(0)
 
 
 def batches() -> list[Batch]:
