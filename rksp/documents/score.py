@@ -13,9 +13,6 @@ from rksp.documents.own_runs import HistoryReport
 from rksp.documents.verdict import Verdict
 from rksp.recipe import USUAL_RANK, Recipe
 
-# What a probe's description calls text whose tokens mean nothing to trained weights.
-BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
-
 
 def _pairs(values: object) -> object:
     """Return complex numbers as (real, imaginary) pairs with six digits, enough for a plot."""

@@ -15,6 +15,8 @@ _CONTROL = re.compile(
     r"\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
 )
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+# What a probe's description calls text whose tokens mean nothing to trained weights.
+BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
 
 
 def printable(text: str) -> str:
