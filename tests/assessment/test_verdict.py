@@ -27,13 +27,17 @@ from rksp.ground.text import short
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.glossary import find_word
-from rksp.spectra.features import extract
+from rksp.spectra.features import Tier, extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
 
+def _about(rate: float) -> About:
+    return About(learning_rate=rate, steps=REAL.steps, tier=Tier.CONFIG)
+
+
 def _assess(rate: float):
-    return Basis.of(extract(), REAL, load_edge_model()).answer(rate)
+    return Basis.of(extract(), REAL, load_edge_model()).answer(_about(rate))
 
 
 def _cell(rate: float, answer) -> str:
