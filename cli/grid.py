@@ -46,7 +46,7 @@ _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the 
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
-    leave_out=("seed", "probe", "blocks", "variant", "rank", "kreiss", "spectra"),
+    leave_out=("seed", "probe", "blocks", "variant", "rank", "spectra"),
     defaults={"threads": 1},
     helps={"threads": "Threads of each worker."},
 )

@@ -65,7 +65,6 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
-    kreiss: float | None = None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
