@@ -231,7 +231,7 @@ def judge(
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        about = answers.about(plan, None, evidence.tier)
+        about = About(steps=plan.max_steps, tier=evidence.tier, terms=answers.terms)
         assessment = about.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
     names = ("start_here", "do_not_exceed", "likely_edge")
     checked = CheckEvidence(
@@ -260,7 +260,7 @@ def judge(
         alternatives=others,
         configured=configured,
         findings=run_checks(checked, evidence.seen),
-        not_run=not_run(checked) if with_details else (),
+        not_run=not_run(checked.held) if with_details else (),
         seconds=dict(evidence.seconds),
     )
 
@@ -307,10 +307,6 @@ class _Answers:
         about, found = self._asked(plan, rate)
         return found.brief(about) if isinstance(found, Basis) else AnswerReport.of(found)
 
-    def about(self, plan: Recipe, rate: float | None, tier: Tier) -> About:
-        """Return what an answer is about."""
-        return About(learning_rate=rate, steps=plan.max_steps, tier=tier, terms=self.terms)
-
     def _asked(
         self,
         recipe: Recipe,
@@ -330,7 +326,8 @@ class _Answers:
 
             features = extract(seen.forward, seen.spectra, self.gradient)
             broken = not_finite(seen, self.gradient)
-        about = self.about(recipe, rate, features.tier if broken is None else evidence.tier)
+        tier = features.tier if broken is None else evidence.tier
+        about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
         if broken is not None:
             return about, about.certain_failure(broken)
         choice = choose_model(recipe, evidence.start_of(recipe))

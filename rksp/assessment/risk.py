@@ -170,7 +170,7 @@ class About:
         terms: What it is judged by.
     """
 
-    learning_rate: float | None
+    learning_rate: float | None = None
     steps: int
     tier: Tier
     terms: Terms = field(default_factory=Terms)
