@@ -274,8 +274,8 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     if path.suffix in TABLES:
         export(found, path)
         return
-    kept = [cell for cell in found if cell["verdict"] in JUDGED and not gate.fails(cell)]
-    ceilings = [cell["do_not_exceed"] for cell in kept if cell["do_not_exceed"] is not None]
+    kept = [cell for cell in found if cell.verdict in JUDGED and not gate.fails(cell)]
+    ceilings = [cell.do_not_exceed for cell in kept if cell.do_not_exceed is not None]
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )

@@ -33,7 +33,7 @@ def grid(
 
         >>> import rksp
         >>> found = rksp.grid("gpt2", {"lr": [1e-4, 3e-1]}, evidence="config")
-        >>> [cell["verdict"] for cell in found.cells]
+        >>> [cell.verdict for cell in found.cells]
         ['ok', 'risk']
 
     Args:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
 from rksp.documents.answer import FromEdge, Untold
+from rksp.documents.grid import NUMBERS, FoundLevel
 from rksp.documents.terms import Terms
 from rksp.grid.group import (
-    NUMBERS,
     CellAnswer,
     CellGroup,
     Event,
     Failure,
-    FoundLevel,
     GroupCell,
     Options,
 )

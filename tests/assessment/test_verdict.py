@@ -60,7 +60,7 @@ def _cell(rate: float, answer) -> str:
             do_not_exceed=answer.do_not_exceed,
         ),
     )
-    return records([row])[0]["verdict"]
+    return records([row])[0].verdict
 
 
 @pytest.mark.parametrize("share", [0.1, 0.99, 1.0, 1.004, 1.009, 1.012, 1.1, 3.0, 30.0])
