@@ -127,7 +127,7 @@ def edge_inputs(
     )
 
 
-def kind_of(declared: Declared) -> dict[str, Any]:
+def kind_of(declared: Declared) -> dict[str, object]:
     """Return what a configuration declares of the kind of model, as fields of `EdgeInputs`."""
     return {
         "family": declared.design,
@@ -176,7 +176,7 @@ class About:
     terms: Terms = field(default_factory=Terms)
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, object]:
         """What every answer states."""
         return {
             "evidence": str(self.tier),
@@ -185,7 +185,7 @@ class About:
             "threshold": self.terms.gate.bar,
         }
 
-    def cannot_tell(self, reasons: Sequence[str], **known: Any) -> Untold:
+    def cannot_tell(self, reasons: Sequence[str], **known: object) -> Untold:
         """Return the answer "cannot tell", which has no numbers: they would be no answer.
 
         Args:
@@ -215,7 +215,7 @@ class About:
 
     def of_estimate(
         self, estimate: EdgeEstimate | FineTuningEstimate, rates: Sequence[float] = RATES
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the fields of `Estimate`: the rates and the risks.
 
         Args:
@@ -244,7 +244,7 @@ class About:
             "learned": estimate.learned,
         }
 
-    def brief_of(self, estimate: EdgeEstimate | FineTuningEstimate) -> dict[str, Any]:
+    def brief_of(self, estimate: EdgeEstimate | FineTuningEstimate) -> dict[str, object]:
         """Return the fields of `AnswerReport`."""
         bar, rate = self.terms.gate.bar, self.learning_rate
         ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))

@@ -137,7 +137,7 @@ def score(
         return Result(question.answer(options.at_seeds(seeds), older))
 
 
-def _given(recipe: object) -> tuple[dict[str, Any], Path | None]:
+def _given(recipe: object) -> tuple[dict[str, object], Path | None]:
     if isinstance(recipe, Recipe):
         return recipe.model_dump(exclude_unset=True), None
     if isinstance(recipe, Mapping):

@@ -27,7 +27,7 @@ def grid(
     target: str | None = None,
     store: str | Path | None = None,
     fail_on: str | Sequence[str] = Terms().fail_on,
-    **options: Any,
+    **options: object,
 ) -> GridReport:
     """Judge every setting of a grid, and rank them by risk.
 
@@ -76,7 +76,7 @@ def confirm(
     *,
     lr: float | None = None,
     measure: MeasureOptions | None = None,
-    **options: Any,
+    **options: object,
 ) -> ConfirmReport:
     """Train a few short runs with all monitors, and compare them with the prediction.
 

@@ -125,7 +125,7 @@ def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
     return found
 
 
-def recipes_of(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+def recipes_of(cells: Iterable[Cell]) -> list[dict[str, object]]:
     """Return the recipe of each cell as JSON; those that differ in their rates are written once."""
     known: dict[Hashable, dict[str, Any]] = {}
     found = []

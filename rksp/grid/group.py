@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -59,7 +59,7 @@ class CellGroup(Strict):
     """Cells with one initialization; `has_weights` says that they name weights to start from."""
 
     target: str
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, object] = Field(default_factory=dict)
     seed: int = 0
     has_weights: bool = False
     options: Options = Options()

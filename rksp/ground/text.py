@@ -54,7 +54,7 @@ def safe_strings(value: object) -> Any:
     return value
 
 
-def safe_json(text: str) -> Any:
+def safe_json(text: str) -> object:
     """Parse JSON, and make every string in it printable and one line long, keys included."""
     found = json.loads(text)
     if _is_plain(text) and "\\" not in text:  # then no string needs it

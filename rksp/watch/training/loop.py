@@ -295,7 +295,7 @@ class _Passes:
         moment: Moment,
         micro_batches: Sequence[Batch],
         beside: Beside,
-        cast: AbstractContextManager[Any],
+        cast: AbstractContextManager[object],
         scaler: torch.amp.GradScaler,
     ) -> None:
         self.moment, self.micro_batches, self.beside = moment, micro_batches, beside
