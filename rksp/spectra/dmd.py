@@ -321,13 +321,13 @@ def _measure(
     outputs -= white @ cross.T
     errors = outputs  # the outputs are not needed again; this saves 12 MB
 
-    sums = _sums(states)
+    update, given, raw_update, raw_input = _sums(states)
     error = float(np.einsum("ij,ij->j", errors, errors) @ scale**2)
     measured = replace(
         bare,
-        nonlinearity=_ratio(error + outside, sums["update"], floor=sums["input"]),
-        update_ratio=_ratio(sums["raw_update"], sums["raw_input"]),
-        update_ratio_centered=_ratio(sums["update"], sums["input"]),
+        nonlinearity=_ratio(error + outside, update, floor=given),
+        update_ratio=_ratio(raw_update, raw_input),
+        update_ratio_centered=_ratio(update, given),
     )
     if not np.isfinite(operator).all():
         return measured
@@ -341,17 +341,13 @@ def _measure(
     return _with_spectrum(measured, operator, system, residuals, variant)
 
 
-def _sums(states: DistinctStates) -> dict[str, float]:
+def _sums(states: DistinctStates) -> tuple[float, float, float, float]:
+    """Return the squares of centered updates and inputs, then of those that are not centered."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean
-    count = len(states.x)
-    return {
-        "update": update,
-        "input": given,
-        "raw_update": update + count * float(shift @ shift),
-        "raw_input": given + count * float(states.x_mean @ states.x_mean),
-    }
+    count, mean = len(states.x), states.x_mean
+    return update, given, update + count * float(shift @ shift), given + count * float(mean @ mean)
 
 
 def _outside(

@@ -19,6 +19,7 @@ from support.places import SUPPORT
 import rksp.grid.cell
 from rksp.assessment.pipeline import evaluate
 from rksp.cli import app
+from rksp.documents.grid import FoundLevel, Record
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Gate
 from rksp.grid import table
@@ -131,12 +132,12 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 
 
 def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
-    record = {"probability_failed": 0.1, "findings": []}
-    assert table.is_safe(record | {"verdict": "ok"})
-    assert not table.is_safe(record | {"verdict": "caution"})
-    assert not table.is_safe(record | {"verdict": "ok", "probability_failed": None})
-    faulty = [{"code": "RKSP304", "level": "error"}]
-    assert not table.is_safe(record | {"verdict": "ok", "findings": faulty})
+    where = {"position": 0, "model": "gpt2", "target": "gpt2", "seed": 0}
+    record = Record(**where, probability_failed=0.1, verdict="ok")
+    assert table.is_safe(record)
+    faulty = (FoundLevel(code="RKSP304", level="error"),)
+    for other in ({"verdict": "caution"}, {"probability_failed": None}, {"findings": faulty}):
+        assert not table.is_safe(record.model_copy(update=other))
 
 
 def test_the_heat_map_rises_with_the_rate(worked):
@@ -226,8 +227,8 @@ def test_exports_hold_every_cell(worked, tmp_path):
         export(found, tmp_path / f"grid.{suffix}")
     assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
     first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
-    words = " ".join(f"{part['code']} {part['level']}" for part in found[0]["findings"])
-    assert first == json.loads(json.dumps(found[0] | {"findings": words}))
+    words = " ".join(f"{part.code} {part.level}" for part in found[0].findings)
+    assert first == json.loads(json.dumps(found[0].columns | {"findings": words}))
 
 
 @pytest.mark.parametrize("name", ["grid.xlsx", "nowhere/grid.csv"])

@@ -407,8 +407,6 @@ def run(
     interventions: Sequence[Intervention] = (),
     faults: Sequence[Fault] = (),
     seed: int = 0,
-    stop: Stop = hopeless,
-    policy: OutcomePolicy | None = None,
     checkpoints: Checkpoints | None = None,
     progress: Progress = lambda step, loss: None,
 ) -> RunRecord:
@@ -425,8 +423,6 @@ def run(
         interventions: Interventions in the order in which they act.
         faults: Faults in the order in which they strike.
         seed: Seed of dropout and of the faults; the global generators are restored.
-        stop: As for `train`.
-        policy: The policy that labels the run.
         checkpoints: Writes a state from before the first critical alarm or, if the run was stopped
             without one, from before that step.
         progress: Called after every step.
@@ -445,7 +441,7 @@ def run(
     def ends(losses: list[float], norms: list[float]) -> bool:
         step = len(losses) - 1
         progress(step, losses[-1])
-        is_over = stop(losses, norms) and not beside.was_rolled_back
+        is_over = hopeless(losses, norms) and not beside.was_rolled_back
         if is_over and checkpoints is not None:
             checkpoints.write(step, model)
         return is_over
@@ -460,7 +456,7 @@ def run(
         beside.close()
     return RunRecord(
         curves=curves,
-        outcome=judge_alone(without(curves, beside.undone), policy or OutcomePolicy()),
+        outcome=judge_alone(without(curves, beside.undone), OutcomePolicy()),
         readings=tuple(beside.watch.readings),
         alarms=tuple(beside.watch.alarms),
         actions=tuple(a for i in interventions for a in i.actions),
