@@ -335,7 +335,7 @@ class Basis:
             with_advice: Say which rate is better.
         """
         estimate, learning_rate = self.estimate, about.learning_rate
-        known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
+        known: dict[str, object] = {"outside": estimate.outside, "classifier_data": self.digest}
         reasons = self.reasons
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
         is_alone = with_curve and estimate.learned is None

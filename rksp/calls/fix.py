@@ -125,7 +125,7 @@ def scored(
     target: str,
     *,
     called: str = "",
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     devices: int | None = None,
     trainer: str | None = None,
 ) -> ScoreReport:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
 def score(
     target: str | Path | nn.Module | ModelSource,
     batch: object = None,
-    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    recipe: Recipe | Mapping[str, object] | str | Path | None = None,
     loss: Loss | None = None,
     *,
     lr: float | None = None,

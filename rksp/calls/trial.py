@@ -23,7 +23,7 @@ def grid(
     source: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     axes: Mapping[str, Sequence[Any]] | Sequence[str] = (),
     *,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     target: str | None = None,
     store: str | Path | None = None,
     fail_on: str | Sequence[str] = Terms().fail_on,
@@ -72,7 +72,7 @@ def grid(
 
 def confirm(
     target: str | Path,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     *,
     lr: float | None = None,
     measure: MeasureOptions | None = None,

@@ -121,7 +121,7 @@ class Document(Part):
         return json.dumps(ordered | _by_key(content), indent=1, allow_nan=False) + "\n"
 
 
-def _clean(document: Document) -> dict[str, Any]:
+def _clean(document: Document) -> dict[str, object]:
     missing: list[str] = []
     content = document.model_dump(mode="python")
     try:

@@ -68,7 +68,7 @@ class Record(CellNumbers):
     message: str | None = None
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, object]:
         """All columns by name."""
         return {**self.__dict__, **(self.__pydantic_extra__ or {})}
 

@@ -425,7 +425,7 @@ def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
     return found
 
 
-def _hydra_value(value: Any) -> str:
+def _hydra_value(value: object) -> str:
     """Write a value in the grammar of Hydra's overrides."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra_value, value))}]"
@@ -487,12 +487,12 @@ def to_csv(found: Sequence[Record]) -> str:
     return text.getvalue()
 
 
-def _inert(value: Any) -> Any:
+def _inert(value: object) -> object:
     """Return text that a spreadsheet does not take for a formula, which it would run."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _flat(record: Record) -> dict[str, Any]:
+def _flat(record: Record) -> dict[str, object]:
     """Return a record without lists of findings, and with 0 for what is off, as options have it.
 
     An empty cell of a table means that nobody decided.

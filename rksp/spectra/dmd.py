@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -381,13 +381,10 @@ def _with_spectrum(
     departure = max(0.0, energy - float(moduli @ moduli))
     kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
     low, high = NEAR_UNIT
-    masses: dict[str, Any] = {}
-    if len(kept):
-        masses = {
-            "near_unit_mass": float(((kept >= low) & (kept <= high)).mean()),
-            "expansive_mass": float((kept > high).mean()),
-            "contractive_mass": float((kept < _CONTRACTIVE).mean()),
-        }
+
+    def share(counted: np.ndarray) -> float | None:
+        return float(counted.mean()) if len(kept) else None
+
     return replace(
         measured,
         eigenvalues=system.eigenvalues,
@@ -396,7 +393,9 @@ def _with_spectrum(
         spectral_radius=float(moduli[0]),
         nonnormality=math.sqrt(departure / energy) if energy > 0.0 else 0.0,
         energy_gain=energy / len(moduli),
-        **masses,
+        near_unit_mass=share((kept >= low) & (kept <= high)),
+        expansive_mass=share(kept > high),
+        contractive_mass=share(kept < _CONTRACTIVE),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ def block_paths(model: nn.Module) -> tuple[str, ...]:
 
 
 def find_chains(
-    model: nn.Module, run: Callable[[], Any], *, path: str | None = None
+    model: nn.Module, run: Callable[[], object], *, path: str | None = None
 ) -> tuple[Chain, ...]:
     """Run the model once and find the lists whose children pass their output on.
 
@@ -179,7 +179,7 @@ def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
     def after(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -281,7 +280,7 @@ class Beside:
         self._handles.clear()
 
 
-def _trim(entries: list[Any], keep: int | None) -> None:
+def _trim(entries: list[float] | list[Action], keep: int | None) -> None:
     """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
