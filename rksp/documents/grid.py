@@ -69,8 +69,9 @@ class Record(CellNumbers):
 
     @property
     def columns(self) -> dict[str, object]:
-        """All columns by name."""
-        return {**self.__dict__, **(self.__pydantic_extra__ or {})}
+        """All columns by name: the cell, what was asked of it, and the answer."""
+        own, head = self.__dict__, ("position", "model", "target", "seed")
+        return {**{name: own[name] for name in head}, **(self.__pydantic_extra__ or {}), **own}
 
     def get(self, name: str) -> Any:
         """Return the value in a column; None where the cell has none."""
