@@ -52,7 +52,7 @@ class Arm:
 # In the order of their training: the baseline first, then what might win. The first of them are
 # trained at both lengths of the choice before the others are at either.
 _FIRST_ARMS = 6
-_JUDGED = ("none", "weights_0.05", "step_clip", "third")  # first, where nothing is chosen on
+_JUDGED = ("none", "shrink", "step_clip", "third")  # first, where nothing is chosen on
 _AGAIN = ("switch", "least")  # what a second choice is made among, over 1,200 steps
 _THIRD = ("none", "weights_0.05", "shrink")  # a third, over 1,200 and 2,400
 ARMS: Mapping[str, Arm] = {
