@@ -111,7 +111,9 @@ def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
     yield [Cell(model=m, steps=1200) for m in CHOOSING], _AGAIN
     for models, lengths in ((CHOOSING, (1200, 2400)), (LEFT_OUT, (600, 1200, 2400))):
         yield [Cell(model=m, steps=steps) for m, steps in product(models, lengths)], _THIRD
-    yield [c for cells in _left_out(1) for c in cells if c.steps == 1200], ("none", "shrink")
+    longer = [c for cells in _left_out(1) for c in cells if c.steps == 1200]
+    for cell in sorted(longer, key=lambda c: (c.batch > 16, c.model in CHOOSING)):
+        yield [cell], ("none", "shrink")
     judged = list(_left_out(1))
     alike = [
         cells for cells in judged if {(c.optimizer, c.batch) for c in cells} == {("adamw", 16)}

@@ -322,6 +322,21 @@ def test_its_end_leaves_the_optimizer_as_it_was() -> None:
     assert share(model.head.weight, before) > 2 * DELTA
 
 
+def test_two_bounds_on_one_optimizer_are_refused_until_the_first_lets_go() -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+    bound = UpdateBound(optimizer, model)
+    clip = make_intervention("step_clip")
+    with pytest.raises(InputError, match="bounded already"):
+        UpdateBound(optimizer, model)
+    with pytest.raises(InputError, match="bounded already"):
+        clip.bind(model, optimizer)
+    bound.remove()
+    clip.bind(model, optimizer)
+    with pytest.raises(InputError, match="bounded already"):
+        UpdateBound(optimizer, model)
+
+
 def test_what_it_cannot_use_is_refused() -> None:
     model = net()
     with pytest.raises(InputError, match=r"needs a torch.optim.Optimizer, got object"):

@@ -59,7 +59,8 @@ class UpdateBound:
         scaled: How often the updates of each parameter were scaled.
 
     Raises:
-        InputError: `optimizer` is no torch optimizer, or δ is not above zero.
+        InputError: `optimizer` is no torch optimizer, its steps are bounded already, or δ is not
+            above zero.
     """
 
     is_awake = True
@@ -89,6 +90,7 @@ class UpdateBound:
         """Leave the optimizer as it was."""
         for handle in self._handles:
             handle.remove()
+        self._updates.release()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Find what may be moved too far, and copy what no state will tell."""
