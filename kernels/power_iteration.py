@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rksp.ground.errors import InputError
+from rksp.kernels.dispatch import takes_triton
 
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
 _BLOCK = 4  # vectors iterated together, at most the smaller dimension of a weight
+_PAD = 16  # the narrowest tile that a tensor core multiplies
 _SEED = 0x726B7370  # of the first basis; the result depends on it only through its residual
 _SAFE = (1e-12, 1e12)  # singular values whose squares keep all digits in float32
 _STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
@@ -49,7 +52,6 @@ class TopSingular:
     state: tuple[Tensor, ...]
 
 
-@torch.no_grad()
 def top_singular(
     weights: Weights,
     state: Weights | None = None,
@@ -74,6 +76,77 @@ def top_singular(
         InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
     _check(weights, state, iterations)
+    is_triton = bool(weights) and takes_triton("top_singular", weights)
+    compute = top_singular_triton if is_triton else top_singular_reference
+    return compute(weights, state, iterations=iterations)
+
+
+class _Stacked:
+    """Products with a group of weights that are copied to one float32 stack."""
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
+        wide = [weight.to(dtype) for weight in weights]
+        self._stack = torch.stack(wide) if len(wide) > 1 else wide[0][None]
+
+    def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        left = self._stack @ basis.to(self._stack.dtype)
+        return left, self._stack.mT @ left
+
+
+class _Addressed:
+    """Products with a group of weights that stay in place."""
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        first = weights[0]
+        strides = first.stride()
+        self._weights = [w if w.stride() == strides else w.contiguous() for w in weights]
+        if any(weight.stride() != strides for weight in self._weights):
+            self._weights = [weight.contiguous() for weight in weights]
+        self._addresses = torch.tensor(
+            [weight.data_ptr() for weight in self._weights], dtype=torch.int64, device=first.device
+        )
+
+    def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        import triton.language as tl  # loaded only where it runs
+
+        from rksp.kernels import programs
+
+        kinds = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+        first = self._weights[0]
+        m, n = first.shape
+        count, _, width = basis.shape
+        rows = 32
+        blocks = -(-m // rows)
+        left = torch.empty(count, m, width, dtype=torch.float32, device=first.device)
+        partial = torch.empty(count, blocks, n, width, dtype=torch.float32, device=first.device)
+        programs.power_pass[(count * blocks,)](
+            self._addresses,
+            basis.contiguous(),
+            left,
+            partial,
+            m,
+            n,
+            *first.stride(),
+            blocks,
+            DTYPE=kinds[first.dtype],
+            BLOCK=width,
+            PAD=_PAD,
+            BLOCK_M=rows,
+            BLOCK_N=64,
+        )
+        return left, partial.sum(1)
+
+
+@torch.no_grad()
+def _grouped(
+    products: type[_Stacked] | type[_Addressed],
+    weights: Weights,
+    state: Weights | None = None,
+    *,
+    iterations: int | None = None,
+) -> TopSingular:
+    """Compute `top_singular` with products of one of the two kinds."""
     if not weights:
         none = torch.empty(0)
         return TopSingular(
@@ -83,7 +156,7 @@ def top_singular(
 
     def found(members: list[int], group: list[Tensor]) -> list[tuple[Tensor, ...]]:
         kept = None if state is None else torch.stack([state[index] for index in members])
-        return _iterate(_stacked(group), _first_basis(group) if kept is None else kept, passes)
+        return _iterate(products(group), _first_basis(group) if kept is None else kept, passes)
 
     results: list[tuple[Tensor, ...]] = [()] * len(weights)
     for members in _groups(weights):
@@ -110,19 +183,19 @@ def top_singular(
     )
 
 
-def _stacked(weights: list[Tensor]) -> Tensor:
-    """Copy a group of weights to one stack; those of float64 stay so."""
-    dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
-    wide = [weight.to(dtype) for weight in weights]
-    return torch.stack(wide) if len(wide) > 1 else wide[0][None]
+# In plain torch, on any device; float64 weights stay in float64.
+top_singular_reference = partial(_grouped, _Stacked)
+# In Triton, one launch for a group of weights, which are read in place.
+top_singular_triton = partial(_grouped, _Addressed)
 
 
-def _iterate(stack: Tensor, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
+def _iterate(
+    product: _Stacked | _Addressed, basis: Tensor, passes: int
+) -> list[tuple[Tensor, ...]]:
     """Run `passes` products on `[group, n, block]` and split the result by weight."""
     previous = basis[..., 0]
     for last in [False] * (passes - 1) + [True]:
-        left = stack @ basis.float().to(stack.dtype)
-        right = stack.mT @ left
+        left, right = product(basis.float())
         is_finite = torch.isfinite(right).all(-1).all(-1) & torch.isfinite(left).all(-1).all(-1)
         # The factorizations below reject NaN; with zeros the other weights of the group go on.
         left = torch.where(is_finite[:, None, None], left, torch.zeros_like(left)).double()

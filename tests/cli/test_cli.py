@@ -167,3 +167,10 @@ def test_a_one_token_probe_is_refused(tmp_path):
     done = run_rksp("score", "gpt2", *SMALL, "--probe", str(tmp_path / "short.txt"))
     assert done.returncode == 2
     assert "short.txt" in done.stderr
+
+
+def test_a_score_without_kernels_is_the_same_where_triton_is_asked_for(monkeypatch):
+    usual = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL)
+    monkeypatch.setenv("RKSP_KERNELS", "triton")
+    asked = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL)
+    assert (asked.returncode, asked.stdout) == (0, usual.stdout), asked.stderr
