@@ -11,6 +11,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
 from rksp.recipe import Recipe
+from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.step_clip import StepClip
 from rksp.watch.interventions.update_bound import BoundUpdates
@@ -98,8 +99,9 @@ def default_arms(recipe: Recipe, start_here: float | None) -> list[Arm]:
     """Return the baseline, the same run at a lower rate, and the run with its steps bounded.
 
     The lower rate is the one to start with, or 0.3 of the recipe's: only beside it is seen whether
-    the baseline fails. The update bound does best over the length of most runs that are meant,
-    which the runs to train may stand for; in short runs step clip is better with some models.
+    the baseline fails. The bounds are those that saved more than half the rate did over the
+    length of the run that is meant, which the runs to train may stand for: the update bound under
+    Adam's kin, and in short runs step clip.
 
     Args:
         recipe: The recipe that is meant, at its own length.
@@ -107,7 +109,8 @@ def default_arms(recipe: Recipe, start_here: float | None) -> list[Arm]:
     """
     share = 1.0 if start_here is None else start_here / definite(recipe.learning_rate)
     lower = f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"
-    bounds = [BoundUpdates.name, *([StepClip.name] if recipe.max_steps <= SHORT else [])]
+    bounds = [BoundUpdates.name] if optimizer_spec(recipe.optimizer).is_adam_kin else []
+    bounds += [StepClip.name] if recipe.max_steps <= SHORT else []
     return parse_arms([lower, *bounds])
 
 

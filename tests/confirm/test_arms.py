@@ -48,10 +48,16 @@ def test_the_default_arm_is_the_rate_to_start_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "bounds"), [(300, ["update_bound", "step_clip"]), (301, ["update_bound"])]
+    ("optimizer", "steps", "bounds"),
+    [
+        ("adamw", 300, ["update_bound", "step_clip"]),
+        ("adamw", 301, ["update_bound"]),
+        ("lion", 300, ["step_clip"]),
+        ("lion", 301, []),
+    ],
 )
-def test_the_runs_own_length_chooses_the_bounds(steps: int, bounds: list[str]) -> None:
-    recipe = Recipe(learning_rate=1e-2, max_steps=steps, warmup_steps=0)
+def test_optimizer_and_length_of_the_run_choose_the_bounds(optimizer, steps, bounds) -> None:
+    recipe = Recipe(learning_rate=1e-2, optimizer=optimizer, max_steps=steps, warmup_steps=0)
     tried = [arm.interventions for arm in default_arms(recipe, 2e-3)[2:]]
     assert tried == [(bound,) for bound in bounds]
 
