@@ -264,7 +264,7 @@ def evaluate(
     ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
-    from lab.fit.edge_card import edge_markdown
+    from lab.fit.edge_card import edge_tables
     from lab.fit.edge_fit import fit_edge_model
     from lab.ladders.edge_ladders import edge_ladders, model_pairs, repeated_ladders
     from lab.own_runs.evaluation import reveal_markdown
@@ -276,7 +276,8 @@ def evaluate(
 
         deployed = deployed_features(ladders, probes, collection)
     model = fit_edge_model(ladders)
-    typer.echo(edge_markdown(ladders, model, deployed, model_pairs(), repeated_ladders()))
+    for table in edge_tables(ladders, model, deployed, model_pairs(), repeated_ladders()):
+        typer.echo(f"{table}\n")  # each as soon as it is known: all take an hour
     typer.echo(reveal_markdown(ladders, model), nl=False)
 
 

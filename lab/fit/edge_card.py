@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from lab.fit.edge_ceiling import ceiling_table
 from lab.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
-from lab.fit.edge_learners import learner_guesses
 from lab.fit.edge_left_out import (
     batches,
     keys,
@@ -21,7 +20,6 @@ from lab.fit.edge_left_out import (
     teams_table,
 )
 from lab.fit.edge_lengths import bridge, horizons, warmups
-from lab.fit.edge_predictors import predictors_table
 from lab.fit.edge_scores import (
     CONFIG_ONLY,
     Prediction,
@@ -41,14 +39,14 @@ from rksp.classifiers.metrics import auroc, ece
 from rksp.ground.model import definite
 
 
-def edge_markdown(
+def edge_tables(
     ladders: Sequence[EdgeLadder],
     model: EdgeModel,
     deployed: Mapping[str, Mapping[str, float]] | None = None,
     pairs: Sequence[tuple[str, str, str, str]] = (),
     repeats: Sequence[Sequence[str]] = (),
-) -> str:
-    """Return all tables; those of public sources only where their ladders are given.
+) -> Iterator[str]:
+    """Yield every table; those of public sources only where their ladders are given.
 
     Args:
         ladders: Of the lab and of public sources.
@@ -60,30 +58,29 @@ def edge_markdown(
     in_fold = keys(ladders)["ladders of the lab"]
     judged = [x for x in ladders if in_fold(x) and x.best is not None]
     public = any(x.source not in (LAB, PUBLISHED) for x in ladders)
-    lead = [
-        teams_table(ladders, model) if public else "",
-        left_out_table(ladders, model),
-        ceiling_table(ladders, judged, repeats, pairs),
-        pair_table(ladders, pairs),
-    ]
-    parts = [_lab(ladders, model), predictors_table(ladders, model)]
-    if deployed:
-        parts.append(_probes(ladders, model, deployed))
+    if public:
+        yield teams_table(ladders, model)
+    yield left_out_table(ladders, model)
+    yield ceiling_table(ladders, judged, repeats, pairs)
     if public:
         by_source = dict(unseen(ladders, model, "source"))
-        lead.append(optimizers_left_out(ladders, model))
+        yield optimizers_left_out(ladders, model)
         by_source = {name: read for name, read in by_source.items() if _adam(read)}
-        parts = [
-            _sources(ladders, model, by_source),
-            _rates(by_source),
-            batches(ladders, model),
-            *parts,
-        ]
-        parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
-        parts.append(_transfer(ladders))
-    parts += [bridge(ladders, model), _published(ladders, model)]
-    parts += [verdict_table(ladders, model) if public else "", horizons(ladders)]
-    return "\n\n".join(part for part in (*lead, *parts) if part) + "\n"
+        yield _sources(ladders, model, by_source)
+        yield _rates(by_source)
+        yield batches(ladders, model)
+        yield _single_runs(ladders)
+        yield _published(ladders, model)
+        yield verdict_table(ladders, model)
+        yield _shapes(ladders, model)
+        yield warmups(ladders, model)
+        yield _transfer(ladders)
+    yield _lab(ladders, model)
+    yield bridge(ladders, model)
+    yield horizons(ladders)
+    if deployed:
+        yield _probes(ladders, model, deployed)
+    yield pair_table(ladders, pairs)
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -123,7 +120,7 @@ def _sources(
     for name in names:
         rest = [x for x in ladders if x.source != name]
         mine = [p.ladder for p in _adam(by_source[name])]
-        for title, guess in (rule_guesses(rest) | learner_guesses(rest)).items():
+        for title, guess in rule_guesses(rest).items():
             edges, bests = rules.setdefault(title, ([], []))
             edges.append(float(np.median([abs(guess(x)[0] - x.edge) for x in mine if x.has_edge])))
             bests.append(float(np.median([abs(guess(x)[1] - definite(x.best)) for x in mine])))

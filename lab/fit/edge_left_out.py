@@ -1,4 +1,4 @@
-"""The tables that lead: whole families, tasks and sources left out, against columns of before."""
+"""The tables that lead: whole families, tasks and sources left out."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from lab.fit.edge_fit import FULL, Design, fit_edge_model
 from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
-from lab.fit.metrics import difference
-from rksp.classifiers.edge_inputs import ADAM_FAMILY, CONFIG_COLUMNS
+from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc, ece
 from rksp.ground.model import definite
 
 Key = Callable[[EdgeLadder], str]
-_NEW = (
-    *("large_batch", "parallel", "branch_norm", "large_init", "other_objective", "made_up"),
-    *("length", "post_norm_depth", "masked", "qk_norm", "small_batch"),
-    *("noise", "matched_width"),
-)
-# The columns of version 0.6, which knew neither kinds nor families.
-BEFORE = Design(config=tuple(c for c in CONFIG_COLUMNS if c.name not in _NEW), has_families=False)
 FOLDS = 8
 
 
@@ -120,7 +112,7 @@ def _team(name: str, rows: Sequence[tuple[Prediction, float]]) -> str:
 
 
 def left_out_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """Return the table of what was left out, with the gain against the columns of before."""
+    """Return the table of what was left out."""
     lines = [
         "### Left out whole: sources, families, tasks, ladders",
         "",
@@ -129,22 +121,18 @@ def left_out_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         "and rounded outwards to whole runs.",
         "",
         "| left out | ladders | edge error: median | alike | 90 % | best-rate error | AUROC | "
-        "ECE | of P(diverged): AUROC | ECE | above *do not exceed* | interval holds | AUROC gained "
-        "on the columns of 0.6 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "ECE | of P(diverged): AUROC | ECE | above *do not exceed* | interval holds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for title, key in keys(ladders).items():
         found = predicted(ladders, model, key)
         if not found:
             continue
-        before = predicted(ladders, model, key, BEFORE)
-        lines.append(f"| {title} | {' | '.join(_cells(found, before, 'ladders of' in title))} |")
+        lines.append(f"| {title} | {' | '.join(_cells(found, 'ladders of' in title))} |")
     return "\n".join(lines)
 
 
-def _cells(
-    found: Mapping[str, list[Prediction]], before: Mapping[str, list[Prediction]], is_fold: bool
-) -> list[str]:
+def _cells(found: Mapping[str, list[Prediction]], is_fold: bool) -> list[str]:
     """Return the cells of a row; folds mean nothing, so they are not counted alike."""
     parts = {name: [p for p in read if p.ladder.best is not None] for name, read in found.items()}
     every = [p for read in parts.values() for p in read]
@@ -155,12 +143,9 @@ def _cells(
         for read in parts.values()
         if any(p.ladder.has_edge for p in read)
     ]
-    old = [p for read in before.values() for p in read if p.ladder.best is not None]
     y = np.concatenate([p.ladder.failed for p in every])
     diverged = np.concatenate([definite(p.ladder.diverged) for p in every])
-    margins = [np.concatenate([p.ladder.rates - p.edge for p in read]) for read in (every, old)]
-    names = np.concatenate([[p.ladder.name] * len(p.ladder.rates) for p in every])
-    gain = difference(y, margins[0], margins[1], names)
+    margins = np.concatenate([p.ladder.rates - p.edge for p in every])
     said, chances = (
         np.concatenate([getattr(p, of) for p in every]) for of in ("failed", "diverged")
     )
@@ -171,13 +156,12 @@ def _cells(
         "–" if is_fold else f"{np.mean(of_part):.2f}",
         f"{np.quantile(errors, 0.9):.2f}",
         f"{np.median([abs(p.best - (p.ladder.best or math.nan)) for p in every]):.2f}",
-        f"{auroc(y, margins[0]):.3f}",
+        f"{auroc(y, margins):.3f}",
         f"{ece(y, said):.3f}",
         f"{auroc(diverged, chances):.3f}",
         f"{ece(diverged, chances):.3f}",
         f"{np.mean([p.is_covered for p in edged]):.0%}",
         "–" if is_fold else f"{sum(held)} of {len(held)}",
-        f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]",
     ]
 
 
