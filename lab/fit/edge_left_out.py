@@ -47,6 +47,9 @@ def keys(ladders: Sequence[EdgeLadder]) -> dict[str, Key]:
     of_lab: Callable[[Key], Key] = lambda key: lambda x: key(x) if x.source == LAB else ""
     return {
         "public sources": lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.source,
+        "public sources but Step Law": lambda x: (
+            "" if x.source in (LAB, PUBLISHED, OPENLM, "steplaw") else x.source
+        ),
         "families of the lab": of_lab(lambda x: x.inputs.family),
         "tasks of the lab": of_lab(lambda x: x.task),
         "ladders of the lab": of_lab(lambda x: fold.get(x.name, "")),
