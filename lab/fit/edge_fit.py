@@ -127,7 +127,7 @@ def _fitted(ladders: Sequence[EdgeLadder], design: Design, spreads: bool) -> Edg
         kinds=Kinds(families={}, unlike={}),
         ranges={},
         measured_ranges=_measured_ranges(whole),
-        card=_card(ladders),
+        card=_card(ladders) if spreads else {},
     )
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
     model = replace(model, ranges=_ranges(model, known))
@@ -230,7 +230,7 @@ def _row(
         name: e.surplus(float(ladder.measured.get(name, math.nan)), features)
         for name, e in expected.items()
     }
-    known = features | surplus
+    known = {**features, **surplus}
     return [known.get(c.name, 0.0) for c in columns]
 
 
