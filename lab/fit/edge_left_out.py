@@ -75,11 +75,12 @@ def teams_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         "### Teams left out whole",
         "",
         "Errors in decades, above zero where rksp says too much. *Constant*: the median edge of "
-        "the other teams, for AdamW and its kin. *Covered*: first failures above *do not exceed*.",
+        "the other teams, for AdamW and its kin. *Within*: edges that may lie within the 90 % "
+        "interval. *Covered*: first failures above *do not exceed*.",
         "",
-        "| team | ladders | with an edge | edge: error | bias | constant | start over best | "
-        "covered |",
-        "|---|---|---|---|---|---|---|---|",
+        "| team | ladders | with an edge | edge: error | bias | constant | within | start over "
+        "best | covered |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     rows = []
     for name, read in found.items():
@@ -107,10 +108,11 @@ def _team(name: str, rows: Sequence[tuple[Prediction, float]]) -> str:
     start = [10 ** (p.start - p.ladder.best) for p, _ in rows if p.ladder.best is not None]
     failed = [p.ceiling < p.ladder.high for p, _ in rows if math.isfinite(p.ladder.high)]
     covered = f"{sum(failed)} of {len(failed)}" if failed else "–"
+    within = f"{sum(p.holds_edge for p, _ in edged)} of {len(edged)}" if edged else "–"
     bias = f"{np.median(off):+.2f}" if off else "–"
     return (
         f"| {name} | {len(rows)} | {len(edged)} | {middle(np.abs(off))} | {bias} | "
-        f"{middle(constant)} | {middle(start)} | {covered} |"
+        f"{middle(constant)} | {within} | {middle(start)} | {covered} |"
     )
 
 

@@ -24,10 +24,14 @@ Guess = Callable[[EdgeLadder], tuple[float, float]]  # log10 of the edge and of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model that did not see a ladder says of it; log10 of the highest rates reached."""
+    """What a model that did not see a ladder says of it; log10 of the highest rates reached.
+
+    `ends` are those of the 90 % interval of the edge.
+    """
 
     ladder: EdgeLadder
     edge: float
+    ends: tuple[float, float]
     best: float
     start: float
     ceiling: float
@@ -46,6 +50,10 @@ class Prediction:
         return cls(
             ladder=ladder,
             edge=read.log_edge + reached,
+            ends=(
+                math.log10(read.edge.quantile(0.05)) + reached,
+                math.log10(read.edge.quantile(0.95)) + reached,
+            ),
             best=read.log_best + reached,
             start=math.log10(read.start_here) + reached,
             ceiling=math.log10(read.do_not_exceed()) + reached,
@@ -54,6 +62,11 @@ class Prediction:
             failed_high=ends[:, 1],
             diverged=np.array([read.diverged(rate) for rate in rates]),
         )
+
+    @property
+    def holds_edge(self) -> bool:
+        """Whether the edge may lie within its 90 % interval."""
+        return self.ends[0] <= self.ladder.high and self.ladder.low <= self.ends[1]
 
     @property
     def is_covered(self) -> float:
