@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from lab.fit.edge_scores import (
     auroc_of,
     published,
     rule_guesses,
-    shown_the_probe,
     single_runs,
     unseen,
 )
@@ -52,7 +51,6 @@ _CHANGED = {
 def edge_tables(
     ladders: Sequence[EdgeLadder],
     model: EdgeModel,
-    deployed: Mapping[str, Mapping[str, float]] | None = None,
     pairs: Sequence[tuple[str, str, str, str]] = (),
     repeats: Sequence[Sequence[str]] = (),
 ) -> Iterator[str]:
@@ -61,7 +59,6 @@ def edge_tables(
     Args:
         ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
-        deployed: Features of lab ladders with the probe of `rksp score`, by name.
         pairs: Pairs of ladders, as `edge_left_out.pair_table` takes them.
         repeats: Names of lab ladders that differ in the seed alone.
     """
@@ -88,8 +85,6 @@ def edge_tables(
     yield _lab(ladders, model)
     yield bridge(ladders, model)
     yield horizons(ladders)
-    if deployed:
-        yield _probes(ladders, model, deployed)
     yield pair_table(ladders, pairs)
 
 
@@ -258,31 +253,6 @@ def _usual_best(ladder: EdgeLadder, lab: Sequence[EdgeLadder]) -> float:
     others = [x for x in lab if x.name != ladder.name]
     kin = [x for x in others if x.inputs.optimizer == ladder.inputs.optimizer]
     return float(np.median([x.best for x in kin or others]))
-
-
-def _probes(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
-) -> str:
-    lines = [
-        f"### {len(deployed)} lab ladders left out, by what their models were shown",
-        "",
-        "| shown | edge error | 90 % | AUROC | excess loss of start here | fails |",
-        "|---|---|---|---|---|---|",
-    ]
-    found = shown_the_probe(ladders, model, deployed)
-    for title, read in found.items():
-        errors = np.abs([p.edge - p.ladder.edge for p in read if p.ladder.has_edge])
-        y = np.concatenate([p.ladder.failed for p in read])
-        margin = np.concatenate([p.ladder.rates - p.edge for p in read])
-        lines.append(
-            f"| {title} | {np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
-            f"{auroc(y, margin):.3f} | {_worth(read, lambda p: p.start)} |"
-        )
-    one, other, _ = found.values()
-    moved = np.abs([b.edge - a.edge for a, b in zip(one, other, strict=True)])
-    lines += ["", f"The probe moves the likely edge by {np.median(moved):.3f} decades in the "]
-    lines[-1] += f"median and by {np.quantile(moved, 0.9):.2f} in one of ten."
-    return "\n".join(lines)
 
 
 def _worth(found: Sequence[Prediction], rate: Callable[[Prediction], float]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from rksp.classifiers.metrics import auroc
 from rksp.ground.model import definite
 from rksp.models.families import family_of
 
-FOLDS = 8
 CONFIG_ONLY = Design(measured=())
 Guess = Callable[[EdgeLadder], tuple[float, float]]  # log10 of the edge and of the best rate
 
@@ -91,34 +90,6 @@ def unseen(
         rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
         seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
         yield name, [Prediction.of(seen, x) for x in public if getattr(x, key) == name]
-
-
-def shown_the_probe(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
-) -> dict[str, list[Prediction]]:
-    """Return predictions of lab ladders left out, by what was measured of them.
-
-    Args:
-        ladders: Of the lab and of public sources.
-        model: Whose spreads are used.
-        deployed: Features of lab ladders with the probe of `rksp score`, by name.
-    """
-    lab = sorted((x for x in ladders if x.name in deployed), key=lambda x: x.name)
-    found: dict[str, list[Prediction]] = {}
-    for fold in range(FOLDS):
-        mine = lab[fold::FOLDS]
-        left_out = {x.name for x in mine}
-        rest = [x for x in ladders if x.name not in left_out]
-        seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
-        for x in mine:
-            for title, measured in (
-                ("their own batches, as fitted", x.measured),
-                ("the probe of `rksp score`", deployed[x.name]),
-                ("nothing", {}),
-            ):
-                read = Prediction.of(seen, replace(x, measured=measured))
-                found.setdefault(title, []).append(read)
-    return found
 
 
 def single_runs(
